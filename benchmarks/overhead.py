@@ -36,7 +36,7 @@ from perfdag.hosts.local import LocalHost, LocalProcess
 from perfdag.outcome import Measurement, SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.loop.measure import LocalPool, MeasuringLoop
+from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point

@@ -23,7 +23,7 @@ from limits import at_most
 
 from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
-from perfdag.steps.loop.measure import GangLost
+from perfdag.steps.loop import GangLost
 from perfdag.steps.pods.credentials import Keys, client_config, make_keys
 from perfdag.steps.pods.gather import Hosts
 from perfdag.steps.pods.peer import serve

@@ -31,7 +31,7 @@ from perfdag.kube.client import Kube, Resource
 from perfdag.steps.scale import cluster as kwok_nodes
 from perfdag.steps.scale import vmi, workloads
 from perfdag.steps.scale.cluster import own_namespaces
-from perfdag.steps.scale.generate import ApiSubmitter, Schedule, generate
+from perfdag.steps.scale.generate import Schedule, api_submitter, generate, plan
 from perfdag.steps.scale.objects import Template, load, unix_ns
 from perfdag.steps.scale.rows import rank
 from perfdag.steps.scale.scenario import Context
@@ -85,15 +85,8 @@ async def ours(kind: str, count: int, namespace: str) -> None:
     """Create with the generator."""
     async with Kube() as kube:
         template = load_template(kind, "bench")
-        await generate(
-            await ApiSubmitter.open(kube, template),
-            template,
-            count,
-            [namespace],
-            Schedule(),
-            50,
-            run="bench",
-        )
+        batch = plan("bench", count, [namespace], Schedule())
+        await generate(await api_submitter(kube, template), template, batch, 50)
 
 
 async def ours_observed(kind: str, count: int, namespace: str) -> None:
@@ -103,15 +96,8 @@ async def ours_observed(kind: str, count: int, namespace: str) -> None:
         async with Observer(
             kube, "bench", [KINDS[kind]], [namespace], primary=[KINDS[kind][1]]
         ) as observer:
-            await generate(
-                await ApiSubmitter.open(kube, template),
-                template,
-                count,
-                [namespace],
-                Schedule(),
-                50,
-                run="bench",
-            )
+            batch = plan("bench", count, [namespace], Schedule())
+            await generate(await api_submitter(kube, template), template, batch, 50)
             await observer.until(lambda: observer.count(KINDS[kind][1], "created") >= count, 120)
 
 
@@ -281,22 +267,14 @@ async def watch() -> bool:
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
         template = load_template("pod", "bench")
-        async with (
-            Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]),
-            WatchLag(kube, "bench", namespace) as probe,
-        ):
-            schedule = Schedule("constant", 100)
-            done = await generate(
-                await ApiSubmitter.open(kube, template),
-                template,
-                1500,
-                [namespace],
-                schedule,
-                50,
-                run="bench",
-            )
-        rates, lags = done.summary(schedule), sorted(probe.lags)
-        p99 = probe.p99
+        probe = WatchLag()
+        async with Observer(kube, "bench", [KINDS["pod"]], [namespace], primary=["Pod"]):
+            await probe.start(kube, "bench", namespace)
+            batch = plan("bench", 1500, [namespace], Schedule("constant", 100))
+            await generate(await api_submitter(kube, template), template, batch, 50)
+            await probe.stop()
+        rates, lags = batch.summary(), sorted(probe.lags)
+        p99 = probe.summary()["p99_s"]
         if p99 is None:
             raise SystemExit("no change came back")
         print(

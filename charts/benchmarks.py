@@ -9,8 +9,9 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.charts import scale, style
-from perfdag.charts.series import MARKS, Cell, notes, read
+from perfdag.charts.series import MARKS, notes
 from perfdag.charts.view import ROWS, Chart, View, figures
+from perfdag.results.summary import PointState, points_of
 
 HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
@@ -21,64 +22,64 @@ _SIZES: Any = {"x": "message_bytes", "log": True}
 
 def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the overhead of each treatment with its 95 % interval, its limit and its verdict."""
-    cells = [cell for cell in read(rows) if _interval(cell)][:ROWS]
-    if not cells:
+    states = [state for state in points_of(rows) if _interval(state)][:ROWS]
+    if not states:
         return
-    words = [_verdict(cell) for cell in cells]
-    title = f"{words.count('passes')} of {len(cells)} treatments pass"
-    if len(cells) == 1 and (interval := _interval(cells[0])):
+    words = [_verdict(state) for state in states]
+    title = f"{words.count('passes')} of {len(states)} treatments pass"
+    if len(states) == 1 and (interval := _interval(states[0])):
         title = f"Overhead {100 * interval[1]:.1f}\u00a0%: {words[0]}"
     note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
-    subtitle = f"{note}; {notes(read(rows), rows)}"
-    heights = (0.9 + 0.42 * len(cells),)
+    subtitle = f"{note}; {notes(points_of(rows), rows)}"
+    heights = (0.9 + 0.42 * len(states),)
     fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
     ends = [0.0]
-    for row, (cell, word) in enumerate(zip(cells, words, strict=True)):
-        low, mean, high = _interval(cell) or (0.0, 0.0, 0.0)
+    for row, (state, word) in enumerate(zip(states, words, strict=True)):
+        low, mean, high = _interval(state) or (0.0, 0.0, 0.0)
         colour = {"passes": style.BETTER, "fails": style.WORSE}.get(word, style.UNCLEAR)
         ax.plot([low, high], [row, row], color=colour, lw=2, gid="interval", label="_")
-        ax.plot([mean], [row], "o", color=colour, gid="mean", label=cell.label)
-        marks = [MARKS[name] for name in _first(cell, "overhead", "mean").coords if name in MARKS]
-        pairs = _first(cell, "pairs_needed", "value")
+        ax.plot([mean], [row], "o", color=colour, gid="mean", label=state.title)
+        marks = [MARKS[name] for name in _first(state, "overhead", "mean").coords if name in MARKS]
+        pairs = _first(state, "pairs_needed", "value")
         needs = f": about {pairs.middle:.0f} pairs would tell" if pairs.values else ""
-        text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(cell)])
+        text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(state)])
         text = word if style.is_narrow() else text
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         ax.annotate(text, (mean, row), color=colour, fontsize=8.5, **place)
-        ends += [low, high, float(cell.state.params.get("limit", LIMIT))]
+        ends += [low, high, float(state.params.get("limit", LIMIT))]
     room = (max(ends) - min(ends)) * 0.1
     ax.set_xlim(min(ends) - room, max(ends) + room)
-    for limit in {float(cell.state.params.get("limit", LIMIT)) for cell in cells}:
+    for limit in {float(state.params.get("limit", LIMIT)) for state in states}:
         ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    ax.set_yticks(range(len(cells)), [style.wrap(cell.label) for cell in cells])
-    ax.set_ylim(len(cells) - 0.4, -0.7)
+    ax.set_yticks(range(len(states)), [style.wrap(state.title) for state in states])
+    ax.set_ylim(len(states) - 0.4, -0.7)
     ax.set_xlabel("overhead of the treatment, lower is better")
     yield "overhead", fig
 
 
-def _first(cell: Cell, metric: str, stat: str) -> Any:
+def _first(state: PointState, metric: str, stat: str) -> Any:
     """Return a series of a point, or one without values."""
-    own = [s for s in cell.state.series if (s.metric, s.stat) == (metric, stat)]
+    own = [s for s in state.series if (s.metric, s.stat) == (metric, stat)]
     return own[0] if own else SimpleNamespace(values=[], coords={})
 
 
-def _interval(cell: Cell) -> tuple[float, float, float] | None:
+def _interval(state: PointState) -> tuple[float, float, float] | None:
     names = ("overhead_bound", "low"), ("overhead", "mean"), ("overhead_bound", "high")
-    own = [_first(cell, *name) for name in names]
+    own = [_first(state, *name) for name in names]
     return (own[0].middle, own[1].middle, own[2].middle) if all(s.values for s in own) else None
 
 
-def _verdict(cell: Cell) -> str:
+def _verdict(state: PointState) -> str:
     """Return passes (the interval is below the limit), fails (it is above), or inconclusive."""
-    low, _, high = _interval(cell) or (0.0, 0.0, 0.0)
-    limit = float(cell.state.params.get("limit", LIMIT))
+    low, _, high = _interval(state) or (0.0, 0.0, 0.0)
+    limit = float(state.params.get("limit", LIMIT))
     return "passes" if high < limit else "fails" if low > limit else "inconclusive"
 
 
-def _late(cell: Cell) -> list[str]:
+def _late(state: PointState) -> list[str]:
     """Say in how many runs the treatment broke the latency bound of LoadGen, if in any."""
-    own = [s for s in cell.state.series if s.metric == "valid" and "fast" not in s.coords]
+    own = [s for s in state.series if s.metric == "valid" and "fast" not in s.coords]
     values = [v for s in own if s.coords.get("side") == "treatment" for v in s.values]
     late = values.count(0)
     return [f"LoadGen says INVALID in {late} of {len(values)} runs"] if late else []
@@ -86,7 +87,7 @@ def _late(cell: Cell) -> list[str]:
 
 def headlines(rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
-    series = [series for cell in read(rows) for series in cell.state.series]
+    series = [series for state in points_of(rows) for series in state.series]
     own = [one for one in series if one.headline] or series
     units = dict.fromkeys((one.metric, one.unit) for one in own)
     names = Counter(metric for metric, _ in units)  # one axis cannot have two units

@@ -172,7 +172,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
             series = item.series
             text = amount(series.middle, series.unit, series.metric)
             text = text if style.is_narrow() else value_words(series)
-            text += " ~" if item.cell.noisy else ""
+            text += " ~" if item.state.noise else ""
             side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
             ax.text(1.015, rows.index(row), text, **side)
     else:
@@ -203,7 +203,7 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> 
     tick: Any = {"ls": "none", "marker": "|", "markersize": 6, "color": colour, "alpha": 0.45}
     ax.plot([v for v, _ in samples], [y for _, y in samples], gid=f"samples {name}", **tick)
     for hollow in (False, True):
-        some = [(y, item) for y, item in places if item.cell.noisy is hollow]
+        some = [(y, item) for y, item in places if bool(item.state.noise) is hollow]
         if some:
             whole = not hollow or len(some) == len(places)
             (marks,) = ax.plot(
@@ -219,7 +219,7 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> 
                 gid=f"median {name}",
             )
             style.HOVERS[marks] = [
-                f"{item.cell.label} {name}: {value_words(item.series)}" for _, item in some
+                f"{item.state.title} {name}: {value_words(item.series)}" for _, item in some
             ]
 
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
-from perfdag.charts.series import Cell, amount, read, runs_words
+from perfdag.charts.series import amount, runs_words
 from perfdag.results.labels import Facts, difference, facts_of_nodes
-from perfdag.results.summary import Series
+from perfdag.results.summary import PointState, Series, points_of
 from perfdag.stats.nodes import FEWEST_NODES, slow
 from perfdag.units import metric_text, plural
 
-NUMBERS = 12  # most hosts whose cells carry their numbers
+NUMBERS = 12  # most hosts whose states carry their numbers
 MOST_NAMES, MOST_REASON = 3, 160
 """Slow nodes that are named, and characters of the facts in which one of them differs."""
 Place = tuple[int, int]
@@ -24,40 +24,39 @@ Place = tuple[int, int]
 
 def figures(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield a matrix for each point of pairs and each of its headline metrics."""
-    points: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in read(rows):
-        state = cell.state
-        points.setdefault((state.entry, str(state.params), str(state.shape)), []).append(cell)
+    points: dict[tuple[str, str, str], list[PointState]] = {}
+    for state in points_of(rows):
+        points.setdefault((state.entry, str(state.params), str(state.shape)), []).append(state)
     where, facts = runs_words(rows), facts_of_nodes(rows)
-    for number, cells in enumerate(points.values()):
+    for number, states in enumerate(points.values()):
         slug = f"pairs-{number + 1}" if len(points) > 1 else "pairs"
-        words = [word for name, word in cells[0].words.items() if name != "pair"]
-        about = " ".join([cells[0].state.entry, *words])
-        series = [one for cell in cells for one in cell.state.series if one.headline]
+        words = [word for name, word in states[0].words.items() if name != "pair"]
+        about = " ".join([states[0].entry, *words])
+        series = [one for state in states for one in state.series if one.headline]
         names = list(dict.fromkeys(one.metric for one in series))
         if not names:
-            yield slug, style.no_data(f"{about}: no valid sample in {plural(len(cells), 'pair')}")
+            yield slug, style.no_data(f"{about}: no valid sample in {plural(len(states), 'pair')}")
         for name in names:
-            matrix = _matrix(cells, name, f"{about}; {where}", facts)
+            matrix = _matrix(states, name, f"{about}; {where}", facts)
             yield f"{slug}-{name.replace('_', '-')}", matrix
 
 
-def _place(cell: Cell) -> Place:
-    first, second = str(cell.state.pair).split("-")
+def _place(state: PointState) -> Place:
+    first, second = str(state.pair).split("-")
     return int(first), int(second)
 
 
-def hosts_of(cells: Sequence[Cell]) -> list[str]:
+def hosts_of(states: Sequence[PointState]) -> list[str]:
     """Return a name for each host by its number.
 
     It is the node where each host had a node of its own, otherwise `0 (node)` or `host 0`.
     """
     nodes: dict[int, set[str]] = {}
-    for cell in cells:
-        for used in cell.state.nodes:
-            for host, node in zip(_place(cell), used, strict=False):
+    for state in states:
+        for used in state.nodes:
+            for host, node in zip(_place(state), used, strict=False):
                 nodes.setdefault(host, set()).add(node)
-    count = max(host for cell in cells for host in _place(cell)) + 1
+    count = max(host for state in states for host in _place(state)) + 1
     own = [min(nodes[host]) if len(nodes.get(host, ())) == 1 else "" for host in range(count)]
     if all(own) and len(set(own)) == count:
         return own
@@ -94,15 +93,15 @@ def finding(
     return f"slow in {metric}{between}: {words[0]}{more}", "; ".join([*rest, *reasons])
 
 
-def _matrix(cells: Sequence[Cell], metric: str, about: str, facts: Facts) -> Figure:
-    names = hosts_of(cells)
+def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts) -> Figure:
+    names = hosts_of(states)
     by_place = {
-        _place(cell): series
-        for cell in cells
-        for series in reversed(cell.state.series)
+        _place(state): series
+        for state in states
+        for series in reversed(state.series)
         if series.metric == metric and series.headline and series.values
     }
-    same_node, count = _same_node_pairs(cells), len(names)
+    same_node, count = _same_node_pairs(states), len(names)
     between = " between nodes" if same_node else ""
     # no link is as fast as the memory of a node
     apart = {place: series for place, series in by_place.items() if place not in same_node}
@@ -111,7 +110,7 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, facts: Facts) -> Fig
     for (a, b), series in by_place.items():
         grid[a, b] = series.middle
     height = (min(6.5, 0.32 * count + 1.6),)
-    subtitle = "; ".join(filter(None, (why, _subtitle(cells, by_place), about)))
+    subtitle = "; ".join(filter(None, (why, _subtitle(states, by_place), about)))
     fig, (ax,) = style.figure(title=title, subtitle=subtitle, heights=height)
     finite = grid[np.isfinite(grid)]
     # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
@@ -125,7 +124,7 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, facts: Facts) -> Fig
     for a, b in sorted(same_node):
         hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
         ax.add_patch(Rectangle((b, a), 1, 1, gid="same-node", **hatch))
-    failed = [_place(cell) for cell in cells if cell.why]
+    failed = [_place(state) for state in states if state.why]
     cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.MUTED, "ms": 8}
     ax.plot([b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed], gid="failed", **cross)
     step = max(1, count // (8 if style.is_narrow() else 24))
@@ -142,24 +141,24 @@ def _matrix(cells: Sequence[Cell], metric: str, about: str, facts: Facts) -> Fig
     return fig
 
 
-def _same_node_pairs(cells: Sequence[Cell]) -> set[Place]:
+def _same_node_pairs(states: Sequence[PointState]) -> set[Place]:
     """Return the pairs that shared a node in a sample, or none where all pairs did."""
-    every = [(_place(cell), used) for cell in cells for used in cell.state.nodes if len(used) > 1]
+    every = [(_place(state), used) for state in states for used in state.nodes if len(used) > 1]
     near = {place for place, used in every if len(set(used)) == 1}
     return near if any(len(set(used)) > 1 for _, used in every) else set()
 
 
-def _subtitle(cells: Sequence[Cell], by_place: Mapping[Place, Series]) -> str:
+def _subtitle(states: Sequence[PointState], by_place: Mapping[Place, Series]) -> str:
     """Return the number of samples, their spread, and what is missing."""
     counts = sorted({len(series.values) for series in by_place.values()})
     n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
     wide = [s for s in by_place.values() if s.band.n > 1 and s.middle]
     widest = max((abs((s.band.high - s.band.low) / s.middle) for s in wide), default=0.0)
-    parallel = int((cells[0].state.shape.get("hosts") or {}).get("parallel_pairs", 1))
-    used = [nodes for cell in cells for nodes in cell.state.nodes if len(nodes) > 1]
+    parallel = int((states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
+    used = [nodes for state in states for nodes in state.nodes if len(nodes) > 1]
     same = {len(set(nodes)) == 1 for nodes in used}
     failed, noisy = (
-        sum(map(bool, own)) for own in ([c.why for c in cells], [c.noisy for c in cells])
+        sum(map(bool, own)) for own in ([c.why for c in states], [c.noise for c in states])
     )
     parts = [
         f"number: median of {n}",

@@ -15,16 +15,14 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import draw, style
 from perfdag.charts.series import (
-    Cell,
     Item,
     amount,
     band_words,
     items_of,
     items_of_subjects,
     notes,
-    read,
 )
-from perfdag.results.summary import unusable
+from perfdag.results.summary import PointState, points_of, unusable
 from perfdag.units import digits, metric_text, plural, scaled, setting, short
 
 SWEPT = 3  # values of a number that make a line
@@ -69,35 +67,35 @@ Chart = View | Drawing
 @style.in_house_style
 def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]:
     """Return the charts of a benchmark by their slugs; a reason where nothing was measured."""
-    cells = read(rows)
-    note, drawn = notes(cells, rows), dict[str, Figure]()
+    states = points_of(rows)
+    note, drawn = notes(states, rows), dict[str, Figure]()
     for chart in charts:
-        found = chart(rows) if callable(chart) else _figures(chart, cells, rows, note)
+        found = chart(rows) if callable(chart) else _figures(chart, states, rows, note)
         for slug, figure in found:
             drawn.setdefault(slug, figure)
-    if not drawn and any(cell.why is None for cell in cells):
-        drawn = dict(_samples(cells, note))
-    if not drawn and all(cell.why for cell in cells):
-        why = f"{cells[0].label}: {cells[0].why}" if cells else "no data"
-        drawn["points"] = style.no_data(f"no value in {plural(len(cells), 'point')}; {why}")
+    if not drawn and any(state.why is None for state in states):
+        drawn = dict(_samples(states, note))
+    if not drawn and all(state.why for state in states):
+        why = f"{states[0].title}: {states[0].why}" if states else "no data"
+        drawn["points"] = style.no_data(f"no value in {plural(len(states), 'point')}; {why}")
     return list(drawn.items())
 
 
 def _figures(
-    view: View, cells: Sequence[Cell], rows: pa.Table, note: str
+    view: View, states: Sequence[PointState], rows: pa.Table, note: str
 ) -> Iterator[tuple[str, Figure]]:
     every: dict[str, list[Item]] = {}
     for metric in view.metrics:
         if view.subjects:
-            items = items_of_subjects(cells, rows, metric)
+            items = items_of_subjects(states, rows, metric)
         else:
-            items = items_of(cells, metric, view.stats)
+            items = items_of(states, metric, view.stats)
         if items:
             every[metric] = items
     groups: dict[str, dict[str, list[Item]]] = {}
     for metric, items in every.items():
         for item in items:
-            name = str(item.cell.state.params.get(view.each, "")) if view.each else ""
+            name = str(item.state.params.get(view.each, "")) if view.each else ""
             groups.setdefault(name, {}).setdefault(metric, []).append(item)
     kinds = {"stack": _stack, "tail": _tail, "curve": _curve, "": _automatic}
     for name, panels in groups.items():
@@ -134,7 +132,7 @@ def _varied(items: Sequence[Item]) -> list[str]:
 def _name(item: Item, keys: Sequence[str]) -> str:
     """Return the name of an item by some of its words. A disturbed one ends with ~."""
     words = [item.words[key] for key in keys if key in item.words]
-    name = " ".join(words) or item.cell.state.entry
+    name = " ".join(words) or item.state.entry
     return name.removeprefix("subject=")
 
 
@@ -251,7 +249,7 @@ def _curves(panels: Panels, x: str, facet: str) -> tuple[Curves, list[str], str]
         for value, group in _grouped(items, facet).items():
             own = _named((item for item in group if x in item.numbers), keys)
             drawn[metric, value] = {
-                name + (" ~" if any(i.cell.noisy for i in line) else ""): {
+                name + (" ~" if any(i.state.noise for i in line) else ""): {
                     i.numbers[x]: i.series for i in line
                 }
                 for name, line in own.items()
@@ -428,7 +426,7 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     ticks = sorted({place for own in shown.values() for place in own})
     ax.set_xticks(ticks, [PERCENTILES[int(place)] for place in ticks])
     ax.set_xlabel("")
-    params = [item.cell.state.params for item in items]
+    params = [item.state.params for item in items]
     for bound in {float(own["latency_bound"]) for own in params if own.get("latency_bound")}:
         ax.axhline(bound, color=style.INK, ls=(0, (4, 2)), lw=1, gid="bound")
     draw.name_lines(ax, list(shown))
@@ -444,10 +442,10 @@ def _curve(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
         return
     along, against = panels.values()
     keys = [key for key in _varied(along) if key != view.x]
-    other = {(i.cell.state.point, str(i.series.coords)): i.series for i in against}
+    other = {(i.state.point, str(i.series.coords)): i.series for i in against}
     curves: dict[str, list[tuple[float, Any, Any]]] = {}
     for item in along:
-        late = other.get((item.cell.state.point, str(item.series.coords)))
+        late = other.get((item.state.point, str(item.series.coords)))
         if late and view.x in item.numbers:
             point = (item.numbers[view.x], item.series, late)
             curves.setdefault(_name(item, keys), []).append(point)
@@ -500,9 +498,9 @@ def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
     yield view.slug or "parts", fig
 
 
-def _samples(cells: Sequence[Cell], note: str) -> Iterator[tuple[str, Figure]]:
+def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Figure]]:
     """Yield the samples of a single value in their order."""
-    series = [s for cell in cells for s in cell.state.series if len(s.values) > 1]
+    series = [s for state in states for s in state.series if len(s.values) > 1]
     series.sort(key=lambda own: not own.headline)
     if not series:
         return
@@ -541,7 +539,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     if pair and (ratio := _ratio(usable, pair)):
         return ratio
     low, high = (f(usable, key=lambda item: item.series.middle) for f in (min, max))
-    alternatives = len({item.cell.state.entry for item in usable}) == 1
+    alternatives = len({item.state.entry for item in usable}) == 1
     if x and alternatives and first.better in ("higher", "lower"):
         best, verb = (high, "up to") if first.better == "higher" else (low, "down to")
         at = " ".join(best.words[key] for key in (x, second) if key in best.words)

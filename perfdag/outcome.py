@@ -74,4 +74,9 @@ class Invalid(SampleError):
 
 
 class Infrastructure(SampleError):
-    """A fault of the infrastructure, such as a lost peer. The sample is retried `retries` times."""
+    """A fault of the infrastructure, such as a lost peer. The sample is retried `retries` times.
+
+    Its rows are `failed` if no retry helps.
+    """
+
+    status = "infrastructure"

@@ -15,7 +15,7 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.pages.pick import charts
 from perfdag.charts.view import figures
 from perfdag.outcome import Measurement
-from perfdag.results.samples import as_row
+from perfdag.results.samples import as_rows
 from tests.charts import rows
 
 Values = Iterator[Measurement]
@@ -164,7 +164,7 @@ def sample_table(name: str) -> pa.Table:
                 name,
                 params,
                 repetition,
-                [as_row(benchmark, each) for each in values(params, 1 + factor)],
+                as_rows(benchmark, list(values(params, 1 + factor))),
             )
             for params in points
             for repetition, factor in enumerate((0, 0.01, -0.02, 0.03, -0.01), start=1)

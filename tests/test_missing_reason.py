@@ -122,7 +122,7 @@ ZONES = {"nodes": {"a": {"zone": "1"}, "b": {"zone": "1"}, "c": {"zone": "2"}}}
 def store_sample(store: FolderStore, plan: Plan, name: str, nodes: Sequence[str] = ()) -> None:
     measured = registry.get(name)
     rows = [
-        as_row(measured, Measurement(metric.name, 1.0, stat=stat, coords=coords))
+        as_row(metric, Measurement(metric.name, 1.0, stat=stat, coords=coords))
         for metric in measured.metrics
         for stat in ("value", "p99")
         for coords in COORDS

@@ -4,7 +4,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
-from perfdag.steps.loop.measure import GangLost, LocalPool, MeasuringLoop, needs_cluster, two_of
+from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
 from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
@@ -133,13 +132,10 @@ def test_a_batch_never_parts_pairs_that_run_at_once() -> None:
 def test_pairs_across_zones_are_numbered_by_zone() -> None:
     plan = planned("{count: 3, pairs: across-zones}")
     assert {point.label for point in plan.points} == {"pair=0-1", "pair=0-2", "pair=1-2"}
-    hosts, pair = [Node("a"), Node("b")], plan.points[0].pair
-    assert pair is not None
     shape = plan.shape_of(0)
     facts = {"a": {"zone": "z2"}, "b": {"zone": "z1"}}
     zones = GangPool(place(), shape, Hosts([], {}), facts).zones
-    first = replace(pair, first=0, second=1)
-    assert [host.name for host in two_of(hosts, first, zones)] == ["b", "a"]
+    assert [host.name for host in by_number([Node("a"), Node("b")], zones)] == ["b", "a"]
     assert not GangPool(place(), shape.pair(), Hosts([], {}), facts).zones
     assert "across-zones: needs a cluster" in str(needs_cluster(shape))
 
@@ -257,7 +253,7 @@ def test_pairs_at_once_overlap_and_say_so(
     plan = planned("{count: 4, pairs: all, parallel_pairs: 2}", name="fake")
     measuring, store, parts = lead(tmp_path, plan, list("abcd"))
     monkeypatch.setattr(
-        "perfdag.steps.loop.measure.OVERLAP", 0.0
+        "perfdag.steps.loop.OVERLAP", 0.0
     )  # they meet, so they were there at once; they are too short to share half
     measuring.measure(range(6))
     assert [part.status for part in parts] == ["ok"] * 6
@@ -292,7 +288,7 @@ def test_samples_one_after_the_other_are_not_at_once(
             return original(*arguments)
 
     monkeypatch.setattr(FakeBenchmark, "run", waiting)
-    monkeypatch.setattr("perfdag.steps.loop.measure.OVERLAP", 1.0)
+    monkeypatch.setattr("perfdag.steps.loop.OVERLAP", 1.0)
     plan = planned("{count: 4, pairs: ring, parallel_pairs: 2}", name="fake")
     measuring, _, parts = lead(tmp_path, plan, list("abcd"))
     measuring.measure(range(2))

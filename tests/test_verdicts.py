@@ -9,7 +9,7 @@ import pytest
 from perfdag.benchmark import registry
 from perfdag.commands.main import main
 from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
-from perfdag.results.samples import as_row
+from perfdag.results.samples import as_rows
 from perfdag.results.summary import own_verdicts, worst_of_points
 from tests.conftest import CommandLine, SuiteWriter
 
@@ -81,9 +81,9 @@ def test_only_a_benchmark_that_declares_a_verdict_may_return_one(name: str) -> N
     judged = verdict("failed", "p99 < 1 s", "1.4 s", {"count": 9})
     if name not in BENCHMARKS:
         with pytest.raises(Failed, match="which it does not declare; it declares"):
-            as_row(registry.get(name), judged)
+            as_rows(registry.get(name), [judged])
         return
-    row = as_row(registry.get(name), judged)
+    (row,) = as_rows(registry.get(name), [judged])
     assert (row["value"], row["subject"], row["note"]) == (0.0, "p99 < 1 s", "1.4 s")
     assert not row["headline"]
 
@@ -122,7 +122,7 @@ def test_the_worst_sample_and_the_worst_rule_decide() -> None:
             ("b", "x < 1", 2, "failed", "measure", "invalid"),
             ("c", "x < 1", 1, "passed", "measure", "invalid"),
         ),
-        {point: f"vms={point}" for point in "abc"},
+        {point: f"burst vms={point}" for point in "abc"},
     )
     assert [(item.where, item.rule, item.word, item.note) for item in verdicts] == [
         ("burst vms=a count=9", "x < 1", "inconclusive", "note 2 (1 of 2 samples)"),

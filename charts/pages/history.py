@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from perfdag.analysis.banner import Judged, banner
 from perfdag.analysis.history import Series
 from perfdag.charts import style
 from perfdag.charts.pages import screen
@@ -78,10 +79,12 @@ def panel(ax: Axes, line: Series) -> None:
 
 
 @style.in_house_style
-def card(run: screen.Judged, suite: str, head: Sequence[str]) -> bytes:
+def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
-    said, rows = screen.banner(run), screen.rows(run)
-    colour = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}.get(said.kind)
+    said, rows = banner(run), screen.rows(run)
+    colour = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}.get(
+        screen.colour(said.word)
+    )
     fig = Figure(figsize=(12, 6.3))
     fig.text(0.04, 0.93, f"{suite}  ·  {'  ·  '.join(head)}"[:130], fontsize=12, color=style.MUTED)
     sentence = textwrap.fill(said.sentence, 54, max_lines=2, placeholder=" ...")

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.banner import Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import page, pick, screen
 from perfdag.charts.pages.history import card, history
 from perfdag.charts.pages.pick import Picture
-from perfdag.charts.series import Cell, label_cells
 from perfdag.plan.plan import Plan
 from perfdag.results.labels import flatten
 from perfdag.results.runs import result_key
@@ -77,25 +77,26 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table, cells = _plain(summary.table), _cells(summary.points)
-    run = judge(summary, cells, gate)
+    table, states = _plain(summary.table), summary.points
+    run, trust, said = Judged(summary, gate), summary.trust, banner(Judged(summary, gate))
     first = _first_picture(run, pictures)
-    names = list(dict.fromkeys(cell.state.benchmark for cell in cells))
+    names = list(dict.fromkeys(state.benchmark for state in states))
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
     context = {
         "plan": plan,
         "links": links,
         "head": head(table),
-        "banner": screen.banner(run),
+        "banner": said,
+        "colour": screen.colour(said.word),
         "rows": screen.rows(run),
         "first": Markup("") if first is None else page.picture(first, 0),
-        "points": [_point(names.index(cell.state.benchmark), cell, run.trust) for cell in cells],
-        "trust": run.trust,
-        "problems": list(_problems(cells, BAD)),
-        "skipped": list(_problems(cells, ("skipped",))),
+        "points": [_point(names.index(state.benchmark), state, trust) for state in states],
+        "trust": trust,
+        "problems": list(_problems(states, BAD)),
+        "skipped": list(_problems(states, ("skipped",))),
         "most": ROWS,
         "samples": statuses_text(summary.statuses),
-        "verdicts": worst_of_points(run.verdicts),
+        "verdicts": worst_of_points(summary.verdicts),
         "sections": [
             Section(
                 name,
@@ -106,7 +107,7 @@ def report(
                 _commands(table, name),
             )
             for name in names
-            if (own := [cell for cell in cells if cell.state.benchmark == name])
+            if (own := [state for state in states if state.benchmark == name])
         ],
         "environment": _facts(_environment(table)),
         "sample_facts": _facts(_sample_facts(table)),
@@ -124,16 +125,10 @@ def report(
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    run = judge(summary, _cells(summary.points), gate)
-    return card(run, plan.suite, head(_plain(summary.table)))
+    return card(Judged(summary, gate), plan.suite, head(_plain(summary.table)))
 
 
-def judge(summary: Summary, cells: Sequence[Cell], gate: GateResult | None) -> screen.Judged:
-    """Return the points of a run with all that is said of them."""
-    return screen.Judged(cells, gate, summary.trust, summary.verdicts)
-
-
-def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture | None:
+def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
     deciding = run.deciding()
     if deciding and deciding[0].answer.word in ("worse", "better"):
@@ -141,7 +136,7 @@ def _first_picture(run: screen.Judged, pictures: Sequence[Picture]) -> Picture |
             narrow = to_svg(history(deciding[0]))
         svg, png = to_bytes(history(deciding[0]))
         return Picture("history", "first", deciding[0].name, svg, png, narrow)
-    shown = [pick.file_name(cell.state.benchmark) for cell, _ in run.headlines()[:1]]
+    shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)
 
@@ -171,13 +166,6 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(list(plain.items())))
 
 
-def _cells(states: Sequence[PointState]) -> list[Cell]:
-    """Return the points of all benchmarks. Labels are unique within a benchmark."""
-    names = dict.fromkeys(state.benchmark for state in states)
-    groups = ([state for state in states if state.benchmark == name] for name in names)
-    return [cell for group in groups for cell in label_cells(group)]
-
-
 def head(table: pa.Table) -> list[str]:
     """Return date, duration and machine of a run."""
     start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
@@ -197,26 +185,26 @@ def _distinct(column: Any) -> list[str]:
     return sorted(text for text in pc.unique(column).to_pylist() if text)
 
 
-def _point(number: int, cell: Cell, trust: RunTrust) -> tuple[int, str, str]:
+def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, str]:
     """Return section, class and title of the square of a point: its failure, or its trust."""
-    if cell.why:
-        kind, why = "skipped" if "skipped" in cell.state.statuses else "bad", cell.why
+    if state.why:
+        kind, why = "skipped" if "skipped" in state.statuses else "bad", state.why
     else:
-        own = trust.points[cell.state.point]
-        kind = "ok" if own.level == "good" else "noisy"
+        own = trust.points[state.point]
+        kind = "good" if own.level == "good" else "noisy"
         why = "; ".join(own.reasons.values()) or "ok"
-    return number, kind, f"{cell.state.benchmark} {cell.label}: {why}"
+    return number, kind, f"{state.benchmark} {state.title}: {why}"
 
 
-def _problems(cells: Sequence[Cell], statuses: Sequence[str]) -> Iterator[list[Any]]:
+def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[list[Any]]:
     """Yield point, samples and reasons of the points with samples of these statuses."""
-    for cell in cells:
-        own = cell.state.statuses
+    for state in states:
+        own = state.statuses
         counts = ", ".join(f"{own[status]} {status}" for status in statuses if own.get(status))
         if counts:
-            reasons = cell.state.reasons[:REASONS] or ["no reason was stored"]
+            reasons = state.reasons[:REASONS] or ["no reason was stored"]
             samples = f"{counts} of {sum(own.values())}"
-            yield [cell.state.entry, cell.label, samples, reasons]
+            yield [state.entry, state.title, samples, reasons]
 
 
 @dataclass(frozen=True)
@@ -250,15 +238,15 @@ def _about(name: str) -> tuple[str, str]:
     return program.summary(), program.clock()
 
 
-def _common(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
     """Return the parameters that all points of a benchmark share."""
-    every = [dict(_flat(cell.state.params)) for cell in cells]
+    every = [dict(_flat(state.params)) for state in states]
     return [pair for pair in every[0].items() if all(pair in own.items() for own in every)]
 
 
-def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
+def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> Values:
     """Return the series of the headline metrics, those of the others, or all."""
-    pairs = [(cell, series) for cell in cells for series in cell.state.series]
+    pairs = [(state, series) for state in states for series in state.series]
     names = {series.metric for _, series in pairs if series.headline}
     names = names or {series.metric for _, series in pairs[:1]}
     if headline is not None:
@@ -270,9 +258,9 @@ def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
     columns = [("point", "point"), ("metric", ""), ("median", "n"), ("unit", "value")]
     columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
     rows: list[list[Any]] = []
-    for cell, series in pairs[:limit]:
+    for state, series in pairs[:limit]:
         factor, unit = scaled(series.unit, largest[series.metric, series.unit], series.metric)
-        rows.append([cell.label, *_value(cell, series, factor, unit)])
+        rows.append([state.title, *_value(state, series, factor, unit)])
     band = {series.band.kind for _, series in pairs} - {"none"}
     words = {"range": "range of the samples", "interval": "95 % interval of the median"}
     caption = " or ".join(words.get(kind, kind) for kind in sorted(band, reverse=True))
@@ -282,7 +270,7 @@ def _values(cells: Sequence[Cell], headline: bool | None, limit: int) -> Values:
     return Values([columns[i] for i in kept], rows, more, caption and f"spread: {caption}")
 
 
-def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any]:
+def _value(state: PointState, series: Series, factor: float, unit: str) -> Iterator[Any]:
     """Yield the cells of a series after its point."""
     band, part = series.band, relative_spread(series)
     stat = "" if series.stat == "value" else f" {series.stat}"
@@ -293,7 +281,7 @@ def _value(cell: Cell, series: Series, factor: float, unit: str) -> Iterator[Any
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
     yield "" if part is None else f"{50 * part:.3g} %"
     yield band.n
-    yield "~" if cell.noisy else ""
+    yield "~" if state.noise else ""
     yield series.nominal
 
 
@@ -304,12 +292,12 @@ def _commands(table: pa.Table, name: str) -> list[str]:
     return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
 
 
-def _canary(table: pa.Table) -> list[Cell]:
+def _canary(table: pa.Table) -> list[PointState]:
     rows = table.filter(pc.equal(table["benchmark"], "canary"))
     # points_of leaves out the benchmark `canary`, which is no point of the suite.
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
-    return label_cells(points_of(rows.set_column(at, "benchmark", named)))
+    return points_of(rows.set_column(at, "benchmark", named))
 
 
 def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:

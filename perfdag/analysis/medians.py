@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.results.labels import flatten, labels_by_point
+from perfdag.results.labels import flatten, words_by_point
 from perfdag.results.runs import RunStore, began_at, month_of, result_key, rollup_key
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
@@ -42,11 +42,17 @@ class RunInfo:
     env: dict[str, str]
     points: dict[str, PointCount]
 
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that it measured on."""
+        return self.env["nodes"].split(" | ") if "nodes" in self.env else []
+
 
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
     points = {info.point: info for info in series}
-    return labels_by_point((info.entry, info.point, info.settings) for info in points.values())
+    words = words_by_point((info.entry, info.point, info.settings) for info in points.values())
+    return {point: " ".join(own.values()) for point, own in words.items()}
 
 
 _VOLATILE = ("host", "sample", "free_bytes", "load")

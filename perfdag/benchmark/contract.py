@@ -71,7 +71,8 @@ class Metric:
     """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1.
 
     `nominal`: between nodes it is compared with the speed of the NIC. A sample with a value below
-    `lowest` or above `highest` is failed.
+    `lowest` or above `highest` is failed. One whose headline the tool knows to less than 1 part in
+    `steps` is invalid (`Measurement.step`).
     """
 
     name: str
@@ -82,6 +83,7 @@ class Metric:
     nominal: bool = False
     lowest: float = 0.0
     highest: float = math.inf
+    steps: int = 100
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts, worst
+from perfdag.analysis.banner import Judged, banner
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import RANK
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, styled, text_table
@@ -137,7 +138,7 @@ def result_text(result: RunResult) -> str:
         trust = summary.trust.points.get(state.point)
         text = _state_text(state, trust, verdicts.get(state.point, ""))
         cells = _cells(state, units, histories)
-        rows = [(summary.labels[state.point], *own, text) for own in cells]
+        rows = [(state.label, *own, text) for own in cells]
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
     tables = [f"{_table(entry, rows)}\n" for entry, rows in _of_a_screen(entries)]
@@ -166,13 +167,7 @@ def _of_a_screen(entries: dict[str, Rows]) -> Iterator[tuple[str, Rows]]:
 
 def _answer(result: RunResult) -> str:
     """Return the sentence of the first screen of the report, in the colour of its word."""
-    from perfdag.charts.pages.screen import Judged, banner
-    from perfdag.charts.series import label_cells
-
-    summary = result.summary
-    cells = label_cells(summary.points)
-    said = banner(Judged(cells, result.gate, summary.trust, summary.verdicts))
-    gate = result.gate
+    said, gate = banner(Judged(result.summary, result.gate)), result.gate
     text = said.sentence + (f" ({gate.counted})" if gate and gate.runs > 1 else "")
     return styled([(fitted(text), HIGHLIGHTS.get(said.word, "bold"))])
 
@@ -278,8 +273,7 @@ def _failures(summary: Summary) -> list[str]:
     partly = [state for state in summary.points if state.reasons and state.series]
     lines = []
     for state in partly:
-        name = " ".join(filter(None, (state.entry, summary.labels[state.point])))
-        lines.append(f"{name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
+        lines.append(f"{state.name}: {shorten(state.reasons[0], 300, placeholder=' ...')}")
     return _at_most(lines, "more points with failed samples; the report has the reasons")
 
 

@@ -28,7 +28,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
-from perfdag.steps.loop.measure import LocalPool, MeasuringLoop, needs_cluster
+from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 
-        store, plan = read_run(root, args.resume)
-        _check_resumable(store, plan, root or "")
+        runs, plan = read_run(root, args.resume)
+        _check_resumable(runs.store, plan, root or "")
     else:
         plan, store_of_suite = plan_run(args.suite, args.settings, args.only, args.command)
         root = root or store_of_suite

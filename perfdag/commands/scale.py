@@ -51,15 +51,11 @@ EPILOG = """examples:
       --from 2026-11-23T08:00:00Z -o out6
   perfdag scale delete --run r1121120501-a1b2c3
 """
-SCENARIO_OF_OPTION = {
-    "churn": "steady",
-    "pause": "steady",
-    "duration": "steady",
-    "cooldown": "ladder",
-}
+OF_SCENARIO = ("churn", "pause", "duration", "cooldown")
+"""Options of one scenario, whose parameters have the same name."""
 VMI_OPTIONS = (
-    *("rate", "parallel", "replicas", "per_node", "timeout", "lock_timeout"),
-    *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
+    *("template", "namespace", "rate", "parallel", "replicas", "per_node", "timeout"),
+    *("lock_timeout", "prometheus", "prometheus_token_file", "prometheus_ca_file"),
 )
 """Options of `scale vmi` that are parameters of the same name."""
 
@@ -164,7 +160,6 @@ def submit(args: argparse.Namespace) -> int:
         namespaces=args.namespace,
         create_namespace=args.create_namespace,
         variables=parse_variables(args.var),
-        lock_timeout=args.lock_timeout,
     )
     if request.count < 1 or request.parallel < 1:
         raise ValueError("-n and -p must be 1 or more")
@@ -188,14 +183,15 @@ def sample(args: argparse.Namespace) -> int:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
     read = partial(runai.read_submission, folder, args.workload_type, args.project)
-    result = on_cluster(
+    rows, facts = on_cluster(
         args.context, lambda kube: runai.sample(kube, folder, settings, read, args.watch)
     )
-    counts = f"{result.scheduled} scheduled, {result.waiting} waiting"
-    print_now(f"{counts}, of {len(result.file.submissions)} submitted")
-    if result.absent:
-        logger.warning(f"not on this cluster, so not observed: {', '.join(result.absent)}")
-    print_stages(result.rows)
+    counts = f"{facts['scheduled']} scheduled, {facts['waiting']} waiting"
+    print_now(f"{counts}, of {facts['submitted']} submitted")
+    if facts["absent_kinds"]:
+        absent = ", ".join(facts["absent_kinds"])
+        logger.warning(f"not on this cluster, so not observed: {absent}")
+    print_stages(rows)
     return EXIT_OK
 
 
@@ -246,22 +242,14 @@ def print_template(args: argparse.Namespace) -> int:
 
 def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
     """Return the parameters of the options. Raises ValueError for values that clash."""
-    special = {
-        name: value for name in SCENARIO_OF_OPTION if (value := getattr(args, name)) is not None
-    }
-    for name in special:
-        if SCENARIO_OF_OPTION[name] != args.scenario:
-            raise ValueError(f"--{name} needs {SCENARIO_OF_OPTION[name]}, not {args.scenario}")
     values = {
-        "template": args.template,
         "variables": parse_variables(args.var),
-        "namespace": args.namespace,
         "arrival": "constant" if args.rate else "closed",
         "gates": args.gate,
         "api_gates": not args.no_api_gates,
         "primer": not args.no_primer,
         **{name: getattr(args, name) for name in VMI_OPTIONS},
-        **special,
+        **{name: value for name in OF_SCENARIO if (value := getattr(args, name)) is not None},
     }
     if args.scenario == "steady":
         if len(args.count) > 1:
@@ -274,45 +262,32 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
-    (folder, _), results = folder_of(args), list[Result]()
+    folder, results = folder_of(args)[0], list[Result]()
+    runai.require_deleted(folder)
 
-    def write_size(result: Result) -> None:
-        """Write the files after each size, whatever happens to the next sizes."""
+    def seen(result: Result) -> None:
+        """Report each size when it is measured, whatever happens to the next ones."""
         results.append(result)
         _write_results(folder, results)
-
-    async def work(kube: Kube) -> None:
-        await runai.require_deleted(kube, folder)
-        benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
-        await benchmark.measure(kube, params, Context(seen=write_size))
-
-    try:
-        on_cluster(args.context, work, connections(params.parallel))
-    except BaseException:
-        if results:
-            # Whether other runs disturbed these sizes is known only now.
-            _write_results(folder, results)
-            counts = ", ".join(str(result.count) for result in results)
-            logger.info(f"measured before: {counts} VMIs; their files are in {folder}")
-        raise
-    return _report(folder, results)
-
-
-def _report(folder: Path, results: list[Result]) -> int:
-    """Print the results and write their files. Return the exit code."""
-    for result in results:
         print_now(f"{result.scenario} of {result.count}, run {result.run}")
         print_stages(result.rows)
         for batch in result.facts["generator"]:
             print_schedule(batch)
         for text in result.facts["notes"]:
             logger.info(text)
-        if result.error:
-            logger.error(f"invalid: {result.error}")
         for verdict in result.verdicts:
             print_now(str(verdict))
-    _write_results(folder, results)
-    if any(result.error for result in results):
+
+    async def work(kube: Kube) -> None:
+        benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
+        await benchmark.measure(kube, params, Context(seen=seen))
+
+    on_cluster(args.context, work, connections(params.parallel))
+    _write_results(folder, results)  # whether other runs disturbed them is known only now
+    errors = [result.error for result in results if result.error]
+    for error in dict.fromkeys(errors):
+        logger.error(f"invalid: {error}")
+    if errors:
         return EXIT_FAILED  # of two runs at once a gate means nothing for either
     if any(result.breached for result in results):
         return EXIT_GATE
@@ -323,18 +298,11 @@ def _write_results(folder: Path, results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder, submission=True)
     write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
-    write_json(folder / AUDIT, audit_of(results))
+    write_json(folder / AUDIT, {"Values": audit_of(results[-1])})
+    hidden = ("rows", "stages", "verdicts")
     runs = [
-        {
-            "scenario": result.scenario,
-            "count": result.count,
-            "run": result.run,
-            "figures": result.figures,
-            "facts": result.facts,
-            "calls": result.calls,
-            "verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts],
-            "error": result.error,
-        }
+        {name: value for name, value in vars(result).items() if name not in hidden}
+        | {"verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts]}
         for result in results
     ]
     write_json(folder / "summary.json", {"runs": runs})
@@ -454,7 +422,6 @@ CONTEXT = option("--context", help="context of the kubeconfig")
 TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
-LOCK = option("--lock-timeout", default=3600.0, help="seconds to wait for another performance run")
 VARIABLES = option(
     "--var",
     action="append",
@@ -502,7 +469,6 @@ COMMANDS = {
             ),
             VARIABLES,
             RATE,
-            LOCK,
         ),
     ),
     "sample": Command(
@@ -635,7 +601,11 @@ COMMANDS = {
             option("--no-api-gates", **SWITCH, help="omit the default API gates"),
             option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
             *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
-            LOCK,
+            option(
+                "--lock-timeout",
+                default=3600.0,
+                help="seconds to wait for another performance run",
+            ),
             RATE,
         ),
     ),

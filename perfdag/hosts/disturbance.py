@@ -7,11 +7,11 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from perfdag.hosts import facts
 from perfdag.hosts.base import Host
@@ -151,7 +151,7 @@ def _moment_of(host: Host) -> Moment | None:
     return Moment(0, 0, throttled or 0, kills or 0, time.monotonic())
 
 
-CANARY_METRICS = {
+CANARY_METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {
     "cpu": ("1/s", "higher"),
     "memory": ("B/s", "higher"),
     "loopback": ("s", "lower"),
@@ -188,7 +188,7 @@ def _cpu(budget: float = 0.05) -> float:
 
 def _memory() -> float:
     # pages that were never written are one page of zeros, which stays in the cache
-    source, target = bytearray(b"\x01") * (1 << 24), bytearray(1 << 24)
+    source, target = bytearray(b"\x01") * (1 << 23), bytearray(1 << 23)
     target[:] = source
     rates = []
     for _ in range(8):

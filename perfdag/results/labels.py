@@ -59,24 +59,43 @@ def series_name(metric: str, stat: str, coords: Mapping[str, Any], span: str | N
     )
 
 
-def labels_by_point(
+def word(name: str, value: Any) -> str:
+    """Return a setting as a suite writes it: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
+    return name if value is True or value == "true" else f"{name}={setting(name, value)}"
+
+
+def words_by_point(
     points: Iterable[tuple[str, str, Mapping[str, str]]],
-) -> dict[str, str]:
-    """Return point id -> label (`streams=4 network.host=true`) of (entry, point id, settings)."""
+) -> dict[str, dict[str, str]]:
+    """Return point id -> the words that tell it from the others of its entry, by setting.
+
+    `points` are (entry, point id, settings). Settings of the shape, and what is false or unset, are
+    left out where the rest tells the points apart.
+    """
     entries: dict[str, dict[str, Mapping[str, str]]] = {}
     for entry, point, settings in points:
         entries.setdefault(entry, {})[point] = settings
-    labels = {}
+    words = {}
     for group in entries.values():
-        names = sorted({name for settings in group.values() for name in settings})
-        varied = [
-            name for name in names if len({settings.get(name) for settings in group.values()}) > 1
-        ]
-        for point, settings in group.items():
-            labels[point] = " ".join(
-                f"{name}={setting(name, settings[name])}" for name in varied if name in settings
-            )
-    return labels
+        every = sorted({name for own in group.values() for name in own})
+        names = [name for name in every if len({own.get(name) for own in group.values()}) > 1]
+        varied = [{name: own[name] for name in names if name in own} for own in group.values()]
+        distinct = len({tuple(own.items()) for own in varied})
+        for left_out in (_of_shape, _unset):
+            fewer = [{k: v for k, v in own.items() if not left_out(k, v)} for own in varied]
+            if len({tuple(own.items()) for own in fewer}) == distinct:
+                varied = fewer
+        for point, own in zip(group, varied, strict=True):
+            words[point] = {name: word(name, value) for name, value in own.items()}
+    return words
+
+
+def _of_shape(name: str, _: str) -> bool:
+    return "." in name
+
+
+def _unset(_: str, value: str) -> bool:
+    return value in ("false", "null")
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.benchmark.contract import Benchmark
+from perfdag.benchmark.contract import Benchmark, Metric
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.redaction import redact_json
 
@@ -86,62 +86,54 @@ def as_rows(
     measurements: Sequence[Measurement],
     params: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a sample, whose values are possible.
+    """Return the rows of a sample with these params, whose values are possible.
 
-    Raises Failed for what as_row refuses and for statistics out of order, Invalid for a headline
-    that the tool knows to less than 1 part in STEPS.
+    Raises Failed for an undeclared metric, a value that the metric cannot have, and statistics out
+    of order; Invalid for a headline that the tool knows to less than 1 part in `Metric.steps`.
     """
-    rows = [as_row(benchmark, measurement, params) for measurement in measurements]
-    figures: dict[tuple[Any, ...], dict[str, Measurement]] = {}
-    for one, row in zip(measurements, rows, strict=True):
-        if row["headline"] and one.step * STEPS > abs(one.value):
+    declared, rows = benchmark.declared_metrics(params), []
+    figures: dict[tuple[Any, ...], dict[str, float]] = {}
+    for one in measurements:
+        if one.metric not in declared:
+            raise Failed(
+                f"{benchmark.name} returned the metric {one.metric!r}, which it does not declare; "
+                f"it declares {', '.join(declared)}"
+            )
+        metric = declared[one.metric]
+        most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
+        if not metric.lowest <= one.value <= most or math.isinf(one.value):
+            raise Failed(
+                f"{metric.name} cannot be {one.value:g} {metric.unit}: it is a number from"
+                f" {metric.lowest:g} to {metric.highest:g}"
+            )
+        rows.append(as_row(metric, one))
+        if rows[-1]["headline"] and one.step * metric.steps > abs(one.value):
             raise Invalid(
-                f"{one.metric} is {one.value:g} {row['unit']}, and the tool's clock or print can be"
-                f" off by {one.step:g}, more than 1 part in {STEPS}; measure more or longer"
+                f"{one.metric} is {one.value:g} {metric.unit}, and the tool's clock or print can be"
+                f" off by {one.step:g}, more than 1 part in {metric.steps}; measure more or longer"
             )
         if _ORDERED.fullmatch(one.stat):
             figure = one.metric, one.subject, *sorted(one.coords.items())
-            figures.setdefault(figure, {})[one.stat] = one
-    for by_stat in figures.values():
-        parts = sorted((name for name in by_stat if name[0] == "p"), key=lambda p: float(p[1:]))
+            figures.setdefault(figure, {})[one.stat] = one.value
+    for (name, *_), values in figures.items():
+        parts = sorted((stat for stat in values if stat[0] == "p"), key=lambda p: float(p[1:]))
         for order in (["min", *parts, "max"], ["min", "mean", "max"]):
-            for low, high in pairwise(by_stat[name] for name in order if name in by_stat):
-                if low.value - _BIN * abs(low.value) > high.value:
+            for low, high in pairwise(stat for stat in order if stat in values):
+                if values[low] - _BIN * abs(values[low]) > values[high]:
                     raise Failed(
-                        f"{low.metric} cannot have {low.stat} {low.value:g} and {high.stat}"
-                        f" {high.value:g}: they are out of order"
+                        f"{name} cannot have {low} {values[low]:g} and {high} {values[high]:g}:"
+                        " they are out of order"
                     )
     return rows
 
 
-STEPS = 20
-"""A headline is known to 1 part in so many: less cannot show a change of 5 %."""
 _ORDERED = re.compile(r"min|mean|max|p\d+(\.\d+)?")
 _BIN = 0.1
 """Share of a value that a bin of a tool's histogram may span, as netperf's do."""
 
 
-def as_row(
-    benchmark: Benchmark[Any], measurement: Measurement, params: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return a measurement with what the benchmark declares of its metric with these params.
-
-    Raises Failed for an undeclared metric and for a value that the metric cannot have.
-    """
-    metrics = benchmark.declared_metrics(params)
-    metric = metrics.get(measurement.metric)
-    if metric is None:
-        declared = ", ".join(metrics)
-        raise Failed(
-            f"{benchmark.name} returned the metric {measurement.metric!r}, which it does not "
-            f"declare; it declares {declared}"
-        )
-    most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
-    if not metric.lowest <= measurement.value <= most or math.isinf(measurement.value):
-        raise Failed(
-            f"{metric.name} cannot be {measurement.value:g} {metric.unit}: it is a number from"
-            f" {metric.lowest:g} to {metric.highest:g}"
-        )
+def as_row(metric: Metric, measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement with what is declared of its metric."""
     columns: dict[str, Any] = {
         "metric": metric.name,
         "stat": measurement.stat,
@@ -152,13 +144,8 @@ def as_row(
     }
     if measurement.coords:
         columns["coords"] = dict(measurement.coords)
-    if measurement.n is not None:
-        columns["n"] = measurement.n
-    if measurement.subject is not None:
-        columns["subject"] = measurement.subject
-    if measurement.note is not None:
-        columns["note"] = measurement.note
-    return columns
+    more = {name: getattr(measurement, name) for name in ("n", "subject", "note")}
+    return columns | {name: value for name, value in more.items() if value is not None}
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:

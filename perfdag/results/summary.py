@@ -1,7 +1,8 @@
 """Summary of a run: its series and points, their names, and how far they can be trusted."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark
 from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
-from perfdag.results.labels import labels_by_point, point_settings, series_name
+from perfdag.results.labels import point_settings, series_name, words_by_point
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import plural, short
 
@@ -99,7 +100,8 @@ class PointState:
     """One point: samples by status, reasons of failures, disturbances, and series.
 
     Headline series come first. `pair` and `nodes` (distinct tuples, one per sample) belong to a
-    point that is one pair of hosts.
+    point that is one pair of hosts. `words` tell it from the other points of its entry, by setting,
+    and its `title` from those of its benchmark.
     """
 
     point: str
@@ -113,18 +115,40 @@ class PointState:
     series: list[Series] = field(default_factory=list)
     pair: str | None = None
     nodes: list[tuple[str, ...]] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        """The words as text: `bs=4KiB reverse`. Empty for the only point of an entry."""
+        return " ".join(self.words.values())
+
+    @property
+    def name(self) -> str:
+        """The entry and the label."""
+        return f"{self.entry} {self.label}".strip()
+
+    @property
+    def why(self) -> str | None:
+        """The reason for having no value, or None where a sample is valid."""
+        if self.statuses.get("ok"):
+            return None
+        words = ", ".join(sorted(self.statuses)) or "missing"
+        return _CONTROL.sub(" ", f"{words}: {self.reasons[0]}") if self.reasons else words
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the rows of a run say: its points with their labels, their trust, and own verdicts.
+    """What the rows of a run say: its points, their trust, and own verdicts.
 
     It is made once, and terminal, report, site and gate read it. `statuses` are the samples.
     """
 
     table: pa.Table
     points: list[PointState]
-    labels: dict[str, str]
     trust: "RunTrust"
     verdicts: "list[OwnVerdict]"
 
@@ -137,13 +161,10 @@ class Summary:
 def summarise(table: pa.Table) -> Summary:
     """Return the summary of the rows of one run, with those of the canary."""
     points = points_of(table)
-    labels = labels_by_point(
-        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
-        for state in points
-    )
     _add_nominal(table, points)
-    trust = _trust_in(table, points, labels)
-    return Summary(table, points, labels, trust, own_verdicts(table, labels))
+    trust = _trust_in(table, points)
+    names = {state.point: state.name for state in points}
+    return Summary(table, points, trust, own_verdicts(table, names))
 
 
 def points_of(table: pa.Table) -> list[PointState]:
@@ -184,7 +205,25 @@ def points_of(table: pa.Table) -> list[PointState]:
         series[identity].values.append(value)
     for state in points.values():
         state.series.sort(key=lambda item: not item.headline)
+    _label(points.values())
     return list(points.values())
+
+
+def _label(states: Collection[PointState]) -> None:
+    """Give points their words and titles. A title has the entry where a benchmark has several."""
+    words = words_by_point(
+        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
+        for state in states
+    )
+    entries: dict[str, set[str]] = {}
+    for state in states:
+        entries.setdefault(state.benchmark, set()).add(state.entry)
+    for state in states:
+        state.words = words[state.point]
+        title = state.label
+        if len(entries[state.benchmark]) > 1 or not title:
+            title = f"{state.entry}: {title}" if title else state.entry
+        state.title = _CONTROL.sub(" ", title)
 
 
 def statuses_of(rows: pa.Table) -> dict[str, int]:
@@ -330,14 +369,11 @@ class RunTrust:
         return "; ".join(parts)
 
 
-def _trust_in(table: pa.Table, states: Sequence[PointState], labels: Mapping[str, str]) -> RunTrust:
+def _trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
     """Return the trust in the points of a run. `table` has its rows, with those of the canary."""
     moved = _canary_moves(table)
     measured = [state for state in states if state.statuses.keys() - {"skipped"}]
-    points = {
-        state.point: _point_trust(state, f"{state.entry} {labels[state.point]}".strip(), moved)
-        for state in measured
-    }
+    points = {state.point: _point_trust(state, moved) for state in measured}
     counts = [[len(series.values) for series in headlines(state)] for state in measured]
     without_spread = sum(max(values, default=0) == 1 for values in counts)
     return RunTrust(points, len(states) - len(measured), without_spread)
@@ -363,7 +399,7 @@ def unusable(series: Series) -> bool:
     return (relative_spread(series) or 0.0) > UNUSABLE_SPREAD
 
 
-def _point_trust(state: PointState, name: str, moved: dict[str, float]) -> PointTrust:
+def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     trust = PointTrust()
     if not state.statuses.get("ok"):
         trust.lower("unusable", "no valid sample", "no valid sample")
@@ -378,7 +414,7 @@ def _point_trust(state: PointState, name: str, moved: dict[str, float]) -> Point
     trust.spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
     if series is not None and trust.spread > NOISY_SPREAD:
         level: Level = "unusable" if trust.spread > UNUSABLE_SPREAD else "noisy"
-        text = f"spread {100 * trust.spread:,.0f} % of {name} {series.name}"
+        text = f"spread {100 * trust.spread:,.0f} % of {state.name} {series.name}"
         trust.lower(level, "spread", text)
     return trust
 
@@ -442,7 +478,7 @@ class OwnVerdict:
         return f"{self.word}: {self.rule}: {self.note}"
 
 
-def own_verdicts(table: pa.Table, labels: Mapping[str, str]) -> list[OwnVerdict]:
+def own_verdicts(table: pa.Table, names: Mapping[str, str]) -> list[OwnVerdict]:
     """Return the verdicts in the rows of a run, without warm-up, in their order.
 
     A sample that is not ok cannot pass, but it can fail.
@@ -461,7 +497,7 @@ def own_verdicts(table: pa.Table, labels: Mapping[str, str]) -> list[OwnVerdict]
         same = sum(row["value"] == worst["value"] for row in judged)
         count = f" ({same} of {len(judged)} samples)" if len(judged) > 1 else ""
         at = [f"{name}={value}" for name, value in orjson.loads(coords).items()]
-        where = " ".join(filter(None, (worst["entry"], labels[point], *at)))
+        where = " ".join([names[point], *at])
         word = _NAMES[float(worst["value"])]
         note = f"{worst['note'] or ''}{count}"
         verdicts.append(OwnVerdict(worst["entry"], point, where, rule, word, note))

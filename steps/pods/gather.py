@@ -25,7 +25,7 @@ from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import ACROSS, Shape
-from perfdag.steps.loop.measure import GangLost, LocalPool
+from perfdag.steps.loop import GangLost, LocalPool
 from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext
 from perfdag.steps.pods.credentials import lead_config
 from perfdag.steps.pods.objects import services_key

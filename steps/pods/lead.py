@@ -21,7 +21,7 @@ from perfdag.results.missing_reason import MissingReason, budget_spent
 from perfdag.results.runs import RunStore, run_folder, sample_key
 from perfdag.results.samples import SampleRecord, now
 from perfdag.stats.robust import median, spread
-from perfdag.steps.loop.measure import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
+from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
 from perfdag.steps.pods.kinds import check_account

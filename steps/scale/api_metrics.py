@@ -13,7 +13,7 @@ known from the EndpointSlices of the Service `kubernetes` and from the Leases in
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -102,8 +102,8 @@ _PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_sta
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 _SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
-Call = tuple[str, str, str, str]
-"""verb, resource, subresource, scope."""
+Call = tuple[str, str, str]
+"""verb, resource[/subresource], scope."""
 _BULK = ("LIST", "DELETECOLLECTION")
 """Verbs of many objects: they have limits of their own and are not among single-object requests."""
 NEEDED = needed(0.99)
@@ -145,17 +145,15 @@ def add(total: Scrape, line: bytes) -> None:
         return
     labels_text, _, value = line[len(_PREFIX) :].rpartition(b"} ")
     labels = dict(_LABEL.findall(labels_text.decode()))
-    call = verb, resource, subresource, _ = (
-        labels.get("verb", ""),
-        labels.get("resource", ""),
-        labels.get("subresource", ""),
-        labels.get("scope", ""),
+    verb, resource, subresource = (
+        labels.get(name, "") for name in ("verb", "resource", "subresource")
     )
     skipped = verb in _SKIPPED or subresource in _SKIPPED_SUBRESOURCES
     if skipped or not resource or labels.get("dry_run"):
         return
     bound = float(labels["le"])
-    buckets = total.calls.setdefault(call, {})
+    target = f"{resource}/{subresource}" if subresource else resource
+    buckets = total.calls.setdefault((verb, target, labels.get("scope", "")), {})
     buckets[bound] = buckets.get(bound, 0.0) + float(value)
 
 
@@ -164,22 +162,11 @@ class Calls:
     """Requests of one kind: their number, and the p99 of their latency in seconds."""
 
     verb: str
-    resource: str
-    subresource: str
+    target: str
     scope: str
     count: int
     p99: float | None
     buckets: Mapping[float, float] = field(default_factory=dict, repr=False)
-
-    @property
-    def single(self) -> bool:
-        """Whether it concerns a single object."""
-        return self.verb not in _BULK
-
-    @property
-    def target(self) -> str:
-        """The resource, with its subresource if there is one."""
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     @property
     def name(self) -> str:
@@ -236,7 +223,7 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
 
 
 def _of(calls: Iterable[Calls], bulk: str) -> list[Calls]:
-    return [call for call in calls if (call.verb == bulk if bulk else call.single)]
+    return [call for call in calls if (call.verb == bulk if bulk else call.verb not in _BULK)]
 
 
 def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
@@ -264,40 +251,28 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     }
 
 
-def named_figures(calls: Sequence[Calls]) -> dict[str, float | None]:
-    """Latencies and counts of a phase by name."""
-    return latencies(calls) | {name: float(value) for name, value in counts(calls).items()}
+def figures(phases: Phases) -> dict[str, float | None]:
+    """Return latencies and counts of the creation, and with `deletion/` before their names.
 
-
-def deletion_figures(phases: Phases) -> dict[str, float | None]:
-    """Return the figures of the deletion, with `deletion/` before their names."""
+    A phase without data has latencies of None and no counts.
+    """
     return {
-        f"{DELETION}/{name}": value
-        for name, value in named_figures(phases.get(DELETION, [])).items()
+        f"{prefix}{name}": value
+        for phase, prefix in ((CREATION, ""), (DELETION, f"{DELETION}/"))
+        for name, value in {
+            **latencies(phases.get(phase, [])),
+            **counts(phases.get(phase, [])),
+        }.items()
     }
 
 
-def call_records(phases: Phases) -> list[dict[str, Any]]:
-    """List all kinds of requests by phase: count, and p99 in seconds."""
-    return [
-        {
-            "phase": phase,
-            "call": call.name,
-            "count": call.count,
-            "p99_s": call.p99,
-        }
-        for phase, calls in phases.items()
-        for call in calls
-    ]
-
-
-def counts(calls: Iterable[Calls]) -> dict[str, int]:
+def counts(calls: Iterable[Calls]) -> dict[str, float]:
     """Count requests as `<VERB>-<resource>[/<subresource>]-count`.
 
     POST and PUT also count under KubeVirt's audit names CREATE and UPDATE. A server-side apply
     counts as PATCH.
     """
-    by_name: Counter[str] = Counter()
+    by_name: dict[str, float] = defaultdict(float)
     for call in calls:
         verb = "PATCH" if call.verb == "APPLY" else call.verb
         for name in {verb, _ALIASES.get(verb, verb)}:

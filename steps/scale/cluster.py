@@ -35,7 +35,7 @@ class ExclusiveRun:
 
     def __init__(self, kube: Kube, run: str, timeout: float) -> None:
         self._kube, self._run, self._timeout = kube, run, timeout
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._seen: tuple[Any, Any] = (None, None)
         self._since = 0.0
         self.lost = ""
@@ -51,15 +51,13 @@ class ExclusiveRun:
                 hint = f"wait for it, or delete lease {LEASE}"
                 raise KubeError(0, "Locked", f"{text} after {self._timeout:g} s", hint)
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
-        self._task = asyncio.create_task(self._renew())
+        self._tasks = [asyncio.create_task(self._renew())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task:
-            await signals.cancel([self._task])
+        await signals.cancel(self._tasks)
         with suppress(KubeError):
-            lease = await self._read()
-            if lease and self._ours(lease):
+            if (lease := await self._read()) and self._ours(lease):
                 leases = await self._kube.resource(_COORDINATION, "Lease")
                 await self._kube.delete(leases, LEASE, LEASE_NAMESPACE)
 
@@ -69,8 +67,8 @@ class ExclusiveRun:
             return await self._kube.get(leases, LEASE, LEASE_NAMESPACE)
         return None
 
-    async def _write(self, version: str | None) -> None:
-        """Create the Lease, or replace that of a version, so that only one of two takers succeeds.
+    async def _write(self, lease: Object | None) -> None:
+        """Create the Lease, or replace the one that was read: of two takers only one succeeds.
 
         Raises KubeError.
         """
@@ -80,10 +78,10 @@ class ExclusiveRun:
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LEASE_DURATION_S}
         body = {"apiVersion": _COORDINATION, "kind": "Lease", "metadata": metadata}
         body["spec"] = {**spec, "renewTime": now}
-        if version is None:
+        if lease is None:
             await self._kube.create(body, LEASE_NAMESPACE)
         else:
-            metadata["resourceVersion"] = version
+            metadata["resourceVersion"] = lease["metadata"]["resourceVersion"]
             leases = await self._kube.resource(_COORDINATION, "Lease")
             await self._kube.request("PUT", leases.path(LEASE_NAMESPACE, LEASE), json=body)
 
@@ -100,16 +98,14 @@ class ExclusiveRun:
 
     async def try_acquire(self) -> str | None:
         """Take the Lease and return None, or return its holder."""
-        version = None
         if lease := await self._read():
             renewal = lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime")
-            version = lease["metadata"]["resourceVersion"]
             if self._seen != renewal:
                 self._seen, self._since = renewal, time.monotonic()
             if time.monotonic() - self._since <= LEASE_DURATION_S:
                 return str(renewal[0])
         with ignore_status(404, 409):
-            await self._write(version)
+            await self._write(lease)
         # After a retry it may be another run's Lease: all runs are one field manager.
         lease = await self._read()
         holder = lease["spec"].get("holderIdentity") if lease else "<released>"
@@ -122,7 +118,7 @@ class ExclusiveRun:
                 lease = await self._read()
                 if lease and not self._ours(lease):  # it expired, and another run took it
                     return
-                await self._write(lease["metadata"]["resourceVersion"] if lease else None)
+                await self._write(lease)
 
 
 PERFORMANCE_RUN = (
@@ -225,12 +221,12 @@ async def _kubevirt_version(kube: Kube) -> str | None:
     return None
 
 
-async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
-    """Return the names of the nodes that KWOK simulates, known by their annotation.
+async def simulated_nodes(kube: Kube) -> set[str] | None:
+    """Return the names of the nodes that KWOK simulates; None without the right to list nodes.
 
-    If they cannot be listed, returns None and the reason, so that a run keeps its figures.
+    They are known by their annotation. Raises KubeError.
     """
-    try:
+    with ignore_status(403):
         nodes = await kube.resource("v1", "Node")
         return {
             node["metadata"]["name"]
@@ -238,10 +234,8 @@ async def simulated_nodes(kube: Kube) -> tuple[set[str] | None, str]:
             async for page, _ in kube.pages(nodes, size=50)
             for node in page
             if is_simulated(node)
-        }, ""
-    except KubeError as error:
-        why = "no permission to list nodes" if error.status == 403 else str(error)
-        return None, f"whether nodes are simulated is unknown: {why}"
+        }
+    return None
 
 
 SIMULATED_LABEL = "perfdag/simulated"
@@ -328,7 +322,6 @@ NAMESPACE_TIMEOUT_S = 120.0
 """How long a namespace of an earlier run may take to be gone."""
 _DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 """Objects that Kubernetes puts into every namespace."""
-Found = tuple[Resource, Object]
 
 
 def belongs(run: str, metadata: Object) -> bool:
@@ -336,27 +329,6 @@ def belongs(run: str, metadata: Object) -> bool:
     label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
     part = rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER})?(-{PROBE})?"
     return re.fullmatch(part, label) is not None
-
-
-async def objects_of_run(
-    kube: Kube,
-    run: str,
-    resources: Sequence[Resource],
-    namespaces: Sequence[str | None],
-    *,
-    also: Callable[[Object], bool] | None = None,
-) -> list[Found]:
-    """Return kind and metadata of all objects of a run and its parts.
-
-    `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError.
-    """
-    return [
-        (resource, body["metadata"])
-        for resource in resources
-        for namespace in namespaces
-        for body in await kube.list(resource, namespace, labels="" if also else RUN_LABEL)
-        if belongs(run, body["metadata"]) or (also and also(body))
-    ]
 
 
 async def remove(
@@ -376,6 +348,15 @@ async def remove(
     deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
     refused: dict[str, KubeError] = {}
 
+    async def found() -> list[tuple[Resource, Object]]:
+        return [
+            (resource, body["metadata"])
+            for resource in resources
+            for namespace in namespaces
+            for body in await kube.list(resource, namespace, labels="" if also else RUN_LABEL)
+            if belongs(run, body["metadata"]) or (also and also(body))
+        ]
+
     async def work(resource: Resource, metadata: Object) -> None:
         try:
             async with slots:
@@ -386,7 +367,7 @@ async def remove(
             text = f"{resource.kind} {metadata['name']} was not deleted: {error}"
             refused[metadata["uid"]] = KubeError(error.status, error.reason, text)
 
-    while left := await objects_of_run(kube, run, resources, namespaces, also=also):
+    while left := await found():
         waiting = [item for item in left if item[1]["uid"] not in refused]
         if not waiting or time.monotonic() > deadline:
             break
@@ -419,9 +400,9 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
     """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
 
     Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
-    seconds. Raises KubeError.
+    seconds, or how many namespaces after as many more. Raises KubeError.
     """
-    resources, namespaces, deadline = [], list[str](), time.monotonic() + timeout
+    resources, namespaces = [], list[str]()
     for resource in await _deletable_resources(kube):
         if namespace and not resource.namespaced:
             continue
@@ -433,9 +414,7 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
             elif ours:
                 resources.append(resource)
     left = await remove(kube, run, resources, [namespace], timeout)
-    return left or await remove_namespaces(
-        kube, run, namespaces, max(0.0, deadline - time.monotonic())
-    )
+    return left or await remove_namespaces(kube, run, namespaces, timeout)
 
 
 async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], timeout: float) -> int:
@@ -499,8 +478,7 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
     created: list[str] = []
     try:
         for name in names:
-            if await ensure_namespace(kube, name, run):
-                created.append(name)
+            created += [name] if await ensure_namespace(kube, name, run) else []
         yield
     finally:
         namespaces = await kube.resource("v1", "Namespace")
@@ -526,12 +504,7 @@ async def ensure_namespace(
             raise KubeError(0, "Terminating", text, hint)
         await asyncio.sleep(POLL_S)
     metadata = {"name": name, "labels": {RUN_LABEL: run}}
-    try:
-        await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    except KubeError as error:
-        if error.reason != "AlreadyExists":
-            raise
-        return False  # another run created it, and deletes it
+    await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     accounts = await kube.resource("v1", "ServiceAccount")
     for _ in range(100):  # pods are refused until the controller has created the account
         with suppress(KubeError):

@@ -393,36 +393,13 @@ _AUDIT_STAGES = {
     "deletion_to_failed": "vmiDeletionToFailedSeconds",
 }
 """Stages of VMIs. Those of a VM or a replica set begin with `vmi_`."""
-_OWN = (
-    "throughput_mean",
-    "throughput_best_5s",
-    "api_p99",
-    "success_ratio",
-    "deletion_p50",
-    "deletion_p95",
-    "deletion_p99",
-)
 
 
-def audit_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the last result in the form of KubeVirt's tools/perfscale-audit.
+def audit_of(result: Result) -> dict[str, Any]:
+    """Return the values of a result as KubeVirt's tools/perfscale-audit writes them.
 
-    `Rungs` holds the same for every size with all gates. Figures of our own have other names.
+    Figures of our own have other names.
     """
-    rungs = [
-        {
-            "Count": result.count,
-            "Values": _values(result),
-            "Gates": [
-                {"gate": str(v.gate), "value": v.value, "passed": v.passed} for v in result.verdicts
-            ],
-        }
-        for result in results
-    ]
-    return {"Values": rungs[-1]["Values"] if rungs else {}, "Rungs": rungs}
-
-
-def _values(result: Result) -> dict[str, Any]:
     figures, values = result.figures, dict[str, Any]()
     for stage, key in _AUDIT_STAGES.items():
         vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
@@ -431,7 +408,7 @@ def _values(result: Result) -> dict[str, Any]:
     for name, value in figures.items():
         if name.endswith("-count") or prometheus.is_request_count(name):
             values[audit_key(name)] = {"value": value}
-    for name in (*sorted(prometheus.AUDIT_KEYS), *_OWN):
+    for name in sorted(prometheus.AUDIT_KEYS):
         values[name] = {"value": figures.get(name)}
     # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
     for judged in sorted(result.verdicts, key=lambda each: not each.passed):

@@ -2,25 +2,25 @@
 
 Due times are fixed before the run (open loop). `parallel` submitters share one connection pool. In
 an open loop a submitter waits for the due time of the next object. If all are busy, the object is
-sent late and the lag is reported, but the next ones are not delayed. Times are time.monotonic_ns()
-of this process. Objects are sent to the API server, or to a program that reads manifests.
+sent late and the lag is reported, but the next ones are not delayed. Times are Unix ns of this
+process's clock (objects.now_ns). Objects are sent to the API server, or to a program that reads
+manifests.
 """
 
 import asyncio
 import os
 import re
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.steps.scale.objects import Template
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.objects import Template, now_ns
 
 Arrival = Literal["closed", "constant", "batch"]
 
@@ -60,68 +60,49 @@ class Schedule:
         return self.offsets(count)[-1] if count else 0.0
 
 
-class Submitter(Protocol):
-    """A way to create the documents of one object, in order."""
-
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        """Create them and return the UID of the last, or an empty string if it is unknown.
-
-        Counts retries by cause in `tally`. Raises KubeError.
-        """
-        ...
+Submit = Callable[[Sequence[bytes], str, Counter[str]], Awaitable[str]]
+"""Create the documents of one object in a namespace, in order, and return the UID of the last; an
+empty string if it is unknown. Counts retries by cause. Raises KubeError."""
 
 
-class ApiSubmitter:
-    """POST to the API server. `resources` are the kinds of the template's documents."""
+async def api_submitter(kube: Kube, template: Template) -> Submit:
+    """Return what POSTs to the API server. Raises KubeError for a kind that it does not know."""
+    kinds = [(document.api_version, document.kind) for document in template.documents]
+    resources = [await kube.resource(*kind) for kind in kinds]
 
-    def __init__(self, kube: Kube, resources: Sequence[Resource]) -> None:
-        self._kube, self._resources = kube, resources
-
-    @classmethod
-    async def open(cls, kube: Kube, template: Template) -> "ApiSubmitter":
-        """Look up the kinds of the template. Raises KubeError for an unknown kind."""
-        kinds = [(document.api_version, document.kind) for document in template.documents]
-        return cls(kube, [await kube.resource(*kind) for kind in kinds])
-
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        """See Submitter. A conflict after a retry is our own create whose answer was lost."""
+    async def submit(bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         uid = ""
-        for resource, body in zip(self._resources, bodies, strict=True):
+        for resource, body in zip(resources, bodies, strict=True):
             path, before = resource.path(namespace), tally.total()
             try:
-                _, _, data = await self._kube.raw("POST", path, body=body, tally=tally)
+                _, _, data = await kube.raw("POST", path, body=body, tally=tally)
             except KubeError as error:
+                # A conflict after a retry is our own create whose answer was lost.
                 if error.reason != "AlreadyExists" or tally.total() == before:
                     raise
                 name = orjson.loads(body)["metadata"]["name"]
-                _, _, data = await self._kube.raw("GET", f"{path}/{name}")
+                _, _, data = await kube.raw("GET", f"{path}/{name}")
             uid = orjson.loads(data)["metadata"]["uid"]
         return uid
 
+    return submit
 
-class CommandSubmitter:
-    """A program that reads manifests on standard input, such as kubectl.
 
-    Its start-up is part of the submission time, as in Run:ai's scale test tool.
+def program_submitter(words: Sequence[str], timeout: float = 60.0) -> Submit:
+    """Return what runs a program, such as kubectl, that reads manifests on standard input.
+
+    `{name}`, `{namespace}` and `{project}` in its arguments are those of the object. Its start-up
+    is part of the submission time, as in Run:ai's scale test tool.
     """
 
-    def __init__(
-        self, kube: Kube, argv: Sequence[str], timeout: float = 60.0, reads_input: bool = True
-    ) -> None:
-        self._kube, self.argv, self._timeout, self._reads = kube, list(argv), timeout, reads_input
-
-    async def submit(self, bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        """See Submitter. Placeholders in argv: {name}, {namespace}, {project}."""
+    async def submit(bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
         items = [orjson.loads(body) for body in bodies]
         fields = {
             "{name}": items[-1]["metadata"]["name"],
             "{namespace}": namespace,
             "{project}": namespace.removeprefix("runai-"),
         }
-        argv = [
-            re.sub(r"{\w+}", lambda match: fields.get(match[0], match[0]), word)
-            for word in self.argv
-        ]
+        argv = [re.sub(r"{\w+}", lambda match: fields.get(match[0], match[0]), w) for w in words]
         text = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         pipe = asyncio.subprocess.PIPE
         try:
@@ -129,30 +110,23 @@ class CommandSubmitter:
                 *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
             )
         except OSError as error:
-            raise KubeError(
-                0,
-                "Submitter",
-                f"{argv[0]} cannot be run: {error.strerror}",
-                "install it, or use --submitter api",
-            ) from None
+            why = f"{argv[0]} cannot be run: {error.strerror}"
+            raise KubeError(0, "Submitter", why, "install it, or use --submitter api") from None
         try:
-            _, err = await asyncio.wait_for(
-                process.communicate(text if self._reads else None), self._timeout
-            )
+            _, err = await asyncio.wait_for(process.communicate(text), timeout)
         except TimeoutError:
-            raise KubeError(0, "Timeout", f"{argv[0]} did not end in {self._timeout:g} s") from None
+            raise KubeError(0, "Timeout", f"{argv[0]} did not end in {timeout:g} s") from None
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
                 await process.wait()
         if process.returncode:
-            raise KubeError(
-                0,
-                "Submitter",
-                f"{argv[0]}: {' '.join(err.decode(errors='replace').split())[-300:]}",
-            )
+            why = " ".join(err.decode(errors="replace").split())[-300:]
+            raise KubeError(0, "Submitter", f"{argv[0]}: {why}")
         return ""
+
+    return submit
 
 
 RATE_SHARE = 0.98
@@ -200,26 +174,20 @@ def without_name(text: str, name: str) -> str:
 
 
 @dataclass
-class GeneratorResult:
-    """The output of a generator: submissions by index, and the start (wall clock, monotonic)."""
+class Batch:
+    """Submissions by index, and the schedule of their due times."""
 
-    run: str
+    schedule: Schedule
     submissions: list[Submission]
-    started_wall: float
-    started_ns: int
     retries: Counter[str] = field(default_factory=Counter)
     """Retries by cause (an HTTP status, timeout, connection), those of failed objects included."""
-
-    def wall(self, monotonic_ns: int) -> float:
-        """Unix time of a monotonic moment of this process."""
-        return self.started_wall + (monotonic_ns - self.started_ns) / 1e9
 
     @property
     def created(self) -> list[Submission]:
         """The submissions that the server (or the submitter) accepted."""
         return [item for item in self.submissions if item.answered_ns and not item.error]
 
-    def summary(self, schedule: Schedule) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return rates (objects/s), lags (s), failures by message, and whether it was on time.
 
         `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
@@ -240,6 +208,7 @@ class GeneratorResult:
         causes = Counter(
             without_name(item.error, item.name) for item in self.submissions if item.error
         )
+        paced = self.schedule.open_loop
         return {
             "planned": len(self.submissions),
             "created": len(done),
@@ -248,9 +217,9 @@ class GeneratorResult:
             "retries": dict(self.retries),
             "create_rate_per_s": len(done) / span if span else None,
             "seconds": span,
-            "lag_p99_s": late if lags and schedule.open_loop else None,
-            "rate_share": share if schedule.open_loop else None,
-            "held": on_schedule if schedule.open_loop else None,
+            "lag_p99_s": late if lags and paced else None,
+            "rate_share": share if paced else None,
+            "held": on_schedule if paced else None,
             "errors": dict(causes.most_common(10)),
         }
 
@@ -261,58 +230,50 @@ def _span(moments: Iterable[int]) -> float:
     return (max(times) - min(times)) / 1e9 if times else 0.0
 
 
-async def generate(
-    submitter: Submitter,
-    template: Template,
-    count: int,
-    namespaces: Sequence[str],
-    schedule: Schedule,
-    parallel: int,
-    *,
-    run: str,
-    first: int = 0,
-    prefix: str = "",
-    on_plan: Callable[[GeneratorResult], None] | None = None,
-) -> GeneratorResult:
-    """Create `count` objects with at most `parallel` in flight, spread over the namespaces in turn.
+def plan(
+    run: str, count: int, namespaces: Sequence[str], schedule: Schedule, first: int = 0
+) -> Batch:
+    """Return `count` submissions that are due from now on, in the namespaces in turn.
 
-    Names are `<prefix or run>-<index>`, with indices from `first`. A failed object keeps its error,
-    and the others continue. `on_plan` gets the result before anything is sent, so that an
-    interrupted caller knows what may exist.
+    Names are `<run>-<index>`, with indices from `first`.
     """
-    start_wall, start = time.time(), time.monotonic_ns()
-    # The offset between Unix time and the monotonic clock is fixed here for all later times.
-    items = [
-        Submission(
-            first + i,
-            f"{prefix or run}-{first + i}",
-            namespaces[i % len(namespaces)],
-            start + round(at * 1e9),
-        )
-        for i, at in enumerate(schedule.offsets(count))
-    ]
-    done = GeneratorResult(run, items, start_wall, start)
-    if on_plan:
-        on_plan(done)
-    queue = iter(items)
+    start = now_ns()
+    return Batch(
+        schedule,
+        [
+            Submission(
+                first + i,
+                f"{run}-{first + i}",
+                namespaces[i % len(namespaces)],
+                start + round(at * 1e9),
+            )
+            for i, at in enumerate(schedule.offsets(count))
+        ],
+    )
+
+
+async def generate(submit: Submit, template: Template, batch: Batch, parallel: int) -> None:
+    """Create the objects of a batch with at most `parallel` in flight, and note it there.
+
+    A failed object keeps its error, and the others continue.
+    """
+    queue = iter(batch.submissions)
 
     async def worker() -> None:
         for item in queue:
-            await asyncio.sleep(max(0.0, (item.intended_ns - time.monotonic_ns()) / 1e9))
-            if not schedule.open_loop:
-                item.intended_ns = time.monotonic_ns()  # a closed loop has no time to be late for
+            await asyncio.sleep(max(0.0, (item.intended_ns - now_ns()) / 1e9))
+            if not batch.schedule.open_loop:
+                item.intended_ns = now_ns()  # a closed loop has no time to be late for
             bodies = [
                 document.render(item.name, item.namespace, item.index)
                 for document in template.documents
             ]
-            item.started_ns = time.monotonic_ns()
-            tally: Counter[str] = Counter()
+            item.started_ns, tally = now_ns(), Counter[str]()
             try:
-                item.uid = await submitter.submit(bodies, item.namespace, tally)
+                item.uid = await submit(bodies, item.namespace, tally)
             except KubeError as error:
                 item.error = str(error)
-            item.answered_ns = time.monotonic_ns()
-            done.retries += tally
+            item.answered_ns = now_ns()
+            batch.retries += tally
 
-    await asyncio.gather(*(worker() for _ in range(max(1, min(parallel, count)))))
-    return done
+    await asyncio.gather(*(worker() for _ in range(max(1, min(parallel, len(batch.submissions))))))

@@ -15,10 +15,11 @@ workload.
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,13 +33,22 @@ RUNAI_STORAGE = "openebs-lvmpv"
 SECOND = 1_000_000_000
 SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
 _WORKS = frozenset(("running", "ready", "succeeded", "bound"))
+CLOCK_NS = time.time_ns() - time.monotonic_ns()
+"""Unix time of the monotonic clock's zero, fixed for this process: its times never step."""
+
+
+def now_ns() -> int:
+    """Return Unix time in ns, from the monotonic clock."""
+    return time.monotonic_ns() + CLOCK_NS
 
 
 @dataclass(slots=True)
 class Record:
     """One object: identity, owner, node, failure message, and two times per stage.
 
-    `stages` has the API's time in Unix ns and the receive time in monotonic ns, 0 if unknown.
+    `stages` has the API's time by the server's clock and the receive time by ours, in Unix ns, 0 if
+    unknown. `warning` is that of its last Event. `decided_ns` is when its scheduler decided, by an
+    Event, which KAI sends before the pod has its node.
     """
 
     kind: str
@@ -48,6 +58,8 @@ class Record:
     owner: str
     node: str = ""
     error: str = ""
+    warning: str = ""
+    decided_ns: int = 0
     stages: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def put(self, stage: str, api_ns: int = 0, received_ns: int = 0) -> bool:
@@ -62,9 +74,13 @@ class Record:
         return False
 
     @property
-    def recovered(self) -> bool:
-        """Whether the object works after all, so that its warnings were of retries."""
-        return "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
+    def message(self) -> str:
+        """Its failure and the last warning of its Events, unless it works after all."""
+        recovered = "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
+        own, warning = self.error, "" if recovered else self.warning
+        if own and warning and own.partition(": ")[2] != warning.partition(": ")[2]:
+            return f"{own[:140]}; {warning}"  # a longer message would cut off the warning
+        return own or warning
 
 
 def top_owner(records: Mapping[str, Record], record: Record) -> Record:
@@ -198,17 +214,11 @@ def _other(body: Object) -> Iterator[StageSeen]:
     yield from _true(body, names | {"Complete": "succeeded"})
 
 
-_BY_KIND: dict[str, Extractor] = {
-    "Pod": _pod,
-    VMI: _vmi,
-    SET: _replica_set,
-    "PersistentVolumeClaim": _claim,
-}
-
-
-def extractor(kind: str) -> Extractor:
-    """Return the extractor of a kind. An unknown kind gets its life, phase and conditions."""
-    return _BY_KIND.get(kind, _other)
+EXTRACTORS: defaultdict[str, Extractor] = defaultdict(
+    lambda: _other,
+    {"Pod": _pod, VMI: _vmi, SET: _replica_set, "PersistentVolumeClaim": _claim},
+)
+"""By kind. An unknown kind gets its life, phase and conditions."""
 
 
 _BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
@@ -447,6 +457,7 @@ class Document:
 
     api_version: str
     kind: str
+    name: str
     body: bytes
 
     def render(self, name: str, namespace: str, index: int) -> bytes:
@@ -459,11 +470,7 @@ class Document:
 
     def name_of(self, name: str) -> str:
         """Return the name of this document's object for the workload `name`."""
-        return self._name.replace(_NAME, name)
-
-    @cached_property
-    def _name(self) -> str:
-        return str(orjson.loads(self.body)["metadata"]["name"])
+        return self.name.replace(_NAME, name)
 
 
 @dataclass(frozen=True)
@@ -547,8 +554,9 @@ def load(
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is bodies[-1] and not _pod_specs(body):
             raise TemplateError(f"{path}: a {body['kind']} has no pod spec to add a claim to")
-        document = Document(body["apiVersion"], body["kind"], orjson.dumps(body))
-        (documents if _NAME in body["metadata"]["name"] else shared).append(document)
+        name = body["metadata"]["name"]
+        document = Document(body["apiVersion"], body["kind"], name, orjson.dumps(body))
+        (documents if _NAME in name else shared).append(document)
     return Template(source, tuple(documents), tuple(shared))
 
 

@@ -13,18 +13,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from perfdag.stats.robust import needed
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import DELETIONS, SECOND, SET, VMI, Record, Step, chain
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """When a stage was reached, in Unix ns of our clock (0: unknown).
 
-    Without `watched` it is `api`, the time of the API server's clock in Unix ns, shifted to ours.
+    `api` is the time of the API server's clock, 0 if it says none. Without `watched`, `at` is that
+    time by our clock.
     """
 
     at: int
@@ -37,42 +37,24 @@ class Moment:
         return not self.watched and self.api % SECOND == 0
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """Conversion of a record's times to Unix time of this machine's clock.
+def _moment(record: Record, stage: str, ahead: int) -> Moment | None:
+    """Return when a record reached a stage. `ahead` is the server's clock minus ours in ns."""
+    if stage not in record.stages:
+        return None
+    api, received = record.stages[stage]
+    return Moment(received or (api and api - ahead), api, bool(received))
 
-    `mono_to_unix_ns` is added to a monotonic time. `server_ahead_s` is the server's clock minus
-    ours.
+
+def _difference(start: Moment, end: Moment, ahead: int) -> tuple[float, float | None]:
+    """Return the difference in seconds, and its resolution.
+
+    If one end has whole seconds of the API, both are truncated on its clock: a difference with only
+    one of them would be biased by half a second.
     """
-
-    mono_to_unix_ns: int
-    server_ahead_s: float = 0.0
-
-    def moment(self, record: Record, stage: str) -> Moment | None:
-        """Return when a record reached a stage."""
-        if stage not in record.stages:
-            return None
-        api, received = record.stages[stage]
-        if received:
-            return Moment(received + self.mono_to_unix_ns, api)
-        return Moment(api - self._ahead_ns if api else 0, api, watched=False)
-
-    def difference(self, start: Moment, end: Moment) -> tuple[float, float | None]:
-        """Return the difference in seconds, and its resolution.
-
-        If one end has whole seconds of the API, both are truncated on its clock: a difference with
-        only one of them would be biased by half a second.
-        """
-        if start.whole or end.whole:
-            first, last = (
-                (each.api or each.at + self._ahead_ns) // SECOND for each in (start, end)
-            )
-            return float(last - first), 1.0
-        return (end.at - start.at) / 1e9, None
-
-    @property
-    def _ahead_ns(self) -> int:
-        return round(self.server_ahead_s * 1e9)
+    if start.whole or end.whole:
+        first, last = ((each.api or each.at + ahead) // SECOND for each in (start, end))
+        return float(last - first), 1.0
+    return (end.at - start.at) / 1e9, None
 
 
 Status = Literal["ok", "unobserved", "censored", "failed"]
@@ -108,39 +90,26 @@ class Row:
     error: str | None = None
 
 
-@dataclass
-class Workload:
-    """The subject of a set of rows: a submission, or one VMI of a submitted set.
-
-    `below` are its objects by kind, itself included; `expected` is how many pods there are to be.
-    """
-
-    item: Submission
-    record: Record | None
-    index: int
-    name: str
-    uid: str
-    below: Mapping[str, list[Record]]
-    expected: int | None
+Family = Mapping[str, list[Record]]
+"""A workload (or a VMI) and the objects below it, by kind."""
 
 
 def rows_of(
     submissions: Sequence[Submission],
     records: Mapping[str, Record],
-    clocks: Clocks,
     *,
     run: str,
     kind: str,
     until_ns: int,
-    expected_pods: int | None = None,
-    simulated: Iterable[str] | None = (),
-    messages: Mapping[str, str] | None = None,
+    ahead_s: float = 0.0,
+    members: int | None = None,
+    simulated: set[str] | None = None,
 ) -> Iterator[Row]:
     """Yield one row per submission and step of the kind's chain.
 
-    A replica set of VMIs has one row per VMI (`expected_pods` of them) and step. `until_ns` is the
-    monotonic end of the observation. `simulated` are the nodes that KWOK simulates (None: unknown).
-    `messages` are the last warnings of Events by UID.
+    A replica set of VMIs has one row per VMI (`members` of them) and step; others have `members`
+    pods or VMIs (None: unknown). `until_ns` is the end of the observation, `ahead_s` the server's
+    clock minus ours. `simulated` are the nodes that KWOK simulates (None: unknown).
     """
     children: dict[str, list[Record]] = defaultdict(list)
     for record in records.values():
@@ -156,81 +125,80 @@ def rows_of(
             todo += children.get(owner.uid, ())
         return by_kind
 
-    fake = None if simulated is None else set(simulated)
-    end, steps = until_ns + clocks.mono_to_unix_ns, chain(kind)
+    ahead, steps = round(ahead_s * 1e9), chain(kind)
     by_name = {(item.namespace, item.name): item for item in records.values() if item.kind == kind}
     for item in submissions:
         own = records.get(item.uid) or by_name.get((item.namespace, item.name))
-        uid, all_below = own.uid if own else item.uid, below(own)
-        workloads = [Workload(item, own, item.index, item.name, uid, all_below, expected_pods)]
+        item = replace(item, uid=own.uid if own else item.uid)  # a program tells no UID
+        workloads: list[tuple[Submission, Family]] = [(item, below(own))]
+        expected = members
         if kind == SET:
-            vmis = _without_replaced_vmis(all_below[VMI])
+            vmis = _without_replaced_vmis(workloads[0][1][VMI])
             vmis = sorted(vmis, key=lambda vmi: vmi.stages.get("created", (0, 0))[::-1])
-            workloads = []
-            for k in range(expected_pods or 1):
+            workloads, expected = [], 1
+            for k in range(members or 1):
                 vmi = vmis[k] if k < len(vmis) else None
                 of_vmi = {**below(vmi), **({SET: [own]} if own else {})}
-                index, name = item.index * (expected_pods or 1) + k, f"{item.name}-{k}"
-                vmi_uid = vmi.uid if vmi else uid
-                workloads.append(Workload(item, own, index, name, vmi_uid, of_vmi, 1))
-        for workload in workloads:
-            yield from _rows_of_one(workload, clocks, run, kind, steps, end, fake, messages or {})
+                index = item.index * (members or 1) + k
+                uid = vmi.uid if vmi else item.uid
+                part = replace(item, index=index, name=f"{item.name}-{k}", uid=uid)
+                workloads.append((part, of_vmi))
+        for workload, family in workloads:
+            moments = _moments(workload, family, own, steps, expected, ahead)
+            where = run, kind, until_ns, ahead, simulated
+            yield from _rows_of_one(workload, family, moments, *where)
 
 
 def _rows_of_one(
-    workload: Workload,
-    clocks: Clocks,
+    item: Submission,
+    family: Family,
+    moments: Mapping[str, Moment | None],
     run: str,
     kind: str,
-    steps: Sequence[Step],
-    end: int,
-    fake: set[str] | None,
-    messages: Mapping[str, str],
+    until_ns: int,
+    ahead: int,
+    simulated: set[str] | None,
 ) -> Iterator[Row]:
-    """Yield one row per step. `end` is in Unix ns, `fake` are the simulated nodes."""
-    item, below = workload.item, workload.below
-    members = [record for group in below.values() for record in group]
-    nodes = sorted({record.node for record in members if record.node})
-    errors = (error_text(record, messages) for record in members)
-    error = item.error or next(filter(None, errors), None)
-    moments = _moments(workload, steps, clocks)
+    """Yield one row per step."""
+    records, steps = [record for group in family.values() for record in group], chain(kind)
+    nodes = sorted({record.node for record in records if record.node})
+    error = item.error or next(filter(None, (record.message for record in records)), None)
     for step in steps:
         start, moment = moments.get(step.since), moments[step.name]
-        identity = run, workload.index, workload.name, item.namespace, kind, workload.uid
-        row = Row(*identity, step.name, step.since, "ok")
-        row.objects = len(below.get(step.kind, ()))
-        sent = item.started_ns
-        row.submitted = (sent + clocks.mono_to_unix_ns) / 1e9 if sent else None
+        identity = run, item.index, item.name, item.namespace, kind, item.uid
+        row = Row(*identity, step.name, step.since, "ok", objects=len(family.get(step.kind, ())))
+        row.submitted = item.started_ns / 1e9 or None
         row.error, row.node = error, ",".join(nodes) or None
-        row.simulated = all(node in fake for node in nodes) if nodes and fake is not None else None
+        row.simulated = simulated.issuperset(nodes) if nodes and simulated is not None else None
         if moment:
             row.api_time, row.reached = moment.api / 1e9 or None, moment.at / 1e9 or None
             row.source = "watch" if moment.watched else "api"
         if item.error or not item.started_ns:
             row.status = "failed"
         elif start and moment and start.at and moment.at:
-            row.seconds, row.resolution_s = clocks.difference(start, moment)
+            row.seconds, row.resolution_s = _difference(start, moment, ahead)
         elif step.optional or moment or _passed_unseen(step, steps, moments):
             row.status = "unobserved"
         else:
             row.status = "censored"
-            waiting_since = start or moments["submitted"]
-            assert waiting_since is not None
-            row.seconds = (end - waiting_since.at) / 1e9
+            row.seconds = (until_ns - (start.at if start else item.intended_ns)) / 1e9
         yield row
 
 
-def _moments(workload: Workload, steps: Sequence[Step], clocks: Clocks) -> dict[str, Moment | None]:
+def _moments(
+    item: Submission,
+    family: Family,
+    own: Record | None,
+    steps: Sequence[Step],
+    expected: int | None,
+    ahead: int,
+) -> dict[str, Moment | None]:
     """Return when each step was reached, and the submission and the deletion."""
-    item, record = workload.item, workload.record
-    moments: dict[str, Moment | None] = {}
-    if item.started_ns:
-        # Counts from the due time. In a closed loop that is the time of sending.
-        at = (item.intended_ns or item.started_ns) + clocks.mono_to_unix_ns
-        moments["submitted"] = Moment(at)
+    # Counts from the due time. In a closed loop that is the time of sending.
+    moments: dict[str, Moment | None] = {"submitted": Moment(item.intended_ns)}
     for step in steps:
-        moments[step.name] = _reached(step, workload, clocks)
-    moments["deleting"] = deleting = clocks.moment(record, "deleting") if record else None
+        moments[step.name] = _reached(step, family.get(step.kind, []), expected, ahead)
+    moments["deleting"] = deleting = _moment(own, "deleting", ahead) if own else None
     for step in steps:
         final = moments[step.name] if step.stage in ("succeeded", "failed") else None
         if final and deleting and (final.at >= deleting.at) != (step.since in DELETIONS):
@@ -239,14 +207,13 @@ def _moments(workload: Workload, steps: Sequence[Step], clocks: Clocks) -> dict[
     return moments
 
 
-def _reached(step: Step, workload: Workload, clocks: Clocks) -> Moment | None:
+def _reached(step: Step, records: list[Record], expected: int | None, ahead: int) -> Moment | None:
     """Return when the stage was reached. `last` needs all (`expected`) objects."""
-    records, expected = workload.below.get(step.kind, []), workload.expected
     if step.kind == VMI and step.stage != "failed":
         records = _without_replaced_vmis(records)
     elif step.kind == "Pod":
         records = _without_replaced_pods(records, step.stage, expected)
-    moments = [moment for record in records if (moment := clocks.moment(record, step.stage))]
+    moments = [moment for record in records if (moment := _moment(record, step.stage, ahead))]
     if not moments:
         return None
     if step.pick == "first":
@@ -278,14 +245,6 @@ def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Mome
         for later in steps[steps.index(step) + 1 :]
         if not later.optional or (later.stage == "succeeded" and later.since not in DELETIONS)
     )
-
-
-def error_text(record: Record, messages: Mapping[str, str]) -> str:
-    """Return the object's failure message and the last warning of its Events."""
-    own, warning = record.error, "" if record.recovered else messages.get(record.uid, "")
-    if own and warning and own.partition(": ")[2] != warning.partition(": ")[2]:
-        return f"{own[:140]}; {warning}"  # a longer message would cut off the warning
-    return own or warning
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:

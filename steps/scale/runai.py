@@ -12,8 +12,8 @@ import csv
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, astuple, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,24 +22,23 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import ConfigDict
 
-from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.config import IN_POD, ignore_status
+from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.config import IN_POD, Cluster
 from perfdag.steps.scale.cluster import (
-    ExclusiveRun,
     ensure_namespace,
     namespace_of,
-    objects_of_run,
     remove,
     remove_namespaces,
+    simulated_nodes,
 )
 from perfdag.steps.scale.generate import (
-    ApiSubmitter,
-    CommandSubmitter,
-    GeneratorResult,
+    Batch,
     Schedule,
     Submission,
-    Submitter,
+    api_submitter,
     generate,
+    plan,
+    program_submitter,
     without_name,
 )
 from perfdag.steps.scale.objects import (
@@ -48,12 +47,11 @@ from perfdag.steps.scale.objects import (
     kinds_of,
     load,
     new_run,
+    now_ns,
 )
-from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
-from perfdag.steps.scale.scenario import read_rows
+from perfdag.steps.scale.rows import Row, on_simulated, rows_of, summaries, write_rows
 from perfdag.steps.scale.watch import Observer, server_offset, settled
 from perfdag.steps.scale.workloads import RUNAI_KINDS
-from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,7 +91,7 @@ def checked(kind: type[T], body: Any, where: object = "") -> T:
 
 @dataclass
 class RunFile:
-    """The contents of run.json; monotonic times are carried as Unix ns in the file."""
+    """The contents of run.json. Times are Unix ns."""
 
     run: str
     api_version: str
@@ -102,6 +100,7 @@ class RunFile:
     project: str
     expected_pods: int | None
     finished: bool = False
+    deleted: bool = False
     submissions: list[Submission] = field(default_factory=list)
     generator: dict[str, Any] = field(default_factory=dict)
     others: list[tuple[str, str]] = field(default_factory=list)
@@ -110,34 +109,21 @@ class RunFile:
     """The prefix of the names of workloads without the run's label, as of Run:ai's CLI."""
 
 
-def write_run(path: Path, file: RunFile) -> None:
-    """Write run.json (atomically)."""
-    shift = time.time_ns() - time.monotonic_ns()
-    rows = [astuple(_shifted(item, shift)) for item in file.submissions]
-    write_json(path, vars(file) | {"submissions": rows})
-
-
-def _shifted(item: Submission, shift: int) -> Submission:
-    return replace(
-        item,
-        intended_ns=item.intended_ns + shift if item.intended_ns else 0,
-        started_ns=item.started_ns + shift if item.started_ns else 0,
-        answered_ns=item.answered_ns + shift if item.answered_ns else 0,
-    )
+def read_json(path: Path, verb: str) -> Any:
+    """Return the contents of a file that a verb of `perfdag scale` writes. Raises SettingsError."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        hint = f"run `perfdag scale {verb} -o {path.parent}` first"
+        raise SettingsError(f"no {path}; {hint}") from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from None
 
 
 def read_run(folder: Path) -> RunFile:
-    """Read run.json, its times turned into this process's monotonic ns. Raises SettingsError."""
+    """Read run.json. Raises SettingsError."""
     path = folder / "run.json"
-    shift = time.monotonic_ns() - time.time_ns()
-    try:
-        body = orjson.loads(path.read_bytes())
-        body["submissions"] = [_shifted(Submission(*row), shift) for row in body["submissions"]]
-    except FileNotFoundError:
-        raise SettingsError(f"no {path}; run `perfdag scale submit -o {folder}` first") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise SettingsError(f"cannot read {path}: {error!r}") from None
-    return checked(RunFile, body, path)
+    return checked(RunFile, read_json(path, "submit"), path)
 
 
 def remove_outputs(folder: Path, *, submission: bool = False) -> None:
@@ -206,21 +192,19 @@ class SubmitRequest:
     """Namespaces of the workloads, in turn; none: runai-<project>."""
     create_namespace: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
-    lock_timeout: float = 3600.0
 
 
-def command_submitter(kube: Kube, request: SubmitRequest) -> CommandSubmitter | None:
-    """Return the program of the settings that submits; None means the API.
+def program_of(cluster: Cluster, request: SubmitRequest) -> list[str]:
+    """Return the program of the settings that submits, with its arguments; none means the API.
 
     Raises TemplateError, SettingsError.
     """
-    settings, cluster = request.settings, kube.cluster
+    settings = request.settings
     if settings.submitter == "kubectl":
         context = [] if cluster.source == IN_POD else ["--context", cluster.context]
-        argv = [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
-        return CommandSubmitter(kube, argv)
+        return [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
     if settings.submitter != "runai-cli":
-        return None
+        return []
     if request.template not in RUNAI_KINDS:
         raise TemplateError(
             f"the Run:ai CLI submits {', '.join(RUNAI_KINDS)}, not {request.template}"
@@ -231,7 +215,7 @@ def command_submitter(kube: Kube, request: SubmitRequest) -> CommandSubmitter | 
             f"{cluster.context!r}; run `kubectl config use-context {cluster.context}` first, or "
             "use --submitter api"
         )
-    return CommandSubmitter(kube, runai_argv(request), reads_input=False)
+    return runai_argv(request)
 
 
 def runai_argv(request: SubmitRequest) -> list[str]:
@@ -252,12 +236,12 @@ def runai_argv(request: SubmitRequest) -> list[str]:
 
 
 async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
-    """Submit all workloads under the performance lock, and write run.json and submitted.json.
+    """Submit all workloads, and write run.json and submitted.json, also during the submission.
 
-    Both files are also written during the submission. Raises TemplateError, SettingsError
-    (workloads of the folder's run still exist) and KubeError before anything is created.
+    Raises TemplateError, SettingsError (the folder's run was not deleted) and KubeError before
+    anything is created.
     """
-    await require_deleted(kube, request.folder)
+    require_deleted(request.folder)
     run, settings = new_run(), request.settings
     values = {"project": settings.project, "workers": request.workers, "gpus": request.gpus}
     template = load(
@@ -272,108 +256,87 @@ async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
     if template.kind.startswith("VirtualMachine"):
         raise TemplateError(f"use `perfdag scale vmi` for a {template.kind}")
     namespaces = request.namespaces or [f"runai-{settings.project}"]
-    submitter: Submitter | None = command_submitter(kube, request)
-    submitter = submitter or await ApiSubmitter.open(kube, template)
+    program = program_of(kube.cluster, request)
+    submitter = program_submitter(program) if program else await api_submitter(kube, template)
     *others, last = [(document.api_version, document.kind) for document in template.documents]
-    prefix = f"j-{run[-6:]}"
+    name = f"j-{run[-6:]}"
     file = RunFile(run, *last, namespaces, settings.project, template.members, others=others)
-    file.prefix = f"{prefix}-" if settings.submitter == "runai-cli" else ""
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(ExclusiveRun(kube, run, request.lock_timeout))
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            logger.warning(f"other performance runs are not kept out: {error}")
-        for namespace in namespaces:
-            if request.create_namespace:
-                await ensure_namespace(kube, namespace, run)
-            elif not await namespace_of(kube, namespace):
-                hint = "create the project, or give --create-namespace"
-                raise KubeError(404, "NoNamespace", f"no namespace {namespace!r}", hint)
-        request.folder.mkdir(parents=True, exist_ok=True)
-        remove_outputs(request.folder)
-        where = ", ".join(namespaces)
-        logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
-        planned = list[GeneratorResult]()
-        writer = asyncio.create_task(_keep_writing(request.folder, file, planned))
-        try:
-            done = await generate(
-                submitter,
-                template,
-                request.count,
-                namespaces,
-                request.schedule,
-                request.parallel,
-                run=run,
-                prefix=prefix,
-                on_plan=planned.append,
-            )
-            file.generator, file.finished = done.summary(request.schedule), True
-        finally:
-            writer.cancel()
-            _write_submission(request.folder, file, planned)
+    file.prefix = f"{name}-" if settings.submitter == "runai-cli" else ""
+    for namespace in namespaces:
+        if request.create_namespace:
+            await ensure_namespace(kube, namespace, run)
+        elif not await namespace_of(kube, namespace):
+            hint = "create the project, or give --create-namespace"
+            raise KubeError(404, "NoNamespace", f"no namespace {namespace!r}", hint)
+    request.folder.mkdir(parents=True, exist_ok=True)
+    remove_outputs(request.folder)
+    where = ", ".join(namespaces)
+    logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
+    batch = plan(name, request.count, namespaces, request.schedule)
+    writer = asyncio.create_task(_keep_writing(request.folder, file, batch))
+    try:
+        await generate(submitter, template, batch, request.parallel)
+        file.finished = True
+    finally:
+        writer.cancel()
+        file.generator = batch.summary()
+        _write_submission(request.folder, file, batch)
     return file
 
 
-async def _keep_writing(folder: Path, file: RunFile, planned: Sequence[GeneratorResult]) -> None:
-    _write_submission(folder, file, planned)
+async def _keep_writing(folder: Path, file: RunFile, batch: Batch) -> None:
     while True:
+        _write_submission(folder, file, batch)
         await asyncio.sleep(PARTIAL_S)
-        _write_submission(folder, file, planned)
-        logger.info(f"{len(file.submissions)} submitted")
+        logger.info(f"{len(batch.created)} submitted")
 
 
-def _write_submission(folder: Path, file: RunFile, planned: Sequence[GeneratorResult]) -> None:
-    """Write run.json and submitted.json with what was answered until now (atomically)."""
-    for done in planned:
-        every = done.submissions
-        file.submissions = [item for item in every if item.answered_ns or file.finished]
-        write_json(folder / "submitted.json", submitted_json(done, file.project))
-    write_run(folder / "run.json", file)
+def _write_submission(folder: Path, file: RunFile, batch: Batch) -> None:
+    """Write run.json and submitted.json with what was answered until now (atomically).
 
-
-async def require_deleted(kube: Kube, folder: Path) -> None:
-    """Raise SettingsError if workloads of the folder's submission still exist.
-
-    Overwriting run.json would lose the only record of them.
+    In an open loop the time of a submission is when it was due.
     """
-    if not (folder / "run.json").exists():
-        return
-    file, there = read_run(folder), 0
-    with ignore_status(404):  # the cluster has no such kinds any more
-        kinds, also = await _created_kinds(kube, file)
-        there = len(await objects_of_run(kube, file.run, kinds, file.namespaces, also=also))
-    if there:
+    file.submissions = [item for item in batch.submissions if item.answered_ns or file.finished]
+    jobs = [
+        {
+            "jobName": item.name,
+            "projectName": file.project,
+            "jobNamespace": item.namespace,
+            "submitTimestamp": _iso(item.intended_ns / 1e9),
+        }
+        for item in batch.created
+    ]
+    write_json(folder / "submitted.json", jobs)
+    write_json(folder / "run.json", file)
+
+
+def require_deleted(folder: Path) -> None:
+    """Raise SettingsError if the folder's run was not deleted: run.json is the record of it."""
+    if (folder / "run.json").exists() and not (file := read_run(folder)).deleted:
         raise SettingsError(
-            f"{folder} holds run {file.run}; still there: {plural(there, 'object')}; `perfdag "
-            f"scale delete -o {folder}` first, or give another folder with -o"
+            f"{folder} holds run {file.run}; `perfdag scale delete -o {folder}` first, or give "
+            "another folder with -o"
         )
 
 
 async def delete(kube: Kube, folder: Path, timeout: float) -> int:
-    """Delete the run's objects and its own namespaces, and return how many objects are left.
+    """Delete the run's objects and its own namespaces, and return how many are left.
 
-    Waits up to `timeout` seconds. A namespace that holds other objects stays, and the log says why.
+    Waits up to `timeout` seconds for each. A namespace that holds other objects stays, and the log
+    says why.
     """
-    file, deadline = read_run(folder), time.monotonic() + timeout
-    kinds, also = await _created_kinds(kube, file)
-    left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
-    return left or await remove_namespaces(
-        kube, file.run, file.namespaces, max(0.0, deadline - time.monotonic())
-    )
-
-
-async def _created_kinds(
-    kube: Kube, file: RunFile
-) -> tuple[list[Resource], Callable[[Object], bool] | None]:
-    """Return the kinds of a submission, and a test for workloads that carry no label."""
+    file = read_run(folder)
     kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
 
     def named(body: Object) -> bool:
         return bool(body["metadata"]["name"].startswith(file.prefix))
 
-    return kinds, named if file.prefix else None
+    also = named if file.prefix else None
+    left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
+    left = left or await remove_namespaces(kube, file.run, file.namespaces, timeout)
+    file.deleted = not left
+    write_json(folder / "run.json", file)
+    return left
 
 
 def read_submission(folder: Path, workload_type: str | None, project: str | None) -> RunFile:
@@ -383,11 +346,16 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
     """
     kind = RUNAI_KINDS[workload_type or "training"]
     if not (folder / "run.json").exists() and (folder / "submitted.json").exists():
-        theirs, submissions = read_submitted(folder)
+        jobs, submissions = _read(folder / "submitted.json", "submit", "submitTimestamp"), []
+        for index, job in enumerate(jobs):
+            at = round((_time_of(job, "submitTimestamp") or 0.0) * 1e9)
+            namespace = job.get("jobNamespace") or f"runai-{job['projectName']}"
+            submissions.append(Submission(index, job["jobName"], namespace, at, at, at))
         namespaces = sorted({item.namespace for item in submissions})
+        project = project or next((str(job["projectName"]) for job in jobs), "")
         members = None if workload_type == "distributed" else 1
-        own = "run.ai/v2alpha1", kind, namespaces, project or theirs, members, True
-        return RunFile("submitted", *own, submissions, prefix="j-")
+        own = "submitted", "run.ai/v2alpha1", kind, namespaces, project, members, True
+        return RunFile(*own, submissions=submissions, prefix="j-")
     file = read_run(folder)
     if workload_type and kind != file.kind:
         raise SettingsError(f"run {file.run} is of {file.kind}, not {workload_type}")
@@ -398,28 +366,18 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
     return file
 
 
-@dataclass
-class Sample:
-    """The result of a sample."""
-
-    file: RunFile
-    rows: list[Row]
-    scheduled: int
-    waiting: int
-    absent: list[str]
-
-
 async def sample(
     kube: Kube,
     folder: Path,
     settings: Settings,
     read: Callable[[], RunFile],
     watch: float = 0.0,
-) -> Sample:
+) -> tuple[list[Row], dict[str, Any]]:
     """Observe a run and write sampled.json, stages.parquet and summary.json.
 
-    `read` reads what was submitted until now. Watches until all are ready, at most `watch` seconds.
-    Results of an earlier run stay until new ones exist. Raises SettingsError, KubeError.
+    Returns the rows and the summary. `read` reads what was submitted until now. Watches until all
+    are ready, at most `watch` seconds. Results of an earlier run stay until new ones exist. Raises
+    SettingsError, KubeError.
     """
     file = read()
     observer = Observer(
@@ -431,7 +389,8 @@ async def sample(
         named=(file.kind, file.prefix) if file.prefix else None,
         events=settings.scheduler_event_times,
     )
-    offset, deadline = await server_offset(kube), time.monotonic() + watch
+    offset, simulated = await server_offset(kube), await simulated_nodes(kube)
+    deadline = time.monotonic() + watch
     async with observer:
         while (left := deadline - time.monotonic()) > 0:
             known, file = len(file.submissions), read()
@@ -440,8 +399,17 @@ async def sample(
             if file.finished and ready >= wanted and len(file.submissions) == known:
                 break
             await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
-        rows, why = await read_rows(
-            observer, file.submissions, file.kind, file.expected_pods, offset
+        rows = list(
+            rows_of(
+                file.submissions,
+                observer.records,
+                run=file.run,
+                kind=file.kind,
+                until_ns=now_ns(),
+                ahead_s=offset,
+                members=file.expected_pods,
+                simulated=simulated,
+            )
         )
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
@@ -449,20 +417,20 @@ async def sample(
         remove_outputs(folder)
     write_json(folder / "sampled.json", sampled)
     write_rows(folder / "stages.parquet", rows)
-    if why:
-        logger.warning(why)
     facts = {
         "server_clock_ahead_s": offset,
         "generator": file.generator,
-        "not_scheduled": waiting,
+        "submitted": len(file.submissions),
+        "scheduled": len(sampled),
+        "waiting": waiting,
+        "absent_kinds": observer.absent,
         "unseen": unseen,
         "run": file.run,
         "simulated": on_simulated(rows),
-        "notes": [why] if why else [],
         "stages": [asdict(summary) for summary in summaries(rows)],
     }
     write_json(folder / "summary.json", facts)
-    return Sample(file, rows, len(sampled), len(waiting), observer.absent)
+    return rows, facts
 
 
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
@@ -478,14 +446,15 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
 
     Raises SettingsError.
     """
-    times: dict[str, float] = {}
-    if name := settings.backend_times:
-        group = "perfdag.backend_times"
-        matches = list(entry_points(group=group, name=name))
-        if not matches:
-            raise SettingsError(f"no plug-in {name!r} is installed for {group}")
-        for namespace in namespaces:
-            times |= matches[0].load()(project, namespace)
+    if not settings.backend_times:
+        return {}
+    group, times = "perfdag.backend_times", dict[str, float]()
+    matches = entry_points(group=group, name=settings.backend_times)
+    if not matches:
+        raise SettingsError(f"no plug-in {settings.backend_times!r} is installed for {group}")
+    (plugin,) = matches
+    for namespace in namespaces:
+        times |= plugin.load()(project, namespace)
     return times
 
 
@@ -519,42 +488,10 @@ _STAND_INS = {
 """The same of the times that the tool always has, in the order in which they are filled."""
 
 
-def submitted_json(done: GeneratorResult, project: str) -> list[dict[str, str]]:
-    """Return the accepted submissions with their due time.
-
-    In a closed loop that is the time of sending.
-    """
-    return [
-        {
-            "jobName": item.name,
-            "projectName": project,
-            "jobNamespace": item.namespace,
-            "submitTimestamp": _iso(done.wall(item.intended_ns)) or "",
-        }
-        for item in done.created
-    ]
-
-
-def read_submitted(folder: Path) -> tuple[str, list[Submission]]:
-    """Return project and submissions of a folder that only has submitted.json.
-
-    Raises SettingsError.
-    """
-    every = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    shift, submissions = time.time_ns() - time.monotonic_ns(), []
-    for index, workload in enumerate(every):
-        at = round((_time_of(workload, "submitTimestamp") or 0.0) * 1e9) - shift
-        namespace = workload.get("jobNamespace") or f"runai-{workload['projectName']}"
-        submissions.append(Submission(index, workload["jobName"], namespace, at, at, at))
-    if not submissions:
-        raise SettingsError(f"{folder / 'submitted.json'} has no workload")
-    return str(every[0]["projectName"]), submissions
-
-
 def sampled_json(
     rows: Sequence[Row], project: str, backend: Mapping[str, float] | None = None
-) -> tuple[list[dict[str, Any]], dict[str, list[str]], list[str]]:
-    """Return the content of sampled.json, the times not seen by workload, and who waits.
+) -> tuple[list[dict[str, Any]], dict[str, list[str]], int]:
+    """Return the content of sampled.json, the times not seen by workload, and how many wait.
 
     `backend` has the times of the backend by workload (Unix seconds).
     """
@@ -562,19 +499,18 @@ def sampled_json(
     for row in rows:
         if row.status != "failed":
             workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
-    scheduled, unseen, waiting = [], dict[str, list[str]](), []
+    scheduled, unseen = [], dict[str, list[str]]()
     for (namespace, name), stages in workloads.items():
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
         item |= _times_of(stages)
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if not item["podSchedulingDecisionTimestamp"]:
-            waiting.append(name)
             continue
         unseen[name] = [key for key in _STAND_INS if not item[key]]
         for key, other in _STAND_INS.items():
             item[key] = item[key] or item[other]
         scheduled.append(item)
-    return scheduled, unseen, waiting
+    return scheduled, unseen, len(workloads) - len(scheduled)
 
 
 def _times_of(stages: Mapping[str, Row]) -> dict[str, str | None]:
@@ -640,22 +576,23 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
     Raises SettingsError.
     """
     summary = read_summary(folder)
-    submitted = _read(folder / "submitted.json", "jobName", "projectName", "submitTimestamp")
-    sampled = {
-        (workload["jobName"], workload["projectName"]): workload
-        for workload in _read(folder / "sampled.json", "jobName", "projectName")
-    }
+    submitted, sampled = (
+        {
+            (workload["jobName"], workload["projectName"]): workload
+            for workload in _read(folder / name, verb, *keys)
+        }
+        for name, verb, *keys in (
+            ("submitted.json", "submit", "submitTimestamp"),
+            ("sampled.json", "sample"),
+        )
+    )
     _forget_unseen(list(sampled.values()), summary.get("unseen"))
-    waiting = set(summary["not_scheduled"]) if "not_scheduled" in summary else None
     ahead = summary.get("server_clock_ahead_s", 0.0)
-    workloads = []
-    for workload in submitted:
-        times = sampled.pop((workload["jobName"], workload["projectName"]), {})
-        workloads.append(_times({**times, **workload}, ahead, waiting))
-    for workload in sampled.values():
-        stray = _times({"submitTimestamp": None, **workload}, ahead, waiting)
-        stray.excluded = "not in submitted.json"
-        workloads.append(stray)
+    stray = {"submitTimestamp": None}
+    workloads = [
+        _times({**sampled.get(key, {}), **submitted.get(key, stray)}, ahead)
+        for key in dict.fromkeys((*submitted, *sampled))
+    ]
     workloads += _refused(folder)
     return sorted(workloads, key=lambda workload: str(workload.info["submitTimestamp"]))
 
@@ -680,39 +617,28 @@ def _refused(folder: Path) -> list[WorkloadTimes]:
     """Return the refused workloads with the reason."""
     if not (folder / "run.json").exists():
         return []
-    file, shift = read_run(folder), time.time_ns() - time.monotonic_ns()
-    refused = []
+    file, refused = read_run(folder), []
     for item in file.submissions:
         if item.error:
             info = {
                 "jobName": item.name,
                 "jobNamespace": item.namespace,
                 "projectName": file.project,
-                "submitTimestamp": _iso((item.intended_ns + shift) / 1e9),
+                "submitTimestamp": _iso(item.intended_ns / 1e9),
             }
             why = f"refused: {without_name(item.error, item.name)}"
             refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), why))
     return refused
 
 
-def _read(path: Path, *keys: str) -> list[dict[str, Any]]:
-    try:
-        data = orjson.loads(path.read_bytes())
-    except FileNotFoundError:
-        verb = "submit" if path.name == "submitted.json" else "sample"
-        raise SettingsError(
-            f"no {path}; run `perfdag scale {verb} -o {path.parent}` first"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read {path}: {error}") from None
-    if not isinstance(data, list):
-        raise SettingsError(f"{path} is not a list of workloads")
+def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
+    """Return the workloads of a file, which have a name, a project and `keys`."""
+    data = checked(list[dict[str, Any]], read_json(path, verb), path)
     for number, workload in enumerate(data, 1):
-        lacking = [key for key in keys if not isinstance(workload, dict) or key not in workload]
+        lacking = [key for key in ("jobName", "projectName", *keys) if key not in workload]
         if lacking:
-            raise SettingsError(
-                f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"
-            )
+            which = f"workload {number} of {len(data)}"
+            raise SettingsError(f"{path}: {which} has no {', '.join(lacking)}")
     return data
 
 
@@ -727,7 +653,7 @@ def _time_of(info: Mapping[str, Any], key: str) -> float | None:
         ) from None
 
 
-def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> WorkloadTimes:
+def _times(info: dict[str, Any], ahead: float) -> WorkloadTimes:
     at = {key: _time_of(info, key) for pair in REFERENCE.values() for key in pair}
     decided, submitted = at["podSchedulingDecisionTimestamp"], at["submitTimestamp"]
     first = at["workloadCreatedTimestamp"] or decided
@@ -741,14 +667,14 @@ def _times(info: dict[str, Any], ahead: float, waiting: set[str] | None) -> Work
     }
     group, pod = at["podGroupCreatedTimestamp"], at["firstPodCreatedTimestamp"]
     total, excluded = deltas["Total Pod Scheduling Decision"], ""
-    if group is not None and pod is not None and int(group) < int(pod):
+    if submitted is None:
+        excluded = "not in submitted.json"
+    elif group is not None and pod is not None and int(group) < int(pod):
         excluded = "pod group older than its first pod (the pod was replaced)"
     elif total is not None and total < -1:
         excluded = "scheduled before it was submitted (clocks differ)"
-    elif decided is None and (waiting is None or info["jobName"] in waiting):
-        excluded = "not scheduled when sampled"
     elif decided is None:
-        excluded = "not sampled"
+        excluded = "not scheduled when sampled"
     return WorkloadTimes(info, deltas, excluded)
 
 

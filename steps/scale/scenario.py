@@ -22,7 +22,7 @@ from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
-from perfdag.steps.scale.api_metrics import CREATION, DELETION
+from perfdag.steps.scale.api_metrics import DELETION
 from perfdag.steps.scale.cluster import (
     ExclusiveRun,
     TooDenseError,
@@ -39,12 +39,14 @@ from perfdag.steps.scale.figures import (
     measurements,
 )
 from perfdag.steps.scale.generate import (
-    ApiSubmitter,
-    GeneratorResult,
+    Batch,
     Schedule,
     Submission,
+    Submit,
+    api_submitter,
     connections,
     generate,
+    plan,
 )
 from perfdag.steps.scale.objects import (
     VM_PHASES,
@@ -53,10 +55,10 @@ from perfdag.steps.scale.objects import (
     inlined,
     kinds_of,
     new_run,
+    now_ns,
     top_owner,
 )
 from perfdag.steps.scale.rows import (
-    Clocks,
     Row,
     on_simulated,
     rows_of,
@@ -126,12 +128,14 @@ class Session:
     context: Context
     template: Template
     namespaces: list[str]
-    submitter: ApiSubmitter
+    submitter: Submit
     observer: Observer
     members: int | None
     """Pods or VMIs of one workload; None if unknown."""
-    watch_lag: WatchLag
+    watch_lag: WatchLag = field(default_factory=WatchLag)
     server_ahead_s: float = 0.0
+    simulated: set[str] | None = None
+    """Nodes that KWOK simulates; None without the right to list nodes."""
     servers: list[Kube] = field(default_factory=list)
     """All API servers, for /metrics."""
     scrapes: list[api_metrics.Scrape] = field(default_factory=list)
@@ -139,34 +143,22 @@ class Session:
     phases: dict[str, list[api_metrics.Calls]] = field(default_factory=dict)
     """API calls by phase; a phase without a scrape at both ends is absent."""
     submissions: list[Submission] = field(default_factory=list)
-    batches: list[tuple[GeneratorResult, Schedule]] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
 
-    async def create(self, count: int, schedule: Schedule, parallel: int) -> GeneratorResult:
+    async def create(self, count: int, schedule: Schedule, parallel: int) -> Batch:
         """Create `count` more objects on a schedule, and return their submissions."""
-
-        def plan(batch: GeneratorResult) -> None:
-            self.submissions += batch.submissions
-            self.batches.append((batch, schedule))
-
-        creation = generate(
-            self.submitter,
-            self.template,
-            count,
-            self.namespaces,
-            schedule,
-            parallel,
-            run=self.context.run,
-            first=len(self.submissions),
-            on_plan=plan,
-        )
+        first = len(self.submissions)
+        batch = plan(self.context.run, count, self.namespaces, schedule, first)
+        self.submissions += batch.submissions
+        self.batches.append(batch)
         try:
             async with asyncio.timeout(self._left(math.inf)):
-                return await creation
+                await generate(self.submitter, self.template, batch, parallel)
         except TimeoutError:
             self.notes.append(f"the creation was stopped {self.wait_end(math.inf)}")
-            return self.batches[-1][0]
+        return batch
 
     def _left(self, timeout: float) -> float | None:
         """Return the lesser of `timeout` and the time left for the sample; None without limit."""
@@ -216,7 +208,7 @@ class Session:
         async def worker() -> None:
             for item in queue:
                 if record := by_name.get((item.namespace, item.name)):
-                    record.put("deleting", received_ns=time.monotonic_ns())
+                    record.put("deleting", received_ns=now_ns())
                 documents = self.template.documents[::-1]
                 for document, resource in zip(documents, resources, strict=True):
                     await self.kube.delete(resource, document.name_of(item.name), item.namespace)
@@ -261,7 +253,10 @@ class Session:
         run, namespaces = self.context.run, self.namespaces
         try:
             await self.watch_lag.stop()
-            kinds = await self.resources(shared=True)
+            kinds = [
+                *await self.resources(shared=True),
+                await self.kube.resource("v1", "ConfigMap"),
+            ]
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
                 await asyncio.sleep(IN_FLIGHT_S)
@@ -295,11 +290,17 @@ class Session:
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage. The first call ends the probe of the watch lag."""
         await self.watch_lag.stop()
-        rows, why = await read_rows(
-            self.observer, self.submissions, self.template.kind, self.members, self.server_ahead_s
+        rows = rows_of(
+            self.submissions,
+            self.observer.records,
+            run=self.context.run,
+            kind=self.template.kind,
+            until_ns=now_ns(),
+            ahead_s=self.server_ahead_s,
+            members=self.members,
+            simulated=self.simulated,
         )
-        self.notes += [why] if why and why not in self.notes else []
-        return rows
+        return list(rows)
 
     def result(
         self,
@@ -321,76 +322,52 @@ class Session:
             for summary in stages
             for stat in ("p50", "p95", "p99")
         }
-        own = percentiles | self._figures() | api_metrics.deletion_figures(self.phases) | figures
+        batches, lag = [batch.summary() for batch in self.batches], self.watch_lag.summary()
+        created = sum(batch["created"] for batch in batches)
+        own = percentiles | api_metrics.figures(self.phases)
+        own |= {
+            "create_ratio": created / len(self.submissions),
+            "watch_lag_p99": lag["p99_s"],
+            "create_rate": batches[0]["create_rate_per_s"],
+            "schedule_held": batches[0]["rate_share"],
+            "submit_lag": batches[0]["lag_p99_s"],
+        }
         whole = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
-        facts = self._facts() | {"simulated": on_simulated(rows)} | facts
+        notes = [*self.notes]
+        if replayed := self.kube.counts["replayed changes"]:
+            notes.append(
+                f"watches were away: {replayed} changes have the API's time or none, no receive "
+                "time"
+            )
+        if self.simulated is None:
+            notes.append("no permission to list nodes: whether they are simulated is unknown")
+        facts = {
+            "run": self.context.run,
+            "members": self.members,
+            "watch_lag": lag,
+            "server_clock_ahead_s": self.server_ahead_s,
+            "kube": dict(self.kube.counts),
+            "absent_kinds": self.observer.absent,
+            "generator": batches,
+            "notes": notes,
+            "simulated": on_simulated(rows),
+            **facts,
+        }
         return Result(
             scenario,
             count or len(self.submissions),
             self.context.run,
             rows,
             stages,
-            own,
+            own | figures,
             facts,
-            evaluate(gates, own | api_metrics.latencies(whole)),
-            calls=api_metrics.call_records(self.phases),
+            evaluate(gates, own | figures | api_metrics.latencies(whole)),
+            calls=[
+                {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99}
+                for phase, calls in self.phases.items()
+                for call in calls
+            ],
         )
-
-    def _figures(self) -> dict[str, float | None]:
-        """Return API latencies and counts of the creation, its pace, and the watch lag."""
-        created = sum(1 for item in self.submissions if item.answered_ns and not item.error)
-        batch, schedule = self.batches[0]
-        pace = batch.summary(schedule)
-        return api_metrics.named_figures(self.phases.get(CREATION, [])) | {
-            "create_ratio": created / len(self.submissions),
-            "watch_lag_p99": self.watch_lag.p99,
-            "create_rate": pace["create_rate_per_s"],
-            "schedule_held": pace["rate_share"],
-            "submit_lag": pace["lag_p99_s"],
-        }
-
-    def _facts(self) -> dict[str, Any]:
-        """Return what a reader must know to judge the figures."""
-        notes = [*self.notes]
-        if count := self.kube.counts["replayed changes"]:
-            notes.append(
-                f"watches were away: {count} changes have the API's time or none, no receive time"
-            )
-        return {
-            "run": self.context.run,
-            "members": self.members,
-            "watch_lag": self.watch_lag.summary(),
-            "server_clock_ahead_s": self.server_ahead_s,
-            "kube": dict(self.kube.counts),
-            "absent_kinds": self.observer.absent,
-            "generator": [batch.summary(schedule) for batch, schedule in self.batches],
-            "notes": notes,
-        }
-
-
-async def read_rows(
-    observer: Observer,
-    submissions: Sequence[Submission],
-    kind: str,
-    members: int | None,
-    server_ahead_s: float,
-) -> tuple[list[Row], str]:
-    """Return one row per workload and stage as observed until now, and why a fact is unknown."""
-    until = time.monotonic_ns()
-    fake, why = await simulated_nodes(observer.kube)
-    clocks = Clocks(time.time_ns() - time.monotonic_ns(), server_ahead_s)
-    rows = rows_of(
-        submissions,
-        observer.records,
-        clocks,
-        run=observer.run,
-        kind=kind,
-        until_ns=until,
-        expected_pods=members,
-        simulated=fake,
-        messages=observer.messages,
-    )
-    return list(rows), why
 
 
 def phase_counts(observer: Observer) -> dict[str, float | None]:
@@ -435,15 +412,14 @@ async def open_session(
     It has a first /metrics scrape, an observer and a probe of the watch lag. What the cluster lacks
     or refuses is raised before anything is created. Raises KubeError.
     """
-    submitter = await ApiSubmitter.open(kube, template)
+    submitter = await api_submitter(kube, template)
     last = template.documents[-1]
     watched = kinds_of(last.api_version, last.kind)
     created = [(document.api_version, document.kind) for document in template.documents]
     observer = Observer(
         kube, context.run, [*created, *watched], namespaces, primary=[kind for _, kind in created]
     )
-    lag = WatchLag(kube, context.run, namespaces[0])
-    session = Session(kube, context, template, [*namespaces], submitter, observer, members, lag)
+    session = Session(kube, context, template, [*namespaces], submitter, observer, members)
     async with AsyncExitStack() as stack:
         try:
             session.servers = await stack.enter_async_context(api_metrics.clients(kube))
@@ -451,9 +427,10 @@ async def open_session(
         except KubeError as error:
             session.notes.append(f"no API server metrics: {error}")
         await stack.enter_async_context(observer)
-        await stack.enter_async_context(lag)
         session.server_ahead_s = await server_offset(kube)
+        session.simulated = await simulated_nodes(kube)
         try:
+            await session.watch_lag.start(kube, context.run, namespaces[0])
             for namespace in namespaces:
                 for document in template.shared:
                     body = orjson.loads(document.render("", namespace, 0))

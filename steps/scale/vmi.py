@@ -268,7 +268,7 @@ async def _component_figures(
     source = Prometheus(
         str(params.prometheus), params.prometheus_token_file, params.prometheus_ca_file
     )
-    started, deadline = session.batches[0][0].started_wall, session.context.deadline
+    started, deadline = session.batches[0].submissions[0].started_ns / 1e9, session.context.deadline
     found: dict[str, float | None] = {}
     try:
         found, facts["prometheus_scrape_s"] = await run_figures(

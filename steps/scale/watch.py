@@ -1,8 +1,7 @@
 """Watch the objects of a run: when they reach their stages, which are settled, and the watch's lag.
 
-A stage has the API's time, that of an Event if there is one, and the receive time
-(time.monotonic_ns()). A stage that only a list or a replay showed has no receive time. Objects are
-joined by owner UID, never by name.
+A stage has the API's time, that of an Event if there is one, and the receive time. A stage that
+only a list or a replay showed has no receive time. Objects are joined by owner UID, never by name.
 """
 
 import asyncio
@@ -15,15 +14,15 @@ from typing import Any
 
 from perfdag import signals
 from perfdag.kube.client import MERGE_PATCH, Event, Kube, KubeError, Resource
-from perfdag.kube.config import ignore_status
 from perfdag.steps.scale.objects import (
+    CLOCK_NS,
     EVENT_STAGES,
+    EXTRACTORS,
     RUN_LABEL,
     VMI,
     Record,
     chain,
     evicted_pod,
-    extractor,
     failure,
     owner_of,
     top_owner,
@@ -61,13 +60,10 @@ class Observer:
         self.primary = set(primary)
         self.absent: list[str] = []
         self.records: dict[str, Record] = {}
-        """By UID, also those of objects that are not the run's: their owner may come later."""
+        """By UID, also those of objects that are not the run's: their owner may come later. An
+        object that only an Event named has a UID alone."""
         self.roots: set[str] = set()
         """UIDs of the objects that belong to the run by label or name."""
-        self.messages: dict[str, str] = {}
-        """The last warning of an Event, by object UID."""
-        self.pending_events: dict[str, set[tuple[str, int]]] = {}
-        """Stages from Events that the object was not seen at yet, by UID."""
         self._failed: list[KubeError] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
@@ -126,24 +122,26 @@ class Observer:
                     self.take(kind, event)
         except KubeError as error:
             self._failed.append(error)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            text = " ".join(f"a {kind} is not a valid object of its kind: {error!r}".split())
+            self._failed.append(KubeError(0, "Unreadable", text))
         finally:
             self._changed.set()  # waits raise the error; the records stay
 
     def take(self, kind: str, event: Event) -> None:
-        """Note what a change of an object shows. Raises KubeError if it is malformed."""
-        body = event.object
-        received = 0 if event.listed or event.replayed else event.received_ns
+        """Note what a change of an object shows."""
+        body, deleted = event.object, event.type == "DELETED"
+        received = 0 if event.listed or event.replayed else event.received_ns + CLOCK_NS
         if kind == "Event":
             self._take_event(body, received)
             return
-        metadata, deleted = body["metadata"], event.type == "DELETED"
+        metadata = body["metadata"]
         uid, label = metadata["uid"], (metadata.get("labels") or {}).get(RUN_LABEL)
         if label not in (None, self.run) or (uid not in self.records and deleted):
             return
-        record = self.records.setdefault(
-            uid,
-            Record(kind, uid, metadata["name"], metadata.get("namespace", ""), owner_of(metadata)),
-        )
+        record = self._record(uid)
+        record.kind, record.name, record.owner = kind, metadata["name"], owner_of(metadata)
+        record.namespace = metadata.get("namespace", "")
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
         if label or named:
             self.roots.add(uid)
@@ -152,22 +150,22 @@ class Observer:
         elif kind == VMI:
             record.node = (body.get("status") or {}).get("nodeName", "") or record.node
         if "status" in body or "creationTimestamp" in metadata:
-            try:
-                seen = list(extractor(kind)(body))
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                which = f"{kind} {record.namespace}/{record.name}"
-                text = " ".join(f"{which} is not a valid object of its kind: {error!r}".split())
-                raise KubeError(0, "Unreadable", text[:500]) from error
-            for stage, api, fresh in seen:
+            for stage, api, fresh in EXTRACTORS[kind](body):
                 self._note(record, stage, api, received if fresh else 0)
-        for stage, at in sorted(self.pending_events.pop(uid, ())):
-            self._event_stage(uid, stage, at, 0)
+        self._refine(record)
         message, over = failure(body), deleted or "failed" in record.stages
         # An object that lives on without a message has recovered.
         if message or not over:
             record.error = message
         if deleted:
             self._note(record, "gone", 0, received)
+
+    def _record(self, uid: str) -> Record:
+        return self.records.setdefault(uid, Record("", uid, "", "", ""))
+
+    def _refine(self, record: Record) -> None:
+        if "scheduled" in record.stages:
+            self._note(record, "scheduled", record.decided_ns, 0)
 
     def _take_event(self, body: dict[str, Any], received: int) -> None:
         uid, reason = (body.get("involvedObject") or {}).get("uid", ""), body.get("reason", "")
@@ -176,18 +174,15 @@ class Observer:
             uid = next((pod.uid for pod in pods if (pod.namespace, pod.name) == evicted), "")
         if not uid:
             return
-        if stage := EVENT_STAGES.get(reason):
-            at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
-            self._event_stage(uid, stage, at, received)
-        if body.get("type") == "Warning":
-            self.messages[uid] = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
-
-    def _event_stage(self, uid: str, stage: str, at: int, received: int) -> None:
-        record = self.records.get(uid)
-        if record and (stage != "scheduled" or stage in record.stages):
+        record, stage = self._record(uid), EVENT_STAGES.get(reason)
+        at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
+        if stage == "scheduled":
+            record.decided_ns = at
+            self._refine(record)
+        elif stage:
             self._note(record, stage, at, received)
-        else:  # KAI's Event precedes the binding
-            self.pending_events.setdefault(uid, set()).add((stage, at))
+        if body.get("type") == "Warning":
+            record.warning = " ".join(f"{reason}: {body.get('message', '')}".split())[:500]
 
     def _note(self, record: Record, stage: str, api: int, received: int) -> None:
         """Note a stage of a record, and wake who waits if it is new."""
@@ -264,17 +259,14 @@ def _settled_members(
         return int(len(waiting) < len(group) and all("gone" in pod.stages for pod in waiting))
     if finite and "failed" in own.stages:
         return members
-    running = finished = waits = 0
+    lost, there = list[Record](), list[Record]()
     for record in group:
-        stages, lost = record.stages, not END_STAGES.isdisjoint(record.stages)
-        final = {goal, "succeeded"} if finite else {goal, "succeeded", "failed"}
-        if (finite and "succeeded" in stages) or (goal in stages and not lost):
-            running += 1
-        elif not lost:
-            waits += 1
-        elif not record.owner or not final.isdisjoint(stages):
-            finished += 1
-    return min(members, running + max(0, min(finished, members - running - waits)))
+        done = finite and "succeeded" in record.stages
+        (there if done or END_STAGES.isdisjoint(record.stages) else lost).append(record)
+    reached = sum(not {goal, "succeeded"}.isdisjoint(record.stages) for record in there)
+    final = {goal, "succeeded"} if finite else {goal, "succeeded", "failed"}
+    over = sum(not record.owner or not final.isdisjoint(record.stages) for record in lost)
+    return min(members, reached + max(0, min(over, members - len(there))))
 
 
 async def server_offset(kube: Kube) -> float:
@@ -307,53 +299,43 @@ PROBE_PERIOD_S = 0.5
 
 
 class WatchLag:
-    """Change a ConfigMap again and again until `stop`. Use as an async context manager.
+    """Change a ConfigMap again and again until `stop`.
 
     `lags` are the seconds from the sending of each change to its receipt, so they include the
-    server's write. A change that never came counts with its age at the end. Entering raises
-    KubeError if the ConfigMap is refused.
+    server's write. A change that never came counts with its age at the end. The ConfigMap has the
+    label of a part of the run, so that it is deleted with the run and is no workload of it.
     """
 
-    def __init__(self, kube: Kube, run: str, namespace: str) -> None:
-        self._kube, self._run, self._namespace = kube, run, namespace
-        self._name = f"perfdag-{PROBE}-{run}"
+    def __init__(self) -> None:
         self.lags: list[float] = []
         self.error = ""
         self._sent_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> "WatchLag":
-        # The label is that of a part of the run: the observer does not take it for a workload.
-        labels = {RUN_LABEL: f"{self._run}-{PROBE}"}
-        metadata = {"name": self._name, "namespace": self._namespace, "labels": labels}
+    async def start(self, kube: Kube, run: str, namespace: str) -> None:
+        """Create the ConfigMap, and begin. Raises KubeError if it is refused."""
+        name, labels = f"perfdag-{PROBE}-{run}", {RUN_LABEL: f"{run}-{PROBE}"}
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        await self._kube.apply(body, self._namespace)
-        self._tasks = [asyncio.create_task(self._probe())]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-        with ignore_status(0, 403, 404):
-            maps = await self._kube.resource("v1", "ConfigMap")
-            await self._kube.delete(maps, self._name, self._namespace)
+        await kube.apply(body, namespace)
+        self._tasks = [asyncio.create_task(self._probe(kube, namespace, name))]
 
     async def stop(self) -> None:
         """End the probe, because later work of this process is not the watch's fault."""
         self._received(time.monotonic_ns())
         await signals.cancel(self._tasks)
-        self._tasks = []
 
     def _received(self, now_ns: int) -> None:
         if self._sent_ns:
             self.lags.append((now_ns - self._sent_ns) / 1e9)
         self._sent_ns = 0
 
-    async def _probe(self) -> None:
+    async def _probe(self, kube: Kube, namespace: str, name: str) -> None:
         """Wait for each change before the next is sent."""
         try:
-            maps = await self._kube.resource("v1", "ConfigMap")
-            async for event in self._kube.watch(
-                maps, self._namespace, fields=f"metadata.name={self._name}", patience=PATIENCE_S
+            maps = await kube.resource("v1", "ConfigMap")
+            async for event in kube.watch(
+                maps, namespace, fields=f"metadata.name={name}", patience=PATIENCE_S
             ):
                 if event.type == "BOOKMARK":
                     continue
@@ -362,18 +344,12 @@ class WatchLag:
                 now = time.monotonic_ns()
                 self._sent_ns = 0 if event.listed else now  # the watch opens after the list
                 patch = {"metadata": {"annotations": {PROBES: str(now)}}}
-                await self._kube.patch(
-                    maps, self._name, patch, self._namespace, content_type=MERGE_PATCH
-                )
+                await kube.patch(maps, name, patch, namespace, content_type=MERGE_PATCH)
         except KubeError as error:
             self.error = str(error)
 
-    @property
-    def p99(self) -> float | None:
-        """The p99 of the lags in seconds, however few they are; None without any."""
-        ordered = sorted(self.lags)
-        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
-
     def summary(self) -> dict[str, Any]:
-        """Return the p99 in seconds, how many changes were seen, and what failed."""
-        return {"p99_s": self.p99, "changes": len(self.lags), "error": self.error}
+        """Return the p99 in seconds (None without any), how many changes came, and what failed."""
+        ordered = sorted(self.lags)
+        p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else None
+        return {"p99_s": p99, "changes": len(ordered), "error": self.error}

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from perfdag.benchmark.registry import get
-from perfdag.results.samples import as_row
+from perfdag.results.samples import as_rows
 from tests.charts import rows
 from tests.charts.rows import value
 from tests.recorded.recordings import DAMAGED
@@ -49,7 +49,7 @@ def recorded(benchmark: str) -> Base:
         if recording.benchmark.name == benchmark:
             params = recording.params.model_dump(mode="json", exclude_none=True)
             measured = recording.parse(recording.output.texts, recording.params)
-            points.append((params, [as_row(recording.benchmark, item) for item in measured]))
+            points.append((params, as_rows(recording.benchmark, measured)))
     return points
 
 
@@ -57,7 +57,7 @@ def sampled(benchmark: str) -> Base:
     """The points of a benchmark with the figures of the documentation."""
     points, values = sample_charts.SAMPLES[benchmark]
     own = get(benchmark)
-    return [(params, [as_row(own, item) for item in values(params, 1.0)]) for params in points]
+    return [(params, as_rows(own, list(values(params, 1.0)))) for params in points]
 
 
 BASES: dict[str, Base] = {

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import pairs
 from perfdag.charts.pages import pick
-from perfdag.charts.series import read
 from perfdag.digest import canonical
 from perfdag.results.schema import SAMPLES
+from perfdag.results.summary import points_of
 from perfdag.suite.points import rounds
 from tests.charts import rows as made
 from tests.charts.figures import artist, artists
@@ -161,7 +161,7 @@ def test_pairs_at_once_are_labelled_concurrent() -> None:
 
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
     rows = table(hosts=4)
-    assert {cell.label for cell in read(rows)} == {
+    assert {state.title for state in points_of(rows)} == {
         f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
     }
     both = pa.concat_tables([rows, made.iperf()])

@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
-from perfdag.charts.series import read
+from perfdag.results.summary import points_of
 from tests.charts import cases, rows
 from tests.charts.figures import artist, artists, drawn, medians, names, title, words
 from tests.charts.rows import sample, table, value
@@ -48,7 +48,7 @@ def test_labels_of_points(
     samples = [
         rows.sample("x", params, 1, [rows.throughput(1e9)], shape=shape) for params, shape in points
     ]
-    assert [cell.label for cell in read(rows.table(*samples))] == labels
+    assert [state.title for state in points_of(rows.table(*samples))] == labels
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,8 @@ def api_server() -> Outcome:
             api_metrics.add(scrape, line.encode())
     calls = api_metrics.delta(before, after)
     figures = {
-        **api_metrics.named_figures(calls),
+        **api_metrics.latencies(calls),
+        **api_metrics.counts(calls),
         **{f"{call.name} p99": call.p99 for call in calls},
         **{f"{call.name} count": call.count for call in calls},
     }

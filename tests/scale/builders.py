@@ -6,9 +6,9 @@ import pytest
 
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import Record, Template, load
-from perfdag.steps.scale.rows import Clocks, Row, rows_of
+from perfdag.steps.scale.rows import Row, rows_of
 from perfdag.steps.scale.scenario import Context, Session
-from perfdag.steps.scale.watch import Observer, WatchLag
+from perfdag.steps.scale.watch import Observer
 
 SECOND = 1_000_000_000
 BASE = 1_700_000_000 * SECOND
@@ -45,9 +45,8 @@ def rows_for(
 ) -> list[Row]:
     """Rows of the workloads named by letters."""
     options = {"run": "r", "kind": kind, "until_ns": BASE + round(until * SECOND), **more}
-    clocks = options.pop("clocks", Clocks(0))
     by_uid = {item.uid: item for item in records}
-    return list(rows_of(submissions_of(*submitted), by_uid, clocks, **options))
+    return list(rows_of(submissions_of(*submitted), by_uid, **options))
 
 
 def session_of(
@@ -59,7 +58,7 @@ def session_of(
         "namespaces": ["ns"],
         "submitter": kube,
         "members": 1,
-        "watch_lag": WatchLag(kube, "r", "ns"),
+        "simulated": set[str](),
     }
     return Session(
         kube, template=template or load("pod", "r"), observer=observer, **defaults | fields

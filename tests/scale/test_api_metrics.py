@@ -109,12 +109,11 @@ def test_a_gate_sees_creation_and_deletion_together(deletions: int, held: bool) 
     slow = lines("DELETE", ("0.1", 0), ("2", deletions), ("+Inf", deletions))
     after = scrape_of(quick, slow)
     phases = {"creation": calls_of(quick), "deletion": delta(scrape_of(quick), after)}
-    figures = api_metrics.named_figures(phases["creation"])
+    figures = api_metrics.figures(phases)
     assert (figures["api_p99"] or 9) < 0.1, "the creation's figure is its own"
     judged = api_metrics.latencies(delta(Scrape(), after))
     assert evaluate([parse_gate("api_p99 < 1")], figures | judged)[0].passed is held
-    counts = api_metrics.deletion_figures(phases)
-    assert counts.get("deletion/DELETE-pods-count") == deletions
+    assert figures["deletion/DELETE-pods-count"] == deletions
 
 
 def test_a_real_scrape_gives_the_ratio_that_the_documentation_gates() -> None:

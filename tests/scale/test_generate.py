@@ -1,7 +1,6 @@
 """Templates, and submissions on a schedule."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,18 +10,27 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from perfdag.kube.client import KubeError, Resource
+from perfdag.kube.client import KubeError
 from perfdag.steps.scale.generate import (
-    ApiSubmitter,
     Arrival,
-    CommandSubmitter,
-    GeneratorResult,
+    Batch,
     Schedule,
     Submission,
+    Submit,
+    api_submitter,
     generate,
+    plan,
+    program_submitter,
 )
-from perfdag.steps.scale.objects import Document, Template, TemplateError, built_in, load
-from perfdag.steps.scale.rows import Clocks, rows_of
+from perfdag.steps.scale.objects import (
+    Document,
+    Template,
+    TemplateError,
+    built_in,
+    load,
+    now_ns,
+)
+from perfdag.steps.scale.rows import rows_of
 from tests.fakes.api_server import Answer, ApiServer, Request, failure
 
 
@@ -199,29 +207,38 @@ class TestApiSubmitter:
         server.on("POST", answer)
         server.on("GET .*/pods/", lambda _: {"metadata": {"uid": "there"}})
         kube = server.client(retries=2, timeout=0.2)
-        submitter = ApiSubmitter(kube, [Resource("v1", "Pod", "pods", True)])
-        submitted = await generate(submitter, TEMPLATE, 1, ["n"], Schedule(), 1, run="r")
+        submitter = await api_submitter(kube, TEMPLATE)
+        submitted = await sent(submitter, 1, Schedule(), 1)
         (item,) = submitted.submissions
         assert (item.uid, dict(submitted.retries)) == (uid, retries)
         assert error in item.error
         assert bool(item.error) == bool(error)
-        assert submitted.summary(Schedule())["retries"] == retries
+        assert submitted.summary()["retries"] == retries
 
 
-TEMPLATE = Template("t", (Document("v1", "Pod", b'{"metadata":{"name":"perfdag-0name0"}}'),))
+BARE = "perfdag-0name0"
+TEMPLATE = Template("t", (Document("v1", "Pod", BARE, b'{"metadata":{"name":"perfdag-0name0"}}'),))
+
+
+async def sent(
+    submit: Submit, count: int, schedule: Schedule, parallel: int, namespaces: Sequence[str] = "n"
+) -> Batch:
+    batch = plan("r", count, namespaces, schedule)
+    await generate(submit, TEMPLATE, batch, parallel)
+    return batch
 
 
 class TestGenerator:
     async def test_a_remainder_is_not_dropped_and_namespaces_take_turns(self) -> None:
         slow = Slow(0.0)
-        submitted = await generate(slow, TEMPLATE, 10, ["a", "b"], Schedule(), 4, run="r")
+        submitted = await sent(slow.submit, 10, Schedule(), 4, "ab")
         assert sorted(slow.names) == sorted(f"{'ab'[i % 2]}/r-{i}" for i in range(10))
-        assert submitted.summary(Schedule())["created"] == 10
+        assert submitted.summary()["created"] == 10
 
     async def test_an_open_loop_holds_its_rate_over_a_slow_server(self) -> None:
         schedule = Schedule("constant", 100)
-        submitted = await generate(Slow(0.3), TEMPLATE, 150, ["n"], schedule, 60, run="r")
-        summary = submitted.summary(schedule)
+        submitted = await sent(Slow(0.3).submit, 150, schedule, 60)
+        summary = submitted.summary()
         assert summary["rate_share"] > 0.98
         assert summary["held"] is True
         gaps = [
@@ -245,7 +262,7 @@ class TestGenerator:
         for i, item in enumerate(items[:6]):
             item.started_ns = 1 + round(i * took / 5 * second)
             item.answered_ns = item.started_ns + 1
-        summary = GeneratorResult("r", items, 0.0, 0).summary(schedule)
+        summary = Batch(schedule, items).summary()
         assert summary["rate_share"] == pytest.approx(share)
         assert (summary["held"], summary["not_sent"]) == (False, 994)
 
@@ -254,33 +271,20 @@ class TestGenerator:
         self, seconds: float, parallel: int, held: bool
     ) -> None:
         schedule = Schedule("batch", size=20, delay=60.0)
-        summary = (
-            await generate(Slow(seconds), TEMPLATE, 20, ["n"], schedule, parallel, run="r")
-        ).summary(schedule)
+        summary = (await sent(Slow(seconds).submit, 20, schedule, parallel)).summary()
         assert summary["held"] is held
         assert summary["rate_share"] is None, "all at once has no rate"
 
     async def test_refused_objects_are_kept_and_counted(self) -> None:
-        submitted = await generate(
-            Slow(0.0, refuse=20), TEMPLATE, 100, ["n"], Schedule(), 8, run="r"
-        )
-        summary = submitted.summary(Schedule())
+        submitted = await sent(Slow(0.0, refuse=20).submit, 100, Schedule(), 8)
+        summary = submitted.summary()
         assert (summary["created"], summary["failed"]) == (95, 5)
         cause = (
             'pods "NAME" is forbidden: exceeded quota: q, requested: pods=1, used: pods=95, '
             "limited: pods=95"
         )
         assert summary["errors"] == {cause: 5}, "the whole sentence, once"
-        rows = list(
-            rows_of(
-                submitted.submissions,
-                {},
-                Clocks(0),
-                run="r",
-                kind="Pod",
-                until_ns=time.monotonic_ns(),
-            )
-        )
+        rows = rows_of(submitted.submissions, {}, run="r", kind="Pod", until_ns=now_ns())
         created = [row for row in rows if row.stage == "created"]
         assert len(created) == 100
         assert sum(row.status == "failed" for row in created) == 5
@@ -299,8 +303,7 @@ BODY = orjson.dumps({"metadata": {"name": "j-7", "namespace": "runai-p one"}})
 
 async def test_a_program_gets_an_argument_list(tmp_path: Path) -> None:
     argv = [fake_cli(tmp_path), "submit", "{name}", "-p", "{project}", "{namespace}", "{x}"]
-    submitter: Any = CommandSubmitter(None, argv, reads_input=False)  # type: ignore[arg-type]
-    assert await submitter.submit([BODY], "runai-p one", Counter()) == ""
+    assert await program_submitter(argv)([BODY], "runai-p one", Counter()) == ""
     said = (tmp_path / "said").read_text().splitlines()
     assert said == ["submit", "j-7", "-p", "p one", "runai-p one", "{x}"]
 
@@ -317,6 +320,5 @@ async def test_what_a_program_refuses_and_when_it_hangs_is_told(
     script: str | None, message: str, tmp_path: Path
 ) -> None:
     program = str(tmp_path / "absent") if script is None else fake_cli(tmp_path, script)
-    submitter = CommandSubmitter(None, [program], timeout=0.5)  # type: ignore[arg-type]
     with pytest.raises(KubeError, match=message):
-        await submitter.submit([BODY], "n", Counter())
+        await program_submitter([program], timeout=0.5)([BODY], "n", Counter())

@@ -7,19 +7,17 @@ import pytest
 
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
+    EXTRACTORS,
     SET,
     VMI,
     Record,
     chain,
-    extractor,
     failure,
     kinds_of,
     unix_ns,
 )
 from perfdag.steps.scale.rows import (
-    Clocks,
     Row,
-    error_text,
     on_simulated,
     rank,
     rows_of,
@@ -40,7 +38,7 @@ def condition(name: str, status: str = "True", **more: str) -> dict[str, str]:
 def stages_of(kind: str, status: Any, **metadata: Any) -> dict[str, tuple[int, bool]]:
     """Second and freshness by stage of an object that was created at second 0."""
     metadata = {"creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
-    seen = extractor(kind)({"metadata": metadata, "spec": {}, "status": status})
+    seen = EXTRACTORS[kind]({"metadata": metadata, "spec": {}, "status": status})
     zero = unix_ns("2026-01-01T00:00:00Z")
     return {stage: ((at - zero) // 10**6 if at else -1, fresh) for stage, at, fresh in seen}
 
@@ -251,8 +249,7 @@ def test_what_was_seen_decides_status_and_seconds_of_a_row(
 ) -> None:
     """A stage that may still come has the time that it was waited for."""
     rows = {
-        row.stage: row
-        for row in rows_for(kind, record(kind, "a", **own), *others, expected_pods=pods)
+        row.stage: row for row in rows_for(kind, record(kind, "a", **own), *others, members=pods)
     }
     for stage, (status, seconds) in want.items():
         assert rows[stage].status == status
@@ -278,7 +275,7 @@ def gang() -> list[Record]:
 
 
 def gang_rows(records: Sequence[Record]) -> dict[str, Row]:
-    rows = rows_for("DistributedWorkload", *records, expected_pods=8)
+    rows = rows_for("DistributedWorkload", *records, members=8)
     return {row.stage: row for row in rows}
 
 
@@ -319,7 +316,7 @@ def test_a_late_pod_of_a_gang_counts_a_missing_one_censors_and_an_eviction_has_i
 def test_an_open_loop_counts_from_the_time_an_object_was_due() -> None:
     item = Submission(0, "a", "ns", BASE - SECOND, BASE, BASE + 1_000_000, "a")
     pod = record("Pod", "a", created=0.05, scheduled=0.1)
-    rows = rows_of([item], {"a": pod}, Clocks(0), run="r", kind="Pod", until_ns=BASE + SECOND)
+    rows = rows_of([item], {"a": pod}, run="r", kind="Pod", until_ns=BASE + SECOND)
     seconds = {row.stage: row.seconds for row in rows}
     assert seconds["created"] == pytest.approx(1.05)
     assert seconds["submission_to_ready"] == pytest.approx(2.0), "how long it had waited, too"
@@ -327,7 +324,7 @@ def test_an_open_loop_counts_from_the_time_an_object_was_due() -> None:
 
 def test_a_set_of_vmis_has_a_row_for_each_of_them() -> None:
     vmis = [record(VMI, f"v{i}", "a", created=0.02 + i / 1000, running=1.02 + i) for i in range(2)]
-    rows = rows_for(SET, record(SET, "a", created=0.01), *vmis, expected_pods=3, until=9)
+    rows = rows_for(SET, record(SET, "a", created=0.01), *vmis, members=3, until=9)
     ran = [row for row in rows if row.stage == "creation_to_running"]
     assert [(row.index, row.name, row.uid, row.status) for row in ran] == [
         (0, "a-0", "v0", "ok"),
@@ -351,8 +348,8 @@ def test_whole_seconds_of_a_server_with_another_clock_are_unbiased(ahead: float,
         api = (done + took) // SECOND * SECOND
         pod.put("scheduled", api_ns=api, received_ns=(sent + 2 * took) * fine)
         item = Submission(0, "a", "ns", sent, sent, sent, "a")
-        clocks, until = Clocks(0, ahead), BASE + 9 * SECOND
-        rows = rows_of([item], {"a": pod}, clocks, run="r", kind="Pod", until_ns=until)
+        until = BASE + 9 * SECOND
+        rows = rows_of([item], {"a": pod}, run="r", kind="Pod", until_ns=until, ahead_s=ahead)
         results.append({row.stage: row for row in rows})
     for stage in ("created", "scheduled"):
         mean = sum(rows[stage].seconds or 0.0 for rows in results) / len(results)
@@ -379,7 +376,7 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     """Of 3 one never ran, and is not counted any more once it is gone; one was never made."""
     own = record(SET, "a", created=1)
     stuck, ran = record(VMI, "s", "a", created=1), record(VMI, "r", "a", created=2, running=3)
-    before = rows_for(SET, own, stuck, ran, expected_pods=3, until=5)
+    before = rows_for(SET, own, stuck, ran, members=3, until=5)
     for item, stages in (
         (own, {"deleting": 5, "gone": 8}),
         (stuck, {"gone": 6}),
@@ -387,7 +384,7 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
     ):
         for stage, at in stages.items():
             item.put(stage, received_ns=BASE + at * SECOND)
-    after = rows_for(SET, own, stuck, ran, expected_pods=3, until=5)
+    after = rows_for(SET, own, stuck, ran, members=3, until=5)
     merged = {(row.name, row.stage): row for row in with_deletion(before, after)}
     for stage, seconds in (
         ("deletion_to_succeeded", [None, 2.0, None]),
@@ -409,11 +406,10 @@ def test_rows_of_a_set_have_the_deletion_of_their_own_vmi() -> None:
 )
 def test_the_error_of_a_row_is_what_object_and_events_say(own: str, text: str) -> None:
     pod = record("Pod", "p", "root", created=1)
-    pod.error = own
-    warned = {"p": "FailedMount: no volume", "another": "not ours"}
-    assert error_text(pod, warned) == text
+    pod.error, pod.warning = own, "FailedMount: no volume"
+    assert pod.message == text
     pod.error = "Unschedulable: " + 400 * "x"
-    assert "no volume" in error_text(pod, warned)[:300]
+    assert "no volume" in pod.message[:300]
 
 
 @pytest.mark.parametrize("fake", [None, {"n"}, set()])

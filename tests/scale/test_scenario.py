@@ -11,8 +11,8 @@ from perfdag.kube.client import KubeError
 from perfdag.outcome import Invalid
 from perfdag.steps.scale import figures, scenario, vmi, workloads
 from perfdag.steps.scale.figures import Result
-from perfdag.steps.scale.generate import GeneratorResult, Schedule, Submission
-from perfdag.steps.scale.objects import VMI, Record, load
+from perfdag.steps.scale.generate import Batch, Schedule, Submission
+from perfdag.steps.scale.objects import VMI, Record, load, now_ns
 from perfdag.steps.scale.scenario import Context, Session
 from tests.fakes.api_server import ApiServer, Request, client
 
@@ -109,7 +109,7 @@ def jobs_session(count: int, *stages: str) -> Session:
     """A session of that many Jobs of one pod, which (and whose pods) reached the stages a second
     apart.
     """
-    start, observer, items = time.monotonic_ns() - 60 * SECOND, observer_of(), []
+    start, observer, items = now_ns() - 60 * SECOND, observer_of(), []
     for i in range(count):
         own = (
             Record("Job", f"j{i}", f"r-{i}", "ns", ""),
@@ -124,7 +124,7 @@ def jobs_session(count: int, *stages: str) -> Session:
         items.append(Submission(i, f"r-{i}", "ns", start, start, start + 1, f"j{i}"))
     observer.kube = ApiServer().client()
     session = session_of(observer.kube, observer, load("job", "r"), submissions=items)
-    session.batches = [(GeneratorResult("r", items, time.time() - 60, start), Schedule())]
+    session.batches = [Batch(Schedule(), items)]
     return session
 
 

@@ -15,7 +15,7 @@ from perfdag.outcome import Measurement
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, now
+from perfdag.results.samples import SampleRecord, as_rows, now
 from perfdag.results.summary import points_of
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -37,7 +37,7 @@ def measure(store: FolderStore, hosts: list[list[str]], night: int = 1) -> str:
     iperf = registry.get("iperf")
     for position, nodes in enumerate(hosts):
         repetition = plan.order[position][1]
-        rows = [as_row(iperf, Measurement("throughput", 1e9 + repetition))]
+        rows = as_rows(iperf, [Measurement("throughput", 1e9 + repetition)])
         sample = SampleRecord(
             plan.points[0].id, repetition, "ok", rows=rows, nodes=nodes, started_at=now(),
             finished_at=now(), benchmark_version="1",
@@ -83,7 +83,7 @@ def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
 def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     a, b = (
-        (store, select(store, measure(store, [["a", node]] * 3, night)))
+        (store, select(RunStore(store), measure(store, [["a", node]] * 3, night)))
         for night, node in enumerate("ab", 1)
     )
     result = compare_selections(a, b, Tuning())

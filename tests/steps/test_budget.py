@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import RunStore, recheck_plans
-from perfdag.steps.loop.measure import LocalPool
+from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import begin_clock, end_clock, from_environment
 from perfdag.steps.pods.lead import ProgressReporter

@@ -18,7 +18,7 @@ from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.missing_reason import stored_reasons
 from perfdag.results.runs import RunStore
-from perfdag.steps.loop.measure import GangLost
+from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.gather import Hosts
 from perfdag.steps.pods.lead import ProgressReporter, UnderWay, crashes

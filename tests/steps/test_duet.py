@@ -6,7 +6,7 @@ from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import RunStore, sample_key
 from perfdag.results.samples import SampleRecord, read_sample
-from perfdag.steps.loop.measure import LocalPool
+from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.steps.pods.plan import batches_left

@@ -19,7 +19,7 @@ from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.loop.measure import PRECISE, GangLost
+from perfdag.steps.loop import PRECISE, GangLost
 from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.pods.gather import GangPool, GangUnavailable

@@ -16,7 +16,7 @@ from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.runs import sample_key
 from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.shape import Shape
-from perfdag.steps.loop.measure import LocalPool, MeasuringLoop, needs_cluster
+from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -69,7 +69,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     instance = FakeBenchmark()
     monkeypatch.setattr(registry, "get", lambda name: instance if name == "fake" else get(name))
     monkeypatch.setattr(registry, "names", lambda: ("fake",))
-    monkeypatch.setattr("perfdag.steps.loop.measure.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("perfdag.steps.loop.time.sleep", lambda seconds: None)
     FakeBenchmark.script = []
     return FakeBenchmark
 

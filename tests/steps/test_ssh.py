@@ -20,7 +20,7 @@ from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.loop.measure import GangLost
+from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import credentials, gather, peer
 from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.gather import GangUnavailable
