@@ -93,7 +93,6 @@ Permutations:
   exclude: '[{streams: {gt: 4}, network.host: true}]'
   explicit: '[{streams: 64}]'
   product: '{streams: [1, 4]}'
-  zip: '{ranks: [2, 4], hosts.count: [1, 2]}'
 Until:
   max_repetitions: 15
   relative_spread: 0.02
@@ -237,10 +236,11 @@ def _arguments(command: Any) -> list[str]:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
             continue
         shape = command._get_formatter()
-        value = shape._format_args(action, shape._get_default_metavar_for_optional(action))
-        written = ", ".join(f"`{name} {value}".rstrip() + "`" for name in action.option_strings)
-        meaning = f": {shape._expand_help(action)}" if action.help else ""
-        lines.append(f"- {written or f'`{action.metavar or action.dest}`'}{meaning}")
+        names = action.option_strings
+        value = shape._format_args(action, action.dest.upper() if names else action.dest)
+        value = action.metavar if action.nargs == argparse.REMAINDER else value
+        written = ", ".join(f"`{name} {value}".rstrip() + "`" for name in names) or f"`{value}`"
+        lines.append(f"- {written}" + (f": {shape._expand_help(action)}" if action.help else ""))
     return lines
 
 
@@ -250,7 +250,7 @@ def _section(command: Any, places: dict[str, str]) -> list[str]:
     lines = [f"{level} {command.prog}", "", " ".join(command.description.split()), ""]
     new, seen = [], dict[str, list[str]]()
     for line in _arguments(command):
-        if line in places:
+        if line in places and ": " in line:
             seen.setdefault(places[line], []).append(f"`{line[3:].partition('`')[0].split()[0]}`")
         else:
             new.append(line)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.commands.doctor_cluster import check_requirements
+from perfdag.commands.doctor import check_requirements
 from perfdag.commands.plan import plan_text
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
@@ -81,10 +81,8 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     params = {"benchmark": "Allreduce", "ranks": 3}
     plan = place_hosts(plan_of({"benchmark": "imb", "hosts": {"count": 3}, "params": params}))
     reason = "3 nodes needed (placement: spread), 2 fit"
-    result = await check_requirements(cluster(), plan, "bench", "perfdag install")
-    [few] = [
-        finding for finding in result if finding.state == "missing" and "nodes" in finding.what
-    ]
+    found = [each async for each in check_requirements(cluster(), plan, "bench")]
+    [few] = [each for each in found if each.state == "missing" and "nodes" in each.what]
     assert (few.what, few.do) == (reason, "use fewer hosts, or placement: any")
     shapes = plan.shapes
     assert await unmet(cluster(), shapes, "bench") == {0: reason}

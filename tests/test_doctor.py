@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.commands import doctor_cluster
-from perfdag.commands.doctor_cluster import (
-    check_installation,
-)
+from perfdag.commands.doctor import check_argo, check_installation, check_nodes
 from perfdag.commands.main import main
 from perfdag.hosts.base import install_command
 from perfdag.hosts.local import LocalHost
@@ -201,7 +198,7 @@ def deployment(image: str) -> dict[str, Any]:
     ],
 )
 async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
-    *_, last = await doctor_cluster.check_argo(ApiServer(*objects).client())
+    [last] = [each async for each in check_argo(ApiServer(*objects).client())]
     assert last.state == state
     assert "4.1" in last.what + last.do
 
@@ -217,7 +214,7 @@ def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:
             ("worker", {}, []),
         )
     ]
-    ok, warning = doctor_cluster.check_nodes(nodes)
+    ok, warning = check_nodes(nodes)
     assert (ok.state, warning.state) == ("ok", "warn")
     assert warning.what.endswith("would be measured: open")
     assert warning.do == f"kubectl taint node open {role}:NoSchedule"
@@ -230,7 +227,7 @@ async def test_an_installation_of_another_version_is_a_finding() -> None:
         "metadata": {"name": "perfdag", "namespace": "bench"},
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    [finding] = await check_installation(cluster(template), "bench", None)
+    [finding] = [each async for each in check_installation(cluster(template), "bench", None)]
     assert (finding.state, finding.what) == (
         "missing",
         "perfdag in namespace bench was installed by another version",

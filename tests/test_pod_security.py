@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.doctor_cluster import check_pod_security
+from perfdag.commands.doctor import check_pod_security
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
 from perfdag.plan.plan import make_plan

@@ -1,32 +1,53 @@
 """`perfdag doctor`: check what a suite needs, on this machine or on a cluster."""
 
 import argparse
+import asyncio
 import os
+import re
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
-from perfdag.commands.options import JSON, Verbs, add_verb, option, print_json
+from perfdag.commands.cluster import ARGO, is_other_version, store_of
+from perfdag.commands.options import Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.client import KubeError
-from perfdag.kube.config import load_config
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.config import ignore_status, load_config
+from perfdag.kube.patch import (
+    LEVELS,
+    STORE,
+    account_of,
+    enforced_level,
+    hardened,
+    helper,
+    label_command,
+    level_needs,
+    pod_security,
+    priority_class,
+    store_volume,
+)
+from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.outcome import SampleError
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_FAILED, EXIT_OK
+from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
-from perfdag.store.base import StoreError
+from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
+from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
+from perfdag.units import plural
 
 EPILOG = """examples:
   perfdag doctor
@@ -61,13 +82,19 @@ def add_doctor(sub: Verbs) -> None:
         option(
             "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
         ),
-        JSON,
+        option("--json", action="store_true", help="print the findings as JSON"),
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings."""
-    findings = findings_of(args.suite, args.store, args.namespace if args.cluster else None)
+    """Print the findings for a suite, or for every benchmark. Raises BadDocument."""
+    loaded = load_suite(args.suite) if args.suite else None
+    plan = make_plan(loaded) if loaded else None
+    root = args.store or (loaded.suite.store if loaded else None)
+    if args.cluster:
+        findings = check_cluster(plan, root, args.namespace)
+    else:
+        findings = [*_benchmarks(_subjects(plan)), *_faults(plan), _store(root), *_noise()]
     if args.json:
         print_json([vars(finding) for finding in findings])
     else:
@@ -76,32 +103,7 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILED if missing else EXIT_OK
 
 
-def findings_of(suite: str | None, root: str | None, namespace: str | None) -> list[Finding]:
-    """Return the findings for a suite file, or for everything if `suite` is None.
-
-    Check the cluster if `namespace` is set, else this machine. Raises BadDocument.
-    """
-    loaded = load_suite(suite) if suite else None
-    plan = make_plan(loaded) if loaded else None
-    root = root or (loaded.suite.store if loaded else None)
-    if namespace is None:
-        return check_machine(plan, root)
-    from perfdag.commands.doctor_cluster import check_cluster
-
-    return check_cluster(plan, root, namespace)
-
-
-def check_machine(plan: Plan | None, root: str | None) -> list[Finding]:
-    """Return the findings for this machine; without a plan those of every benchmark."""
-    subjects = _of_plan(plan) if plan else _of_all()
-    broken = [] if plan else registry.faults()
-    advice = "repair the package, or uninstall it"
-    faults = [Finding("missing", text, advice) for text in broken]
-    return [*_benchmarks(subjects), *faults, _store(root), *_noise()]
-
-
-@dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """What a benchmark is asked about: the params and shape of a point, or its defaults.
 
     `params` is None where a parameter has no default.
@@ -113,29 +115,18 @@ class _Subject:
     optional: bool = False
 
 
-def _of_plan(plan: Plan) -> list[_Subject]:
-    shapes = plan.shapes
-    return [
-        _Subject(
-            point.benchmark,
-            registry.get(point.benchmark).Params.model_validate(point.params),
-            shapes[point.shape],
-            point.optional,
-        )
-        for point in plan.points
-    ]
-
-
-def _of_all() -> list[_Subject]:
-    """Return every benchmark with its default params."""
-    subjects = []
+def _subjects(plan: Plan | None) -> Iterator[_Subject]:
+    """Yield the points of a plan, or every benchmark with its default params."""
+    if plan:
+        for point in plan.points:
+            params = registry.get(point.benchmark).Params.model_validate(point.params)
+            yield _Subject(point.benchmark, params, plan.shapes[point.shape], point.optional)
+        return
     for name in registry.working():
         try:
-            params = registry.get(name).Params()
+            yield _Subject(name, registry.get(name).Params(), Shape())
         except ValidationError:
-            params = None
-        subjects.append(_Subject(name, params, Shape()))
-    return subjects
+            yield _Subject(name, None, Shape())
 
 
 class _CachingHost(LocalHost):
@@ -152,53 +143,51 @@ class _CachingHost(LocalHost):
         return self._results[key]
 
 
-def _benchmarks(subjects: list[_Subject]) -> list[Finding]:
+def _benchmarks(subjects: Iterator[_Subject]) -> Iterator[Finding]:
     """Ask each benchmark whether it could run here; it is ok only if nothing would be skipped."""
-    host = _CachingHost()
-    findings = []
-    for name in sorted({subject.name for subject in subjects}):
-        own = [subject for subject in subjects if subject.name == name]
-        counts = Counter(
-            replace(finding, state="warn") if subject.optional else finding
-            for subject in own
-            for finding in _lacks(subject, host)
-        )
-        findings += [_with_count(finding, count, len(own)) for finding, count in counts.items()]
-        if not counts:
-            points = f"its {len(own)} points need" if len(own) > 1 else "it needs"
-            findings.append(Finding("ok", f"{name}: what {points} is here"))
-    return findings
+    host, counts, lacking = _CachingHost(), Counter[str](), Counter[tuple[str, Finding]]()
+    for subject in subjects:
+        counts[subject.name] += 1
+        for finding in _lacks(subject, host):
+            state = "warn" if subject.optional else finding.state
+            lacking[subject.name, replace(finding, state=state)] += 1
+    for name, points in sorted(counts.items()):
+        own = {finding: count for (of, finding), count in lacking.items() if of == name}
+        for finding, count in own.items():
+            part = "" if count == points else f" ({count} of {points} points)"
+            yield replace(finding, what=finding.what + part)
+        if not own:
+            need = f"its {points} points need" if points > 1 else "it needs"
+            yield Finding("ok", f"{name}: what {need} is here")
 
 
-def _with_count(finding: Finding, count: int, points: int) -> Finding:
-    if count == points:
-        return finding
-    return replace(finding, what=f"{finding.what} ({count} of {points} points)")
-
-
-def _lacks(subject: _Subject, host: LocalHost) -> list[Finding]:
-    """Return why this machine would skip a subject: its shape, its tools, or what it requires."""
-    name, params = subject.name, subject.params
-    benchmark = registry.get(name)
+def _lacks(subject: _Subject, host: LocalHost) -> Iterator[Finding]:
+    """Yield why this machine would skip a subject: its shape, its tools, or what it requires."""
+    name, params, benchmark = subject.name, subject.params, registry.get(subject.name)
     if reason := needs_cluster(subject.shape):
-        return [Finding("missing", f"{name}: {reason}", "measure it with perfdag submit")]
+        yield Finding("missing", f"{name}: {reason}", "measure it with perfdag submit")
+        return
     gang = Gang([host] * subject.shape.hosts.count, subject.shape, 60.0, "")
     try:
         if params is None:
             need_tools(gang.hosts, benchmark.tools)
             text = f"{name}: has params without a default; only a suite says what it needs"
-            return [Finding("warn", text, "perfdag doctor SUITE")]
+            yield Finding("warn", text, "perfdag doctor SUITE")
+            return
         if benchmark.api.named and params.uses_api:
             load_config()
         benchmark.require(gang, params)
     except NotInstalled as error:
-        return [
-            Finding("missing", f"{name}: {tool.program} is not installed", tool.remedy)
-            for tool in {tool.program: tool for tool in error.tools}.values()
-        ]
+        for program, remedy in {tool.program: tool.remedy for tool in error.tools}.items():
+            yield Finding("missing", f"{name}: {program} is not installed", remedy)
     except (SampleError, KubeError) as error:
-        return [Finding("missing", f"{name}: {error}")]
-    return []
+        yield Finding("missing", f"{name}: {error}")
+
+
+def _faults(plan: Plan | None) -> Iterator[Finding]:
+    """Yield the benchmarks of other packages that cannot be imported."""
+    for text in () if plan else registry.faults():
+        yield Finding("missing", text, "repair the package, or uninstall it")
 
 
 def _store(root: str | None) -> Finding:
@@ -214,22 +203,311 @@ def _store(root: str | None) -> Finding:
 def _noise() -> list[Finding]:
     """Return the sources of noise on this machine."""
     findings = []
-    governor = gather().get("cpu_governor")
-    if governor not in (None, "performance"):
-        findings.append(
-            Finding(
-                "warn",
-                f"CPU governor is {governor}: the clock frequency changes with the load",
-                "cpupower frequency-set -g performance",
-            )
-        )
-    load = disturbance.runnable()
-    if load > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
-        findings.append(
-            Finding(
-                "warn",
-                f"{load} tasks are runnable now: other work disturbs the measurement",
-                "stop it, or expect samples marked as noisy",
-            )
-        )
+    if (governor := gather().get("cpu_governor")) not in (None, "performance"):
+        text = f"CPU governor is {governor}: the clock frequency changes with the load"
+        findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
+    if (load := disturbance.runnable()) > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
+        text = f"{load} tasks are runnable now: other work disturbs the measurement"
+        findings.append(Finding("warn", text, "stop it, or expect samples marked as noisy"))
     return findings or [Finding("ok", "no source of noise seen")]
+
+
+MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
+ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+CLUSTER_ADMIN = (
+    "a cluster admin runs perfdag install without --namespaced, with all its other options"
+)
+REMEDIES = {
+    "class": "use an existing one, or create it",
+    "resource": "install its device plugin on a node that has the device",
+    "spread": "use fewer hosts, or placement: any",
+    "zones": "use fewer hosts, or label nodes with topology.kubernetes.io/zone",
+    "role": "label a node, or change the selector",
+    "amount": "request less, or add a node that has as much",
+    "network": "install Multus and the NetworkAttachmentDefinition",
+    "attachment": "create it, or name an existing one: "
+    "kubectl get network-attachment-definitions --all-namespaces",
+    "volcano": "install Volcano, or use scheduler: default",
+    "nvidia.com/": "install the NVIDIA driver on a node with the device and nvidia-device-plugin "
+    "(or the GPU operator, which installs both)",
+    "hugepages-": "reserve them on a node",
+}
+"""What to do about a requirement of a shape that is not met, by its kind, or by the resource."""
+POD_TIMEOUT = 60.0
+"""Seconds that the pod may take to start and to end."""
+
+
+def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[Finding]:
+    """Return the findings for the cluster that KUBECONFIG names, and for what a plan requires."""
+
+    async def work(client: Kube) -> list[Finding]:
+        return [
+            await _check_version(client),
+            *[finding async for finding in check_argo(client)],
+            *[finding async for finding in check_installation(client, namespace, root, plan)],
+            *check_nodes(await _listed(client, "v1", "Node")),
+            *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
+        ]
+
+    try:
+        return run_with_client(work, retries=1)
+    except KubeError as error:
+        advice = "set KUBECONFIG to a cluster that can be reached"
+        return [Finding("missing", f"the cluster: {error}", advice)]
+
+
+def _install_again(namespace: str) -> str:
+    """Return the command that changes an installation; options that it omits return to defaults."""
+    return f"perfdag install --namespace {namespace} --store ... (with all its other options)"
+
+
+async def _listed(
+    client: Kube, api: str, kind: str, namespace: str | None = None
+) -> list[Object] | None:
+    """Return the objects of a kind; None if the cluster lacks the kind or hides it."""
+    with ignore_status(403, 404):
+        return await client.list(await client.resource(api, kind), namespace)
+    return None
+
+
+async def _check_version(client: Kube) -> Finding:
+    version = await client.request("GET", "/version")
+    name = f"Kubernetes {version['gitVersion']}"
+    minor = int("".join(filter(str.isdigit, version["minor"])))
+    if (int(version["major"]), minor) < MIN_KUBERNETES:
+        return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
+    return Finding("ok", f"{name} at {client.cluster.server}")
+
+
+async def check_argo(client: Kube) -> AsyncIterator[Finding]:
+    """Yield whether Argo Workflows is installed, works and is new enough. Raises KubeError."""
+    advice = "install Argo Workflows 4.1 or newer (its CRDs and controller)"
+    for kind in ARGO_KINDS:
+        try:
+            await client.resource(ARGO, kind)
+        except KubeError:
+            yield Finding("missing", f"Argo Workflows: no kind {kind}", advice)
+            return
+    deployments = await _listed(client, "apps/v1", "Deployment") or []
+    images = [
+        container["image"]
+        for deployment in deployments
+        for container in deployment["spec"]["template"]["spec"]["containers"]
+    ]
+    for image in images:
+        if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", image):
+            text = f"Argo's controller is {image}"
+            if (int(version[1]), int(version[2])) >= MIN_ARGO:
+                yield Finding("ok", text)
+            else:
+                text += ": runs would wait forever for pods that never start"
+                yield Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
+            return
+    text = "Argo's version is unknown: no Deployment of its controller can be read"
+    yield Finding("warn", text, "make sure that it is 4.1 or newer")
+
+
+async def check_installation(
+    client: Kube, namespace: str, root: str | None, plan: Plan | None = None
+) -> AsyncIterator[Finding]:
+    """Yield the findings for the templates of a namespace, its Pod Security and the store.
+
+    Raises KubeError.
+    """
+    templates = [
+        *(await _listed(client, ARGO, "WorkflowTemplate", namespace) or []),
+        *(await _listed(client, ARGO, "ClusterWorkflowTemplate") or []),
+    ]
+    template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
+    if template is None:
+        advice = f"perfdag install --namespace {namespace} --store ..."
+        yield Finding("missing", f"perfdag is not installed in namespace {namespace}", advice)
+        return
+    if is_other_version(template["spec"]):
+        text = f"perfdag in namespace {namespace} was installed by another version"
+        yield Finding("missing", text, _install_again(namespace))
+        return
+    yield Finding("ok", f"perfdag is installed in namespace {namespace}")
+    for finding in await check_pod_security(client, namespace, plan):
+        yield finding
+    benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
+    root = root or store_of(template)
+    for finding in await check_store(client, namespace, root, template, benchmarks):
+        yield finding
+
+
+def check_nodes(nodes: list[Object] | None) -> Iterator[Finding]:
+    """Yield how many nodes are ready, and those that are measured by mistake or not at all."""
+    if nodes is None:
+        yield Finding("warn", "nodes cannot be read; rows will lack node types", CLUSTER_ADMIN)
+        return
+    measuring = without_simulated(nodes)
+    ready = {node["metadata"]["name"]: node for node in measuring if is_ready(node)}
+    simulated = len(nodes) - len(measuring)
+    text = f"{len(ready)} of {plural(len(measuring), 'node')} ready"
+    text += f", besides {plural(simulated, 'simulated one')}" if simulated else ""
+    yield Finding("ok" if ready else "missing", text)
+    if cordoned := [name for name, node in ready.items() if node["spec"].get("unschedulable")]:
+        yield Finding("warn", f"cordoned: {', '.join(cordoned[:5])}")
+    control = [
+        name
+        for name, node in ready.items()
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and takes(node, Shape())
+    ]
+    if control:
+        text = f"control-plane nodes without a taint would be measured: {', '.join(control[:5])}"
+        advice = f"kubectl taint node {' '.join(control)} {CONTROL_PLANE}:NoSchedule"
+        yield Finding("warn", text, advice)
+
+
+async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncIterator[Finding]:
+    """Yield what the shapes and benchmarks of a plan require of the cluster. Raises KubeError."""
+    shapes, inventory = place_hosts(plan).shapes, await read_inventory(client)
+    requirements = {
+        requirement
+        for shape in shapes
+        for requirement in await requirements_of(client, shape, inventory, namespace)
+    }
+    for each in sorted(requirements, key=lambda each: (each.kind, each.what)):
+        if each.there is None:
+            reason = "it may not be read, or nodes are added on demand"
+            yield Finding("warn", f"whether the cluster has {each.what} is not known: {reason}")
+        elif each.there:
+            yield Finding("ok", each.what)
+        else:
+            of_resource = (key for key in REMEDIES if each.what.startswith(key))
+            key = next(of_resource, "") if each.kind == "resource" else ""
+            yield Finding("missing", each.why, REMEDIES[key or each.kind])
+    for entry, why in without_gpu(plan, shapes).items():
+        text = f"entry {entry}: {why}, but its pods request no GPU"
+        yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")
+    priority = priority_class(plan.options.priority)
+    if not await has_class(client, priority):
+        text = f"PriorityClass {priority} does not exist or may not be read; "
+        yield Finding("warn", f"{text}measuring pods then have no priority class", CLUSTER_ADMIN)
+    using = {
+        point.benchmark
+        for point in plan.points
+        if (benchmark := registry.get(point.benchmark)).api.named
+        and benchmark.Params.model_validate(point.params).uses_api
+    }
+    for name in sorted(using):
+        try:
+            with ignore_status(403):
+                account = await client.resource("v1", "ServiceAccount")
+                await client.get(account, account_of(name), namespace)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            text = f"there is no service account {account_of(name)} in {namespace}"
+            advice = f"{_install_again(namespace)} --allow {name}=NAMESPACE"
+            yield Finding("missing", text, advice)
+
+
+async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) -> list[Finding]:
+    """Return the level of a namespace, and what a plan needs beyond it. Raises KubeError."""
+    needs: dict[str, dict[str, str]] = {}
+    shapes = [(each.entry, plan.shapes[each.shape]) for each in plan.points] if plan else []
+    for entry, shape in shapes:
+        if needed := level_needs(shape):
+            needs.setdefault(entry, {}).update(needed)
+    least = {entry: max(levels.values(), key=LEVELS.index) for entry, levels in needs.items()}
+    wanted = max(least.values(), key=LEVELS.index, default=LEVELS[0])
+    command = label_command(namespace, wanted)
+    level = await enforced_level(client, namespace)
+    if level is None:
+        text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
+        return [Finding("warn", text, f"ask an admin for it: {command}")] if needs else []
+    if level not in LEVELS:
+        text = f"namespace {namespace} has no Pod Security level"
+        why = "unless the cluster has a default, who may submit there may run privileged pods"
+        return [Finding("warn", f"{text}: {why}", command)]
+    text = "entry {} needs Pod Security level {} ({}), and namespace {} enforces {}"
+    refused = [
+        Finding(
+            "missing", text.format(entry, own, ", ".join(needs[entry]), namespace, level), command
+        )
+        for entry, own in least.items()
+        if LEVELS.index(own) > LEVELS.index(level)
+    ]
+    return refused or [Finding("ok", f"namespace {namespace} enforces Pod Security level {level}")]
+
+
+async def check_store(
+    client: Kube, namespace: str, root: str, template: Object, benchmarks: Collection[str]
+) -> list[Finding]:
+    """Start a pod that writes and removes an object in the store; return how it ended.
+
+    It has the image, variables and rights of a step of the installed WorkflowTemplate. The image
+    must have `benchmarks`. Raises KubeError.
+    """
+    try:
+        check_cluster_address(root)
+    except AddressError as error:
+        what, _, do = str(error).rpartition(": ")
+        return [Finding("missing", what, do)]
+    spec = template["spec"]
+    step = next(item for item in spec["templates"] if item["name"] == "watchdog-pod")["container"]
+    main = {
+        "name": "main",
+        "image": step["image"],
+        "imagePullPolicy": step.get("imagePullPolicy"),
+        "command": ["perfdag", "step", "reach"],
+        "volumeMounts": [{"name": "store", "mountPath": STORE}],
+        "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
+        "envFrom": step.get("envFrom"),
+        "securityContext": hardened(),
+        "resources": helper(),
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "perfdag-doctor-"},
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": "perfdag-run",
+            "imagePullSecrets": spec.get("imagePullSecrets") or [],
+            "securityContext": pod_security(),
+            "containers": [main],
+            "automountServiceAccountToken": False,
+            "volumes": [store_volume(root)],
+        },
+    }
+    name = (await client.create(body, namespace))["metadata"]["name"]
+    resource, deadline = await client.resource("v1", "Pod"), time.monotonic() + POD_TIMEOUT
+    try:
+        while True:
+            pods = [read_pod(await client.get(resource, name, namespace))]
+            [pod] = await with_events(client, namespace, pods)
+            if pod.phase in ("Succeeded", "Failed"):
+                log = "\n".join([line async for line in client.logs(name, namespace)])
+                return _stored(pod.phase, log, root, namespace, benchmarks)
+            if pod.unrecoverable or time.monotonic() > deadline:
+                text = f"a pod in {namespace} did not start within {POD_TIMEOUT:g} s"
+                why = pod.trouble or pod.phase
+                return [Finding("missing", f"{text}: {why}", "correct what this message names")]
+            await asyncio.sleep(0.5)
+    finally:
+        await client.delete(resource, name, namespace, grace=0)
+
+
+def _stored(
+    phase: str, log: str, root: str, namespace: str, benchmarks: Collection[str]
+) -> list[Finding]:
+    """Return the findings of the pod's log, which lists the benchmarks of the steps' image."""
+    if phase == "Failed":
+        advice = f"repair the store or its Secret ({_install_again(namespace)})"
+        text = f"store {root} from a pod: {' '.join(log.splitlines())[-300:]}"
+        return [Finding("missing", text, advice)]
+    return [Finding("ok", f"a pod can write and read store {root}"), *of_images(log, benchmarks)]
+
+
+def of_images(log: str, benchmarks: Collection[str]) -> list[Finding]:
+    """Return which benchmarks the images lack, by the line of `perfdag step reach` in a log."""
+    advice = "build them with its package: images/build --with WHEEL_OR_PATH"
+    lacking = [
+        Finding("missing", f"the images have no benchmark {name}", advice)
+        for name in sorted(set(benchmarks) - set(log.split()))
+    ]
+    return lacking or [Finding("ok", "the images have the benchmarks of the suite")]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import yaml
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    create_model,
 )
 
 from perfdag.benchmark import registry
@@ -46,13 +47,6 @@ Values = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 GROUP = "perftest.stackhpc.com/"
 SET = "BenchmarkSet"
-SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-BYTES = {
-    letter + end: 1024.0**power
-    for power, letter in enumerate(("", "k", "m", "g", "t", "p"))
-    for end in ("", "b")
-}
-"""fio's own units, in capitals or not. Its k is 1024."""
 PERFTEST_OPTIONS = {
     **dict.fromkeys(("d", "ib-dev"), "device"),
     **dict.fromkeys(("i", "ib-port"), "port"),
@@ -61,26 +55,6 @@ PERFTEST_OPTIONS = {
     **dict.fromkeys(("c", "connection"), "connection"),
 }
 """Options of perftest that are parameters here."""
-
-
-def _fio(units: dict[str, float], what: str, examples: str) -> BeforeValidator:
-    """Return a validator that reads a value as fio does, in bytes or seconds."""
-
-    def read(value: Any) -> float:
-        match = re.fullmatch(r"(\d+)([a-z]*)", str(value).lower())
-        if match is None or match[2] not in units:
-            raise ValueError(f"{value!r} is not a {what} of fio, such as {examples}")
-        return int(match[1]) * units[match[2]]
-
-    return BeforeValidator(read)
-
-
-def bytes_text(size: int) -> str:
-    """Return a size as text, in the largest unit that needs no fraction."""
-    for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
-        if size % 1024 ** (power + 1):
-            return f"{size // 1024**power}{unit}"
-    return f"{size >> 50}PiB"
 
 
 def arguments(argv: list[str]) -> Values:
@@ -106,270 +80,264 @@ def arguments(argv: list[str]) -> Values:
     return params
 
 
+class Kind(NamedTuple):
+    """A kind of kube-perftest: its fields, and what they are here."""
+
+    benchmark: str
+    fields: dict[str, tuple[Any, Any, str]]
+    """The type of each field, its default, and its parameter here, or an empty text."""
+    more: Callable[[Values], Values] = lambda values: {}
+    """Returns the parameters that are no field, from the values. Raises ValueError."""
+
+
+def _fio(unit: str, form: str, what: str, examples: str) -> Any:
+    """Return the type of a text of fio, of numbers of `form`, in the `unit` of one without."""
+
+    def read(value: Any) -> str:
+        match = re.fullmatch(rf"(\d*[1-9]\d*)({form})", str(value), flags=re.I)
+        if match is None:
+            raise ValueError(f"{value!r} is not a {what} of fio, such as {examples}")
+        prefix = match[2].lower() if what == "time" else f"{match[2][:1].strip('bB').upper()}iB"
+        return f"{match[1]}{unit if prefix in ('', 'iB') else prefix}"
+
+    return Annotated[str, BeforeValidator(read)]
+
+
+def _openfoam(values: Values) -> Values:
+    method = values["iterativeMethod"]
+    if method.startswith("PETSc"):
+        raise ValueError(f"{method} needs an OpenFOAM built with PETSc")
+    stop = "iterations" if method == "fixedITER" else "tolerance"
+    return {"stop": stop, "solver": "GAMG" if "GAMG" in method else "PCG"}
+
+
+def _fio_params(values: Values) -> Values:
+    rw = values["rw"].partition(",")[0]
+    # fio uses percentage_random with random patterns only
+    return {"rw": rw} | ({} if rw.startswith("rand") else {"percentage_random": 100})
+
+
+REQUIRED = Ellipsis
 Text = Annotated[str, Field(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[int, Field(ge=0, le=100)]
-Time = PlainSerializer(lambda seconds: f"{seconds:g}s")
-FioTime = Annotated[float, _fio(SECONDS, "time", "30s, 10M (minutes), 500ms"), Field(gt=0), Time]
-FioSize = Annotated[
-    int, _fio(BYTES, "size", "32k, 1M, 10G"), Field(gt=0), PlainSerializer(bytes_text)
-]
-Transport = Annotated[Literal["TCP", "RDMA"], PlainSerializer(str.lower)]
-
-
-def _here(name: str, default: Any = ...) -> Any:
-    """Return a field that is parameter `name` of perfdag's benchmark."""
-    return Field(default, serialization_alias=name)
-
-
-def _apart(default: Any) -> Any:
-    """Return a field that is no parameter of perfdag's benchmark."""
-    return Field(default, exclude=True)
-
-
-class Strict(BaseModel):
-    """A part of a resource, with the fields of its CRD alone."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ContainerResources(Strict):
-    """Resources of the containers of a benchmark."""
-
-    requests: Values = {}
-    limits: Values = {}
-
-    def shape(self) -> Values:
-        """Return the shape's resources. Kubernetes takes a limit without a request for both."""
-        apart = {
-            name: amount
-            for name, amount in self.requests.items()
-            if parse_quantity(amount) != parse_quantity(self.limits.get(name, 0))
-        }
-        both = {name: amount for name, amount in self.limits.items() if name not in apart}
-        limits = {name: self.limits[name] for name in apart if name in self.limits}
-        return (
-            both | ({"requests": apart} if apart else {}) | ({"limits": limits} if limits else {})
-        )
-
-
-class Benchmark(Strict):
-    """What all benchmarks share. Each pod is on a node that no other benchmark uses.
-
-    The fields that a kind adds are the parameters of perfdag's benchmark, with `fixed`.
-    """
-
-    benchmark: ClassVar[str]
-    fixed: ClassVar[Values] = {}
-
-    hostNetwork: bool = _apart(False)
-    networkName: Text | None = _apart(None)
-    resources: ContainerResources = _apart(ContainerResources())
-    mtu: Positive | None = _apart(None)
-    image: Text | None = _apart(None)
-    imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] = _apart("IfNotPresent")
-
-    def params(self) -> Values:
-        """Return the parameters of perfdag's benchmark. Raises ValueError."""
-        return self.model_dump(by_alias=True) | self.fixed
-
-    def shape(self) -> Values:
-        """Return the keys of the shape, with dots."""
-        keys: Values = {"hosts.exclusive": True}
-        if not isinstance(self, PyTorch):  # which measures one pod
-            keys |= {"hosts.placement": "spread", "network.host": self.hostNetwork}
-            if self.networkName and not self.hostNetwork:
-                keys |= {"network.name": self.networkName, "network.default": True}
-            if self.mtu and not self.hostNetwork:
-                keys |= {"network.mtu": self.mtu, "privileges": ["mtu"]}
-        if resources := self.resources.shape():
-            keys["resources"] = resources
-        return keys
-
-
-class IPerf(Benchmark):
-    """Throughput with iperf."""
-
-    benchmark: ClassVar[str] = "iperf"
-    streams: Positive
-    duration: Annotated[Positive, Time]
-
-
-class _Mpi(Benchmark):
-    sshPort: Positive = _apart(2222)
-    transport: Transport = "TCP"
-
-
-class MPIPingPong(_Mpi):
-    """PingPong of IMB-MPI1 with Open MPI."""
-
-    benchmark: ClassVar[str] = "imb"
-    fixed: ClassVar[Values] = {"benchmark": "PingPong", "mpi": "openmpi"}
-    maxlog: Positive = _here("max_log", 22)
-
-
-class OpenFOAM(_Mpi):
-    """The lid-driven cavity of OpenFOAM's committee for HPC."""
-
-    benchmark: ClassVar[str] = "openfoam"
-    problemSize: Literal["S", "M", "XL", "XXL"] = _here("size", "S")
-    iterativeMethod: Literal[
-        "fixedITER",
-        "fixedNORM",
-        "FOAM-DIC-PCG.fixedNORM",
-        "FOAM-GAMG-PCG.fixedNORM",
-        "PETSc-AMG-CG.fixedNORM",
-        "PETSc-AMG-CG.fixedNORM.caching",
-        "PETSc-ICC-CG.fixedNORM",
-    ] = _apart("fixedNORM")
-    numProcs: Positive = _here("procs", 1)
-    numNodes: Positive = _here("nodes", 1)
-
-    def params(self) -> Values:
-        if self.iterativeMethod.startswith("PETSc"):
-            raise ValueError(f"{self.iterativeMethod} needs an OpenFOAM built with PETSc")
-        return super().params() | {
-            "stop": "iterations" if self.iterativeMethod == "fixedITER" else "tolerance",
-            "solver": "GAMG" if "GAMG" in self.iterativeMethod else "PCG",
-        }
-
-
-class _Rdma(Benchmark):
-    fixed: ClassVar[Values] = {"rdma_cm": True}
-    mode: Literal["read", "write"] = "read"
-    iterations: Annotated[int, Field(ge=5)] = 1000
-    extraArgs: list[Text] = _apart([])
-
-    def params(self) -> Values:
-        return super().params() | arguments(self.extraArgs)
-
-
-class RDMABandwidth(_Rdma):
-    """Bandwidth with perftest."""
-
-    benchmark: ClassVar[str] = "rdma-bandwidth"
-    qps: Positive = 1
-
-
-class RDMALatency(_Rdma):
-    """Latency with perftest."""
-
-    benchmark: ClassVar[str] = "rdma-latency"
-
-
-class Fio(Benchmark):
-    """fio on a volume of each worker."""
-
-    benchmark: ClassVar[str] = "fio"
-    fioPort: Annotated[int, Field(ge=1024)] = _apart(8765)
-    volumeClaimTemplate: Values = _apart({})
-    numWorkers: Positive = _apart(1)
-    rw: Literal["read", "write", "randread", "randwrite", "rw,readwrite", "randrw"] = "read"
-    rwmixread: Share = 50
-    percentageRandom: Share = _here("percentage_random", 100)
-    bs: FioSize = 4 << 20
-    size: FioSize = 10 << 30
-    iodepth: Positive = 1
-    ioengine: Literal["libaio"] = "libaio"
-    direct: Annotated[Literal[0, 1], PlainSerializer(bool)] = 1
-    numJobs: Positive = _here("numjobs", 1)
-    nrfiles: Positive = 1
-    thread: bool = False
-    runtime: FioTime = 30.0
-
-    def params(self) -> Values:
-        params = super().params() | {"rw": self.rw.partition(",")[0]}
-        if not self.rw.startswith("rand"):  # fio uses percentage_random with random patterns only
-            params["percentage_random"] = 100
-        return params
-
-    def shape(self) -> Values:
-        keys = super().shape() | {"hosts.count": self.numWorkers}
-        if self.volumeClaimTemplate:
-            keys["volume"] = {"claim_template": self.volumeClaimTemplate}
-        return keys
-
-
-class PyTorch(Benchmark):
-    """One model of pytorch/benchmark. Its template has no network fields."""
-
-    benchmark: ClassVar[str] = "torchbench"
-    device: Literal["cpu", "cuda"] = "cpu"
-    model: Literal["alexnet", "resnet50", "llama"]
-    benchmarkType: Literal["train", "eval"] = _here("test", "eval")
-    inputBatchSize: Annotated[int, Field(ge=2, multiple_of=2)] = _here("batch_size", 64)
-
-
-KINDS: dict[str, type[Benchmark]] = {
-    kind.__name__: kind
-    for kind in (IPerf, MPIPingPong, OpenFOAM, RDMABandwidth, RDMALatency, Fio, PyTorch)
+COMMON: dict[str, tuple[Any, Any, str]] = {
+    "hostNetwork": (bool, False, ""),
+    "networkName": (Text | None, None, ""),
+    "resources": (dict[Literal["requests", "limits"], Values], {}, ""),
+    "mtu": (Positive | None, None, ""),
+    "image": (Text | None, None, ""),
+    "imagePullPolicy": (Literal["Always", "IfNotPresent", "Never"], "IfNotPresent", ""),
 }
-LOST: tuple[tuple[type[Benchmark], Callable[[Any], Any], str], ...] = (
-    (Benchmark, lambda b: b.image, "image: a pod runs perfdag's image, or one built on it"),
+"""Fields of every kind. Each pod is on a node that no other benchmark uses."""
+MPI: dict[str, tuple[Any, Any, str]] = {
+    "sshPort": (Positive, 2222, ""),
+    "transport": (
+        Annotated[Literal["TCP", "RDMA"], PlainSerializer(str.lower)],
+        "TCP",
+        "transport",
+    ),
+}
+RDMA: dict[str, tuple[Any, Any, str]] = {
+    "mode": (Literal["read", "write"], "read", "mode"),
+    "iterations": (Annotated[int, Field(ge=5)], 1000, "iterations"),
+    "extraArgs": (list[Text], [], ""),
+}
+METHODS = Literal[
+    "fixedITER",
+    "fixedNORM",
+    "FOAM-DIC-PCG.fixedNORM",
+    "FOAM-GAMG-PCG.fixedNORM",
+    "PETSc-AMG-CG.fixedNORM",
+    "PETSc-AMG-CG.fixedNORM.caching",
+    "PETSc-ICC-CG.fixedNORM",
+]
+PATTERNS = Literal["read", "write", "randread", "randwrite", "rw,readwrite", "randrw"]
+KINDS = {
+    "IPerf": Kind(
+        "iperf",
+        {
+            "streams": (Positive, REQUIRED, "streams"),
+            "duration": (
+                Annotated[Positive, PlainSerializer(lambda seconds: f"{seconds}s")],
+                REQUIRED,
+                "duration",
+            ),
+        },
+    ),
+    "MPIPingPong": Kind(
+        "imb",
+        MPI | {"maxlog": (Positive, 22, "max_log")},
+        lambda values: {"benchmark": "PingPong", "mpi": "openmpi"},
+    ),
+    "OpenFOAM": Kind(
+        "openfoam",
+        {
+            **MPI,
+            "problemSize": (Literal["S", "M", "XL", "XXL"], "S", "size"),
+            "iterativeMethod": (METHODS, "fixedNORM", ""),
+            "numProcs": (Positive, 1, "procs"),
+            "numNodes": (Positive, 1, "nodes"),
+        },
+        _openfoam,
+    ),
+    "RDMABandwidth": Kind(
+        "rdma-bandwidth",
+        RDMA | {"qps": (Positive, 1, "qps")},
+        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+    ),
+    "RDMALatency": Kind(
+        "rdma-latency",
+        RDMA,
+        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+    ),
+    "Fio": Kind(
+        "fio",
+        {
+            "fioPort": (Annotated[int, Field(ge=1024)], 8765, ""),
+            "volumeClaimTemplate": (Values, {}, ""),
+            "numWorkers": (Positive, 1, ""),
+            "rw": (PATTERNS, "read", "rw"),
+            "rwmixread": (Share, 50, "rwmixread"),
+            "percentageRandom": (Share, 100, "percentage_random"),
+            "bs": (_fio("B", "[kmgtp]?b?", "size", "32k, 1M, 10G"), "4MiB", "bs"),
+            "size": (_fio("B", "[kmgtp]?b?", "size", "32k, 1M, 10G"), "10GiB", "size"),
+            "iodepth": (Positive, 1, "iodepth"),
+            "ioengine": (Literal["libaio"], "libaio", "ioengine"),
+            "direct": (Annotated[Literal[0, 1], PlainSerializer(bool)], 1, "direct"),
+            "numJobs": (Positive, 1, "numjobs"),
+            "nrfiles": (Positive, 1, "nrfiles"),
+            "thread": (bool, False, "thread"),
+            "runtime": (
+                _fio("s", "|us|ms|s|m|h|d", "time", "30s, 10M (minutes), 500ms"),
+                "30s",
+                "runtime",
+            ),
+        },
+        _fio_params,
+    ),
+    "PyTorch": Kind(
+        "torchbench",
+        {
+            "device": (Literal["cpu", "cuda"], "cpu", "device"),
+            "model": (Literal["alexnet", "resnet50", "llama"], REQUIRED, "model"),
+            "benchmarkType": (Literal["train", "eval"], "eval", "test"),
+            "inputBatchSize": (Annotated[int, Field(ge=2, multiple_of=2)], 64, "batch_size"),
+        },
+    ),
+}
+
+
+def _model(name: str) -> type[BaseModel]:
+    """Return the model of the spec of a kind."""
+    fields = (COMMON | KINDS[name].fields).items()
+    columns: Any = {field: (kind, default) for field, (kind, default, _) in fields}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **columns)
+
+
+MODELS = {name: _model(name) for name in KINDS}
+
+
+def shape_of(name: str, values: Values) -> Values:
+    """Return the keys of the shape of a benchmark, with dots."""
+    keys: Values = {"hosts.exclusive": True}
+    if name != "PyTorch":  # which measures one pod, and has no network fields in its template
+        keys |= {"hosts.placement": "spread", "network.host": values["hostNetwork"]}
+        if values["networkName"] and not values["hostNetwork"]:
+            keys |= {"network.name": values["networkName"], "network.default": True}
+        if values["mtu"] and not values["hostNetwork"]:
+            keys |= {"network.mtu": values["mtu"], "privileges": ["mtu"]}
+    if name == "Fio":
+        keys["hosts.count"] = values["numWorkers"]
+        if values["volumeClaimTemplate"]:
+            keys["volume"] = {"claim_template": values["volumeClaimTemplate"]}
+    requests, limits = (values["resources"].get(part, {}) for part in ("requests", "limits"))
+    # Kubernetes takes a limit without a request for both
+    apart = {
+        resource: amount
+        for resource, amount in requests.items()
+        if parse_quantity(amount) != parse_quantity(limits.get(resource, 0))
+    }
+    resources: Values = {key: limits[key] for key in limits if key not in apart}
+    if apart:
+        own = {key: limits[key] for key in apart if key in limits}
+        resources |= {"requests": apart, **({"limits": own} if own else {})}
+    return keys | ({"resources": resources} if resources else {})
+
+
+LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
     (
-        Benchmark,
-        lambda b: b.imagePullPolicy != "IfNotPresent",
-        "imagePullPolicy: `perfdag install --pull-policy {0.imagePullPolicy}` sets it for all runs",
+        tuple(KINDS),
+        lambda v: v["image"],
+        "image: a pod runs perfdag's image, or one built on it",
     ),
     (
-        Benchmark,
-        lambda b: b.mtu and b.hostNetwork and not isinstance(b, PyTorch),
+        tuple(KINDS),
+        lambda v: v["imagePullPolicy"] != "IfNotPresent",
+        "imagePullPolicy: `perfdag install --pull-policy {imagePullPolicy}` sets it for all runs",
+    ),
+    (
+        tuple(KINDS)[:-1],
+        lambda v: v["mtu"] and v["hostNetwork"],
         "mtu: with hostNetwork it would change the interface of the node",
     ),
     (
-        Benchmark,
-        lambda b: not isinstance(b, IPerf | _Rdma),
+        ("MPIPingPong", "OpenFOAM", "Fio", "PyTorch"),
+        bool,
         "nodes of the control plane are not left out; a taint does that",
     ),
-    (IPerf, bool, "iperf 2: iperf3 measures instead; do not compare their figures"),
+    (("IPerf",), bool, "iperf 2: iperf3 measures instead; do not compare their figures"),
     (
-        _Mpi,
-        lambda b: b.transport == "RDMA",
+        ("MPIPingPong", "OpenFOAM"),
+        lambda v: v["transport"] == "rdma",
         "transport RDMA: UCX chooses among rc, dc and ud, and is not held to rc_x",
     ),
-    (_Mpi, lambda b: b.sshPort != 2222, "sshPort: perfdag chooses the port"),
     (
-        MPIPingPong,
-        lambda b: b.hostNetwork,
+        ("MPIPingPong", "OpenFOAM"),
+        lambda v: v["sshPort"] != 2222,
+        "sshPort: perfdag chooses the port",
+    ),
+    (
+        ("MPIPingPong",),
+        lambda v: v["hostNetwork"],
         "privileged pods with hostNetwork: pods get IPC_LOCK with RDMA, and no more",
     ),
     (
-        OpenFOAM,
-        lambda b: b.numProcs > b.numNodes,
+        ("OpenFOAM",),
+        lambda v: v["numProcs"] > v["numNodes"],
         "processes of one pod use shared memory, whatever the transport",
     ),
     (
-        OpenFOAM,
-        lambda b: b.numProcs > b.numNodes,
+        ("OpenFOAM",),
+        lambda v: v["numProcs"] > v["numNodes"],
         "--map-by node: neighbouring ranks share a pod as far as possible",
     ),
     (
-        OpenFOAM,
-        lambda b: "GAMG" in b.iterativeMethod,
+        ("OpenFOAM",),
+        lambda v: "GAMG" in v["iterativeMethod"],
         "FOAM-GAMG-PCG: multigrid solves here, and does not precondition PCG",
     ),
-    (Fio, lambda b: b.fioPort != 8765, "fioPort: perfdag chooses the port"),
+    (("Fio",), lambda v: v["fioPort"] != 8765, "fioPort: perfdag chooses the port"),
     (
-        Fio,
-        lambda b: b.numWorkers > 1,
+        ("Fio",),
+        lambda v: v["numWorkers"] > 1,
         "with fewer nodes than workers no pod starts; the original shares nodes evenly",
     ),
     (
-        Fio,
-        lambda b: not b.volumeClaimTemplate,
+        ("Fio",),
+        lambda v: not v["volumeClaimTemplate"],
         "no volumeClaimTemplate: fio uses a scratch folder; the original has no pod then",
     ),
 )
-"""What perfdag does not keep of a kind and when, each with what it does instead."""
+"""What perfdag does not keep of kinds and when, each with what it does instead."""
 ROUNDS = "repetitions: measured in interleaved rounds, not one after the other"
 
 
-class _Permutations(Strict):
-    product: dict[str, list[Any]] = {}
-    explicit: list[Values] = []
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
 
-class _Resource(Strict):
+class _Resource(_Strict):
     apiVersion: Annotated[str, Field(pattern=f"^{re.escape(GROUP)}")]
     kind: str
     metadata: Values = {}
@@ -377,14 +345,19 @@ class _Resource(Strict):
     status: Any = None
 
 
-class _Set(Strict):
+class _Permutations(_Strict):
+    product: dict[str, list[Any]] = {}
+    explicit: list[Values] = []
+
+
+class _Set(_Strict):
     template: _Resource
     repetitions: Positive = 1
     permutations: _Permutations = _Permutations()
 
 
-Rows = list[tuple[Values, Benchmark]]
-"""Permutations of a set, each with its benchmark."""
+Rows = list[tuple[Values, Values]]
+"""Permutations of a set, each with all values of its benchmark."""
 
 
 def read(files: list[str]) -> list[tuple[_Set, str, Rows, Rows]]:
@@ -436,7 +409,8 @@ def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
         for row in rows:
             places: dict[str, Where] = dict.fromkeys(row, ("spec", "permutations", part))
             data, where = _merge(spec, row), (*own, "spec")
-            found.append((row, _validated(document, data, KINDS[name], where, places)))
+            read = _validated(document, data, MODELS[name], where, places)
+            found.append((row, read.model_dump()))
         return found
 
     product = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
@@ -493,22 +467,23 @@ def import_suite(files: list[str]) -> tuple[str, list[str], list[str]]:
     left_out: list[str] = []
     entries: dict[str, Values] = {}
     for whole, title, *parts in read(files):
+        kind = whole.template.kind
         # The name of an entry holds no dot and stands once.
         base = title.replace(".", "-")[:60].strip("-")
         numbered = (f"{base}-{number}" for number in itertools.count(2))
         name = next(free for free in itertools.chain([base], numbered) if free not in entries)
         rows: list[list[Values]] = [[], []]
         for own, part in zip(rows, parts, strict=True):
-            for row, benchmark in part:
+            for row, values in part:
                 try:
-                    own.append(_keys(benchmark))
+                    own.append(_keys(kind, values))
                 except ValueError as error:
                     where = " ".join(f"{name}={value}" for name, value in row.items())
                     left_out.append(": ".join(filter(None, (name, where, str(error)))))
                     continue
-                for kind, applies, text in LOST:
-                    if isinstance(benchmark, kind) and applies(benchmark):
-                        lost.setdefault(text.format(benchmark), {})[name] = None
+                for kinds, applies, text in LOST:
+                    if kind in kinds and applies(values):
+                        lost.setdefault(text.format_map(values), {})[name] = None
         if any(rows):
             entries[name] = {"name": name, **_entry(*rows)}
             if whole.repetitions > 1:
@@ -533,9 +508,12 @@ def import_suite(files: list[str]) -> tuple[str, list[str], list[str]]:
     return text, notes, left_out
 
 
-def _keys(benchmark: Benchmark) -> Values:
+def _keys(name: str, values: Values) -> Values:
     """Return the keys of a point with dots. Raises ValueError if perfdag cannot measure it."""
-    params, keys, program = benchmark.params(), benchmark.shape(), registry.get(benchmark.benchmark)
+    kind, keys = KINDS[name], shape_of(name, values)
+    params = {here: values[field] for field, (_, _, here) in kind.fields.items() if here}
+    params |= kind.more(values)
+    program = registry.get(kind.benchmark)
     try:
         read: Any = program.Params.model_validate(params)
         own = {"image": program.image, **overlay(program.shape(read), _nested(keys))}
@@ -547,8 +525,8 @@ def _keys(benchmark: Benchmark) -> Values:
     texts = [*(f"{key} {text}" for key, text in shape.problems()), *program.check(read, shape)]
     if texts:
         raise ValueError("; ".join(texts))
-    named = {f"params.{name}": value for name, value in params.items()}
-    return {"benchmark": benchmark.benchmark, **keys, **named}
+    named = {f"params.{key}": value for key, value in params.items()}
+    return {"benchmark": kind.benchmark, **keys, **named}
 
 
 def _entry(product: list[Values], explicit: list[Values]) -> Values:

@@ -145,16 +145,19 @@ def within(r: PairedEffect, limit: float) -> Bound | None:
         gap = abs(limit - cost)
         width = (high - low) / 2 / gap if gap else math.inf
         # The interval has no end where B has a value of zero.
-        why = f"about {_blocks_needed(r.blocks, width)} blocks would tell"
+        why = _remedy(r.blocks, width)
     return Bound(limit, cost, low, high, word, why, r.absolute)
 
 
-def _blocks_needed(blocks: int, width: float) -> int:
-    """Return the blocks at which the half width, now `width` times the wanted one, is the wanted.
+def _remedy(blocks: int, width: float) -> str:
+    """Return what would decide, if the half width is now `width` times the wanted one.
 
-    It shrinks with the root of the blocks. The result is at least two blocks more, at most 9999.
+    It shrinks with the root of the blocks.
     """
-    return min(9999, max(blocks + 2, math.ceil(blocks * width**2))) if width < 100 else 9999
+    needed = max(blocks + 2, blocks * width**2)
+    if needed > MOST_BLOCKS:
+        return f"not even {MOST_BLOCKS} blocks would tell: stop other work, or measure longer"
+    return f"--blocks {math.ceil(needed)} would tell"
 
 
 def _cost(r: PairedEffect, effect: float) -> float:
@@ -207,7 +210,6 @@ def _judge(r: PairedEffect, survives: bool) -> PairedVerdict:
         return PairedVerdict(r, "same", why)
     width = (r.interval.high - r.interval.low) / 2
     # A half width of min_effect / 2 separates zero from min_effect.
-    more = _blocks_needed(r.blocks, width / (r.min_effect / 2))
     return PairedVerdict(
-        r, "unclear", f"p = {r.p:.2g}: about {more} blocks would narrow the interval enough"
+        r, "unclear", f"p = {r.p:.2g}; {_remedy(r.blocks, width / (r.min_effect / 2))}"
     )

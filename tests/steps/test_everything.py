@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.import_kube_perftest import KINDS
+from perfdag.commands.import_kube_perftest import MODELS
 from perfdag.suite.load import load_suite
 from perfdag.suite.points import enumerate_points
 
@@ -20,5 +20,5 @@ def test_the_ready_suites_plan(name: str) -> None:
 
 def test_each_field_of_kube_perftest_is_in_the_table() -> None:
     page = (ROOT / "docs/kube-perftest.md").read_text()
-    fields = {field for kind in KINDS.values() for field in kind.model_fields}
+    fields = {field for model in MODELS.values() for field in model.model_fields}
     assert {field for field in fields if f"`{field}`" not in page} == set()
