@@ -191,7 +191,7 @@ def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, s
         kind, why = "skipped" if "skipped" in state.statuses else "bad", state.why
     else:
         own = trust.points[state.point]
-        kind = "ok" if own.level == "good" else "noisy"
+        kind = "good" if own.level == "good" else "noisy"
         why = "; ".join(own.reasons.values()) or "ok"
     return number, kind, f"{state.benchmark} {state.title}: {why}"
 

@@ -22,7 +22,7 @@ from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL, RunStore, month_of
+from perfdag.results.runs import PARTIAL, RunStore, month_of, report_key
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
@@ -70,8 +70,8 @@ def static_files() -> Iterator[tuple[str, bytes]]:
     folder = Path(next(iter(spec.submodule_search_locations)))
     library = f"bokeh-{version('bokeh')}.js"
     yield "site.css", (FILES / "report.css").read_bytes() + (FILES / "site/site.css").read_bytes()
-    for name in ("site.js", "charts.js", "pages.js"):
-        yield name, (FILES / "site" / name).read_bytes()
+    for path in (FILES / "page.js", *sorted((FILES / "site").glob("*.js"))):
+        yield path.name, path.read_bytes()
     page = (FILES / "templates/site.html").read_text("utf-8")
     for name, title in PAGES.items():
         filled = (
@@ -168,9 +168,9 @@ def _write_suite(store: Store, suite: str) -> None:
     site_data.add_words(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
     _write_runs(folder, medians, runs)
-    for benchmark, lines in site_data.series_data(clusters, rules).items():
+    for benchmark, lines in site_data.series_data(clusters).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
-            data = {"benchmark": benchmark, "series": lines[start : start + SERIES]}
+            data = {"series": lines[start : start + SERIES]}
             folder.put(f"series/{key_name(benchmark)}/{number}.js", data)
     for path, block in site_data.values(medians):
         folder.put(path, block)
@@ -237,7 +237,7 @@ def _alerts(
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
     alerts = []
     for cluster, run in newest.items():
-        report = store.url(f"runs/{run}/report.html")
+        report = store.url(report_key(run))
         for alert in worst(records[run].alerts):
             text = message(alert, report, store.root, rules.acks_file)
             alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})

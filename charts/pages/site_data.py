@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.analysis.alerts import Record, Rules
+from perfdag.analysis.alerts import Record
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
@@ -18,12 +18,11 @@ from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.digest import digest
-from perfdag.results.labels import flatten
-from perfdag.results.runs import day_of, month_of, result_key
+from perfdag.results.runs import month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key
-from perfdag.units import scaled, setting, short_seconds
+from perfdag.units import scaled, short_seconds
 
 REPORTS_LATER = 30
 """Newest runs that are looked at again for a report that was written after the site."""
@@ -55,7 +54,7 @@ def run_data(
         data = read.get(name) or dict(known.get(name, {}))
         data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
         if not data.get("report") and (name in newest or name in read):
-            data["report"] = f"runs/{name}/report.html" in store.list(f"runs/{name}")
+            data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
             data["gate"] = "failed" if records[name].failed else "passed"
         runs.append(data)
@@ -113,7 +112,7 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
     for own, series in clusters:
         lines = headlines(series)
         for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
-            by_id[run.run_id]["word"] = word
+            by_id[run.run_id]["word"] = word if len(own.runs) > 1 else None
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
         said = [f"{line.name}: {line.answer.text}" for line in deciding]
@@ -128,41 +127,27 @@ def card(clusters: Clusters) -> Data | None:
         return None
     medians, line = min(every, key=lambda pair: rank.get(pair[1].answer.word, 2))
     values = [[run.run_id, rounded(v)] for run, v in zip(medians.runs, line.value, strict=True)]
-    return _series(line, medians, Rules()) | {"values": values}
+    return _series(line, medians) | {"values": values}
 
 
-def series_data(clusters: Clusters, rules: Rules) -> dict[str, list[Data]]:
-    """Return the series of all clusters by benchmark, in the order of the history.
-
-    Settings that do not differ within a benchmark are left out.
-    """
+def series_data(clusters: Clusters) -> dict[str, list[Data]]:
+    """Return the series of all clusters by benchmark, in the order of the history."""
     by_benchmark: dict[str, list[Data]] = {}
     for here, series in clusters:
         for line in series:
-            data = _series(line, here, rules) | {"cluster": here.runs[0].cluster}
+            data = _series(line, here) | {"cluster": here.runs[0].cluster}
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
-    for lines in by_benchmark.values():
-        names = {name for line in lines for name in line["settings"]}
-        varied = {name for name in names if len({line["settings"].get(name) for line in lines}) > 1}
-        for own in lines:
-            own["settings"] = {k: v for k, v in own["settings"].items() if k in varied}
     return by_benchmark
 
 
-def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
+def _series(line: Series, medians: RunMedians) -> Data:
     info = line.info
     factor, unit = scaled(info.unit, line.levels.levels[-1].reference, info.metric)
-    day = day_of(medians.runs[-1].run_id)
-    acks = [ack for ack in rules.accepted if ack.holds(line.name, info.series_id, day)]
-    settings = {"entry": info.entry, "metric": info.metric} | info.settings
-    settings |= dict(flatten(info.coords))
     return {
         "id": info.series_id,
         "name": line.name,
-        "metric": info.name,
         "factor": factor,
         "unit": unit,
-        "better": info.better,
         "headline": info.headline,
         "word": line.answer.word,
         "answer": line.answer.text,
@@ -177,8 +162,6 @@ def _series(line: Series, medians: RunMedians, rules: Rules) -> Data:
         ],
         "left": line.left.run if line.left else None,
         "changes": [_change(step, info) for step in line.steps],
-        "acks": [{"run": ack.run, "reason": ack.reason, "until": ack.until} for ack in acks],
-        "settings": {name: setting(name, value) for name, value in settings.items()},
     }
 
 

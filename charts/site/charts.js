@@ -1,52 +1,26 @@
-// Charts by Bokeh in the colours of the page: values of series over runs, and changes of series.
+// Charts by Bokeh in the colours of the page: values of series over runs.
 "use strict";
 
 const drawn = new Map();
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-
-const FONT = "system-ui, sans-serif";
-
-/** Give a figure the colours of the page. */
-function style(figure) {
-  const [ink, muted, grid] = ["ink", "muted", "grid"].map(colour);
-  figure.setv({ background_fill_color: null, border_fill_color: null, outline_line_color: grid });
-  for (const axis of [...figure.xaxis, ...figure.yaxis]) {
-    axis.setv({ axis_line_color: muted, major_tick_line_color: muted, minor_tick_line_color: null, major_label_text_color: ink, axis_label_text_color: ink, axis_label_text_font_style: "normal", axis_label_text_font: FONT, major_label_text_font: FONT });
-  }
-  for (const line of [...figure.xgrid, ...figure.ygrid]) line.grid_line_color = grid;
-  figure.toolbar.logo = null;
-}
-
-/** Draw a chart into an element by `build`, and again when the colours of the page change. */
+/** Draw a figure, which `build` returns, into an element. */
 async function draw(element, build) {
   await loadLibrary();
-  const again = async () => {
-    remove(element);
-    const figure = build();
-    style(figure);
-    drawn.set(element, { again, figure });
-    await Bokeh.Plotting.show(figure, element);
-    element.dataset.drawn = "yes";
-  };
-  await again();
+  remove(element);
+  const figure = build();
+  drawn.set(element, figure);
+  await Bokeh.Plotting.show(figure, element);
+  element.dataset.drawn = "yes";
 }
 
 /** Remove a chart from its element. */
 function remove(element) {
-  const figure = drawn.get(element)?.figure;
-  const view = figure && Bokeh.index[figure.id];
+  const figure = drawn.get(element), view = figure && Bokeh.index[figure.id];
   if (view) Bokeh.index.delete(view);
   figure?.document?.remove_root(figure);
   drawn.delete(element);
 }
-
-/** Replace the charts in an element. */
-function replaceCharts(element, ...children) {
-  element.querySelectorAll(".plot").forEach(remove);
-  element.replaceChildren(...children);
-}
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.values()].forEach(({ again }) => again()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach((element) => element.start()));
 
 /** Draw when an element comes near the window. */
 const nearby = new IntersectionObserver((entries) => {
@@ -60,36 +34,35 @@ const nearby = new IntersectionObserver((entries) => {
 function lazyPlot(build, height, name) {
   const element = make("div", { className: "plot", role: "img", ariaLabel: name, tabIndex: 0 });
   element.style.minHeight = `${height}px`;
-  element.start = () => draw(element, build).catch((error) => element.replaceChildren(error.message));
+  element.start = () => draw(element, () => build(height)).catch((error) => element.replaceChildren(error.message));
   nearby.observe(element);
   return element;
 }
 
-const narrow = () => innerWidth < 700;
-const TOOLS = "box_zoom,xpan,xwheel_zoom,reset,save";
+addEventListener("beforeprint", () => document.querySelectorAll(".plot:not([data-drawn])").forEach((element) => element.start?.()));
 
 /** Ticks of a time axis. The day stands below the first one, since those of hours lack it. */
 const TIMES = { minsec: "%H:%M:%S", seconds: "%H:%M:%S", minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M", days: "%m-%d", months: "%Y-%m", context: "%Y-%m-%d", context_which: "start" };
 
-addEventListener("beforeprint", () => document.querySelectorAll(".plot:not([data-drawn])").forEach((element) => element.start?.()));
-
-function newFigure(height, options) {
-  const figure = Bokeh.Plotting.figure({ height, sizing_mode: "stretch_width", tools: TOOLS, toolbar_location: narrow() ? "above" : "right", ...options });
-  figure.toolbar.active_scroll = null; // the wheel and a finger scroll the page
-  figure.toolbar.active_drag = narrow() ? null : figure.toolbar.tools.find((tool) => tool.type === "BoxZoomTool");
+/** Return an empty figure over time in the colours of the page. */
+function newFigure(height, y_axis_label) {
+  const narrow = innerWidth < 700, [ink, muted, grid] = ["ink", "muted", "grid"].map(colour), font = "system-ui, sans-serif";
+  const figure = Bokeh.Plotting.figure({ height, y_axis_label, x_axis_type: "datetime", sizing_mode: "stretch_width", tools: "box_zoom,xpan,xwheel_zoom,reset,copy,save", toolbar_location: narrow ? "above" : "right" });
+  figure.toolbar.setv({ logo: null, active_scroll: null, active_drag: narrow ? null : figure.toolbar.tools.find((tool) => tool.type === "BoxZoomTool") }); // the wheel and a finger scroll the page
+  figure.setv({ background_fill_color: null, border_fill_color: null, outline_line_color: grid });
+  for (const axis of [...figure.xaxis, ...figure.yaxis]) {
+    axis.setv({ axis_line_color: muted, major_tick_line_color: muted, minor_tick_line_color: null, major_label_text_color: ink, axis_label_text_color: ink, axis_label_text_font_style: "normal", axis_label_text_font: font, major_label_text_font: font });
+  }
+  for (const lines of [...figure.xgrid, ...figure.ygrid]) lines.grid_line_color = grid;
+  figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter(TIMES);
+  figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
   return figure;
 }
 
-function hover(figure, renderers, tooltips) {
-  figure.add_tools(new Bokeh.HoverTool({ renderers, tooltips, point_policy: "snap_to_data", mode: "mouse" }));
-}
-
 /** Return the figure of a series over runs: {run, value, low, high, n} each, the noise of its levels as bands, and its steps. */
-function overRuns(series, points, { log = false, height = 280 } = {}) {
-  const figure = newFigure(height, { x_axis_type: "datetime", y_axis_type: log ? "log" : "linear", y_axis_label: series.unit || "value" });
-  figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter(TIMES);
-  figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
-  const scaled = (key) => points.map((point) => point[key] === null || (log && point[key] <= 0) ? NaN : point[key] / series.factor);
+function overRuns(series, points, height) {
+  const figure = newFigure(height, series.unit || "value");
+  const scaled = (key) => points.map((point) => point[key] === null ? NaN : point[key] / series.factor);
   const levelOf = (run) => series.levels.filter(([start]) => start <= run).at(-1)?.[1];
   const x = points.map((point) => timeOf(point.run)), y = scaled("value"), line_color = colour("s0");
   const source = new Bokeh.ColumnDataSource({ data: {
@@ -98,24 +71,25 @@ function overRuns(series, points, { log = false, height = 280 } = {}) {
     spread: points.map((point) => `${digits(point.low / series.factor)} to ${shown(point.high, series)}`),
     against: points.map((point) => { const level = levelOf(point.run); return level ? percent(point.value / level - 1) : "-"; }),
   } });
-  levels(figure, series, x, log);
+  levels(figure, series, x);
   figure.segment({ x0: { field: "x" }, x1: { field: "x" }, y0: { field: "low" }, y1: { field: "high" }, source, line_color, line_alpha: 0.45, line_width: 2 });
   figure.line({ x, y, line_color, line_width: 1.5 }); // a source of its own: hovering a point must not change the line
   const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source, size: 8, fill_color: line_color, line_color });
-  hover(figure, [marks], [["run", "@when"], ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["to its level", "@against"]]);
+  const tooltips = [["run", "@when"], ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["to its level", "@against"]];
+  figure.add_tools(new Bokeh.HoverTool({ renderers: [marks], tooltips, point_policy: "snap_to_data", mode: "mouse" }));
   figure.add_tools(new Bokeh.CrosshairTool({ line_color: colour("muted"), line_alpha: 0.6 }));
   figure.add_tools(new Bokeh.TapTool({ renderers: [marks], callback: new Bokeh.OpenURL({ url: reportOf("@run"), same_tab: true }) }));
   return figure;
 }
 
 /** Add the levels of a series as lines in the band of their noise, its steps with their sizes, and the span of an open one. */
-function levels(figure, series, times, log) {
+function levels(figure, series, times) {
   const start = times[0], end = times.at(-1), fill_color = colour("muted");
   series.levels.forEach(([run, ...values], i) => {
     const next = series.levels[i + 1], x = [Math.max(timeOf(run), start), next ? timeOf(next[0]) : end];
     const [y, low, high] = values.map((value) => value === null ? null : value / series.factor);
-    if (y === null || x[1] < start || (log && y <= 0)) return;
-    if (low !== null && high !== null && !(log && low <= 0)) figure.quad({ left: [x[0]], right: [x[1]], top: [high], bottom: [low], fill_color, fill_alpha: 0.12, line_color: null });
+    if (y === null || x[1] < start) return;
+    if (low !== null && high !== null) figure.quad({ left: [x[0]], right: [x[1]], top: [high], bottom: [low], fill_color, fill_alpha: 0.12, line_color: null });
     figure.line({ x, y: [y, y], line_color: fill_color, line_dash: "dashed", line_width: 1.5 });
   });
   if (series.left) figure.add_layout(new Bokeh.BoxAnnotation({ left: timeOf(series.left), fill_color: colour("bad"), fill_alpha: 0.07 }));
@@ -124,22 +98,4 @@ function levels(figure, series, times, log) {
     figure.add_layout(new Bokeh.Span({ location: at, dimension: "height", line_color, line_dash: "dotted", line_width: 1.5 }));
     figure.add_layout(new Bokeh.Label({ x: at, y: 4, y_units: "screen", x_offset: at > (start + end) / 2 ? -4 : 4, text_align: at > (start + end) / 2 ? "right" : "left", text: `${change.size} ${dayOf(change.run)}`, text_color: line_color, text_font_size: "12px", text_font_style: "bold" }));
   }
-}
-
-/** Return the figure of relative changes, one row a series: {name, change, text, verdict}. */
-function changesOf(rows) {
-  const most = narrow() ? 20 : 48;
-  const short = (name) => name.length > most ? `…${name.slice(1 - most)}` : name;
-  const names = rows.map((row, i) => `${i + 1}. ${short(row.name)}`).reverse();
-  const inOrder = [...rows].reverse();
-  const figure = newFigure(90 + 22 * rows.length, { y_range: names, x_axis_label: "B against A, %" });
-  const hue = { worse: colour("bad"), better: colour("good"), unclear: colour("noisy") };
-  const source = new Bokeh.ColumnDataSource({ data: {
-    y: names, x: inOrder.map((row) => 100 * row.change), zero: inOrder.map(() => 0), name: inOrder.map((row) => row.name),
-    text: inOrder.map((row) => row.text), verdict: inOrder.map((row) => row.verdict ?? "-"), hue: inOrder.map((row) => hue[row.verdict] ?? colour("muted")),
-  } });
-  figure.segment({ x0: { field: "zero" }, x1: { field: "x" }, y0: { field: "y" }, y1: { field: "y" }, source, line_color: { field: "hue" }, line_width: 2 });
-  const dots = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source, size: 9, fill_color: { field: "hue" }, line_color: { field: "hue" } });
-  hover(figure, [dots], [["series", "@name"], ["A and B", "@text"], ["verdict", "@verdict"]]);
-  return figure;
 }

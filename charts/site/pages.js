@@ -3,53 +3,28 @@
 
 const ENOUGH_RUNS = 60, CHARTS = 6, SQUARES = 30;
 
-/** Return months of a suite, newest first, until they hold enough runs. */
-function newestMonths(head, enough) {
-  const counts = new Map();
-  for (const [run] of head.runs) counts.set(monthOf(run), (counts.get(monthOf(run)) ?? 0) + 1);
-  const chosen = [];
-  let runs = 0;
-  for (const month of [...counts.keys()].sort().reverse()) {
-    if (runs >= enough) break;
-    chosen.push(month);
-    runs += counts.get(month);
-  }
-  return chosen;
-}
+/** Return the months of the newest runs of a suite. */
+const newestMonths = (head, enough) => [...new Set(head.runs.slice(-enough).map(([run]) => monthOf(run)))];
 
-/** Add the points of blocks of values to lists by series id, those of one run or of all. */
-function collect(blocks, points, only) {
-  for (const { runs, series } of blocks) {
-    for (const [id, [value, low, high, n]] of Object.entries(series)) {
-      const list = points.get(id) ?? [];
-      runs.forEach((run, i) => { if (value[i] !== null && (only ?? run) === run) list.push({ run, value: value[i], low: low[i], high: high[i], n: n[i] }); });
-      if (list.length) points.set(id, list);
+/** Return the values of series in some months and runs by id, each a list of points, oldest first. */
+async function pointsOf(head, series, months, wanted) {
+  const folders = [...new Set(series.map((line) => line.folder))], points = new Map();
+  const blocks = await loadAll(head, ...folders.flatMap((folder) => months.map((month) => `values/${folder}/${month}/`)));
+  for (const block of blocks) {
+    for (const [id, [value, low, high, n]] of Object.entries(block.series)) {
+      const own = block.runs.map((run, i) => ({ run, value: value[i], low: low[i], high: high[i], n: n[i] }));
+      points.set(id, [...points.get(id) ?? [], ...own.filter((point) => point.value !== null && wanted.has(point.run))]);
     }
   }
-  return points;
-}
-
-/** Return the values of some series of a benchmark by id, each a list of points, oldest first. */
-async function pointsOf(head, benchmark, enough) {
-  const beginnings = newestMonths(head, enough).map((month) => `values/${benchmark}/${month}/`);
-  const blocks = await loadAll(head, ...beginnings);
-  const points = new Map();
-  collect(blocks, points);
   for (const list of points.values()) list.sort((a, b) => a.run < b.run ? -1 : 1);
   return points;
 }
 
-/** Return the points of the runs of one cluster. */
-function onCluster(head, points, cluster) {
-  const runs = new Set(head.runs.filter(([, name]) => name === cluster).map(([run]) => run));
-  return points.filter((point) => runs.has(point.run));
-}
-
 /** Return the series of a suite, each with its suite's head and the folder of its benchmark. */
-async function seriesOf(head, benchmark) {
-  const paths = Object.keys(head.files).filter((path) => path.startsWith(benchmark ? `series/${benchmark}/` : "series/"));
+async function seriesOf(head) {
+  const paths = Object.keys(head.files).filter((path) => path.startsWith("series/"));
   const files = await Promise.all(paths.map((path) => load(`${head.suite}/${path}`, head.files[path])));
-  return files.flatMap((file, i) => file.series.map((series) => ({ ...series, head, benchmark: file.benchmark, folder: paths[i].split("/")[1] })));
+  return files.flatMap((file, i) => file.series.map((series) => ({ ...series, head, folder: paths[i].split("/")[1] })));
 }
 
 /** Return the run before one, of the same cluster. */
@@ -76,7 +51,7 @@ function runColumns(head, runs) {
     { name: head.headline?.name ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
     { name: "", value: (run) => `${run.id} ${run.cluster} ${run.trigger}`, cell: (run) => {
       const previous = before(head, run.id, run.cluster);
-      return make("span", { className: "links" }, run.report ? link("report", reportOf(run.id)) : null,
+      return make("span", { className: "controls" }, run.report ? link("report", reportOf(run.id)) : null,
         previous ? link("compare", page("compare", { suite: head.suite, a: previous, b: run.id })) : null);
     } },
   ];
@@ -105,12 +80,12 @@ async function suiteCard(suite) {
   list.ontoggle = async () => {
     list.ontoggle = null;
     const all = await runsOf(head, Infinity);
-    list.append(table(runColumns(head, all), all, { most: 30, label: "runs" }));
+    list.append(table(runColumns(head, all), all, { most: 30 }));
     if (!parameters.has("wall")) card.style.gridColumn = "1 / -1";
   };
   const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}` },
-    make("h2", {}, link(suite, page("history", { suite })), word(state ?? "no verdict", "", state)),
-    make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
+    make("h2", {}, link(suite, page("history", { suite })), word(state ?? "first run", "", state)),
+    make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
     ...said.slice(0, 3).map((answer) => make("p", { className: "small" }, answer)), series ? bigLine(series) : null,
     series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
     make("div", { className: "squares" }, ...squares), ...head.damaged.map((line) => make("p", { className: "alert" }, line)), parameters.has("wall") ? null : list);
@@ -126,39 +101,13 @@ async function indexPage() {
   return [make("div", { className: "wall" }, ...cards.map(({ card }) => card)), wall ? null : make("p", { className: "muted small" }, `perfdag ${index.version}. Times are UTC. `, link("For a wall", "index.html?wall"))];
 }
 
-/** Return the controls of charts: a filter for each parameter with several values, log axis, all runs. They are in the URL. */
-function controls(series, state, draw, choose, few) {
-  const address = new URL(location.href), chosen = (name) => address.searchParams.get(`by.${name}`);
-  const keep = (name, value) => {
-    if (value) address.searchParams.set(name, value); else address.searchParams.delete(name);
-    history.replaceState(null, "", address);
-  };
-  const log = make("input", { type: "checkbox", checked: state.log });
-  log.onchange = () => { state.log = log.checked; keep("log", log.checked ? "1" : ""); draw(); };
-  const older = make("button", { type: "button", hidden: few }, "All runs");
-  older.onclick = () => { state.enough = Infinity; older.hidden = true; draw(); };
-  const values = new Map(), numeric = (a, b) => parseFloat(a) - parseFloat(b) || (a < b ? -1 : 1);
-  for (const line of series) for (const [name, value] of Object.entries(line.settings)) values.set(name, (values.get(name) ?? new Set()).add(value));
-  const names = [...values].filter(([, some]) => some.size > 1).slice(0, 12);
-  const apply = () => choose(series.filter((line) => names.every(([name]) => !chosen(name) || line.settings[name] === chosen(name))));
-  apply();
-  return make("div", { className: "controls" }, ...names.map(([name, some]) => select(name, [["", "all"], ...[...some].sort(numeric).map((value) => [value, value])], chosen(name) ?? "",
-    (value) => { keep(`by.${name}`, value); apply(); draw(); })), make("label", {}, log, " log axis"), older);
-}
-
-const last = (series) => series.changes.at(-1);
-function seriesColumns(open) {
-  const level = (series) => series.levels.at(-1)?.[1] ?? null;
-  const name = (series) => make("a", { href: `#${series.id}`, onclick: () => open(series) }, series.name);
-  return [
-    { name: "series", kind: "text", value: (series) => series.name, cell: name },
-    { name: "answer", value: (series) => series.answer, cell: (series) => word(series.answer, "", series.word) },
-    { name: "level", number: true, value: level, cell: (series) => shown(level(series), series) },
-    { name: "noise", number: true, value: (series) => series.noise, cell: (series) => percent(series.noise, false) },
-    { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
-    { name: "accepted", kind: "text", value: (series) => series.acks.map((ack) => ack.reason).join(), cell: (series) => series.acks.map((ack) => `since ${dayOf(ack.run)}: ${ack.reason}`).join("; ") || "-" },
-  ];
-}
+const seriesColumns = [
+  { name: "series", kind: "text", cell: (series) => link(series.name, `#${series.id}`) },
+  { name: "answer", cell: (series) => word(series.answer, "", series.word) },
+  { name: "level", number: true, value: (series) => series.levels.at(-1)?.[1], cell: (series) => shown(series.levels.at(-1)?.[1], series) },
+  { name: "noise", number: true, cell: (series) => percent(series.noise, false) },
+  { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
+];
 
 function changeText(change) {
   const facts = Object.entries(change.environment).map(([key, [from, to]]) => `${key} ${from} -> ${to}`).join("; ");
@@ -166,76 +115,78 @@ function changeText(change) {
 }
 
 /** Return one chart of one series with its changes, which a link can name. */
-function seriesChart(series, points, options) {
-  const own = onCluster(series.head, points.get(series.id) ?? [], series.cluster);
-  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }));
-  const changes = series.changes.slice().reverse().map((change) => make("li", {}, changeText(change), " ",
-    link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run }))));
-  const plot = own.length ? lazyPlot(() => overRuns(series, own, options), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
+function seriesChart(series, points) {
+  const own = points.get(series.id) ?? [], texts = series.changes.map(changeText);
+  const markdown = () => `**${series.head.suite}: ${series.name}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
+  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ", copyButton("Markdown", "text/plain", markdown));
+  const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
+  const plot = own.length ? lazyPlot((height) => overRuns(series, own, height), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
   return make("section", { id: series.id, className: "chart" }, heading, plot, changes.length ? make("ul", { className: "small" }, ...changes) : null);
 }
 
 async function historyPage() {
   const head = await headOf(parameters.get("suite"));
   const clusters = [...new Set(head.runs.map(([, cluster]) => cluster).reverse())];
-  const cluster = parameters.get("cluster") ?? clusters[0];
-  const all = (await seriesOf(head)).filter((series) => series.cluster === cluster);
-  const runs = head.runs.filter(([, name]) => name === cluster);
-  const rank = (series) => [-(last(series) ? timeOf(last(series).run) : 0), !series.headline];
-  const first = [...all].sort((a, b) => { const [x, y] = [rank(a), rank(b)]; return x[0] - y[0] || x[1] - y[1]; });
-  const charts = make("div"), state = { chosen: first, most: CHARTS, enough: ENOUGH_RUNS, log: parameters.has("log") };
+  const cluster = parameters.get("cluster") ?? clusters[0], enough = parameters.get("runs") === "all" ? Infinity : ENOUGH_RUNS;
+  const runs = head.runs.filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
+  const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
+    .sort((a, b) => changed(b).localeCompare(changed(a)) || b.headline - a.headline);
+  const charts = make("div"), named = () => decodeURIComponent(location.hash.slice(1));
+  let most = CHARTS, chosen = [], drawing;
+  /** Draw the first series of the table, before them the one that the address names. */
   async function draw() {
-    const some = state.chosen.slice(0, state.most);
-    const folders = [...new Set(some.map((series) => series.folder))];
-    const points = new Map((await Promise.all(folders.map((folder) => pointsOf(head, folder, state.enough)))).flatMap((map) => [...map]));
-    const more = make("button", { type: "button", hidden: state.chosen.length <= state.most }, `More charts (${state.chosen.length - some.length})`);
-    more.onclick = () => { state.most += 20; draw(); };
-    replaceCharts(charts, ...some.map((series) => seriesChart(series, points, { log: state.log })), more);
+    const some = [...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most);
+    const points = await pointsOf(head, some, newestMonths(head, enough), new Set(runs.map(([run]) => run)));
+    const more = make("button", { type: "button", hidden: chosen.length <= most }, `More charts (${chosen.length - some.length})`);
+    more.onclick = () => { most += 20; draw(); };
+    [...charts.querySelectorAll(".plot")].forEach(remove);
+    charts.replaceChildren(...some.map((series) => seriesChart(series, points)), more);
+    requestAnimationFrame(() => document.getElementById(named())?.scrollIntoView());
   }
-  const open = (series) => { state.chosen = [series, ...state.chosen.filter((line) => line !== series)]; return draw(); };
-  const bar = controls(all, state, draw, (kept) => { state.chosen = first.filter((line) => kept.includes(line)); }, runs.length <= ENOUGH_RUNS);
-  const named = all.find((series) => series.id === decodeURIComponent(location.hash.slice(1)));
-  await (named ? open(named) : draw());
-  if (named) requestAnimationFrame(() => document.getElementById(named.id)?.scrollIntoView());
+  addEventListener("hashchange", draw);
+  const series = table(seriesColumns, all, { most: 25, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
+  await drawing;
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
   const newest = runs.at(-1)?.[0];
   return [
     make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
-    make("nav", {}, runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
+    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
     head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
     ...alerts.map((alert) => make("div", { className: "alert" }, make("pre", {}, alert.text))),
     ...(alerts.length ? [] : all.filter((series) => series.headline && series.word === "worse")).map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
-    make("h2", {}, "Series"), table(seriesColumns(open), first, { most: 25, label: "series" }),
-    make("h2", {}, "Charts"), bar,
+    make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
     make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), charts,
   ];
 }
 
-/** Return the rows of two runs side by side. `verdicts` are those of the product, by series id. */
-function pairs(series, a, b, verdicts) {
+/** Return the series of two runs side by side. `verdicts` are those of the product, by series id. */
+function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
-  return series.filter((line) => !paired.has(line.id) && (a.has(line.id) || b.has(line.id))).map((line) => {
-    const [left, right] = [a.get(inA[line.id] ?? line.id)?.[0], b.get(line.id)?.[0]];
+  const at = (id, run) => points.get(id)?.find((point) => point.run === run);
+  return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
+    const [left, right] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
     const [verdict, answer, size, noise] = verdicts?.series[line.id] ?? [];
-    return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id), text: `${shown(left?.value, line)} and ${shown(right?.value, line)}` };
+    return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id) };
   });
 }
 
-function pairColumns(judged, head) {
-  const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value ?? null, cell: (row) => row[key]
-    ? make("span", { title: `${row[key].n} sample${row[key].n > 1 ? "s" : ""}` }, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : " (n 1)")) : "-" });
+function pairColumns(judged, head, rows) {
+  const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
+    ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : " (n 1)")) : "-" });
+  const part = (row) => Math.min(Math.abs(row.change ?? 0), 1), largest = Math.max(0.2, ...rows.map(part));
   const columns = [
-    { name: "series", kind: "text", value: (row) => row.name, cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
+    { name: "series", kind: "text", cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),
-    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => row.size ?? percent(row.change) },
+    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
+    { name: "", kind: "bars", cell: (row) => make("i", { className: colours[row.verdict] ?? "", style: `width: ${100 * part(row) / largest}%` }) },
   ];
   if (judged) columns.push(
-    { name: "noise", number: true, value: (row) => parseFloat(row.noise) || 0, cell: (row) => row.noise ?? "-" },
-    { name: "answer", value: (row) => row.answer ?? "-", cell: (row) => row.verdict ? word(row.answer, "", row.verdict) : make("span", { className: "muted" }, row.same ? "same" : "not compared") });
+    { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
+    { name: "answer", cell: (row) => row.verdict ? word(row.answer, "", row.verdict) : make("span", { className: "muted" }, row.same ? "same" : "not compared") });
   return columns;
 }
 
@@ -256,33 +207,29 @@ async function comparePage() {
   const a = ids.includes(parameters.get("a")) ? parameters.get("a") : before(head, b, cluster(b)) ?? ids[0];
   const all = await seriesOf(head);
   const series = [...new Map(all.map((line) => [line.id, line])).values()];
-  const wanted = [...new Set([monthOf(a), monthOf(b)])];
-  const folders = [...new Set(series.map((line) => line.folder))];
-  const blocks = await loadAll(head, ...folders.flatMap((folder) => wanted.map((month) => `values/${folder}/${month}/`)));
-  const side = (run) => collect(blocks, new Map(), run);
-  const [files, verdicts] = await Promise.all([loadAll(head, ...wanted.map((month) => `runs/${month}.js`)), verdictsOf(head, a, b)]);
+  const months = [...new Set([monthOf(a), monthOf(b)])];
+  const points = await pointsOf(head, series, months, new Set([a, b]));
+  const [files, verdicts] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), verdictsOf(head, a, b)]);
   const facts = (run) => files.flatMap((file) => file.runs.filter((item) => item.id === run).map((item) => file.environments[item.environment]))[0] ?? {};
   const [from, to] = [facts(a), facts(b)];
   const differs = [...new Set([...Object.keys(from), ...Object.keys(to)])].sort().filter((key) => from[key] !== to[key]);
-  const rows = pairs(series, side(a), side(b), verdicts);
+  const rows = pairs(series, points, a, b, verdicts);
   const ranks = ["worse", "better", "unclear"];
   const rank = (row) => ranks.includes(row.verdict) ? ranks.indexOf(row.verdict) : 3;
   rows.sort((x, y) => rank(x) - rank(y) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
-  const changed = rows.filter((row) => row.change !== null), decided = changed.filter((row) => rank(row) < 2);
-  const charted = (decided.length ? decided : changed).slice(0, 25);
+  const kind = colours[rows[0]?.verdict] ?? "";
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const choices = [...head.runs].reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
-    verdicts ? make("p", {}, `Verdicts: ${verdicts.count}.`)
+    verdicts ? make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, verdicts.count))
       : make("p", { className: "muted" }, "No verdicts are stored for these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
     make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
-    charted.length ? make("section", { id: "changes", className: "chart" }, make("h3", {}, `Changes${charted.length < rows.length ? `, ${charted.length} of ${rows.length} series` : ""} `, link("#", "#changes")), lazyPlot(() => changesOf(charted), 90 + 22 * charted.length, "Changes of B against A")) : null,
-    table(pairColumns(verdicts, head), rows, { most: 50, label: "series" }),
+    table(pairColumns(verdicts, head, rows), rows, { most: 50 }),
   ];
 }
 

@@ -1,4 +1,4 @@
-// What all pages of the site share: data that arrive as scripts, elements, tables, small texts.
+// What the pages of the site share: data that arrive as scripts, tables, and small texts.
 "use strict";
 
 const perfdag = {
@@ -37,16 +37,6 @@ function loadAll(head, ...beginnings) {
 
 const loadLibrary = () => loadScript(document.body.dataset.library);
 
-/** Return an element. Text becomes text nodes, so no markup can come out of data. */
-function make(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name in element) element[name] = value; else element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
 const parameters = new URLSearchParams(location.search);
 
 /** Return the address of a page of the site with parameters. */
@@ -79,66 +69,30 @@ const colours = {
 /** Return a text in the colour of a word, by default of itself. */
 const word = (text, title = "", of = text) => make("span", { className: colours[of] ?? "muted", title }, text ?? "-");
 
-/** Return a table that sorts by its headings, with a filter above where it is long.
- * A column is {name, cell(row), value(row), number}. `value` sorts and filters. */
-function table(columns, rows, { most = 100, label = "rows" } = {}) {
-  const body = make("tbody"), count = make("span", { className: "muted small" });
-  const more = make("button", { type: "button" }, "Show all");
-  const filter = make("input", { type: "search", placeholder: "filter, such as 'streams=4 worse'", ariaLabel: `filter ${label}` });
-  let sorted = rows, order = null, down = false, limit = most;
-  const key = (column, row) => (column.value ?? ((r) => column.cell(r)))(row);
-  const text = (row) => columns.map((column) => key(column, row)).join(" ").toLowerCase();
-  const texts = new Map(rows.map((row) => [row, text(row)]));
-  function draw() {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const kept = sorted.filter((row) => words.every((part) => texts.get(row).includes(part)));
-    body.replaceChildren(...kept.slice(0, limit).map((row) => make("tr", {}, ...columns.map((column) => {
-      const cell = make("td", { className: column.number ? "n" : column.kind ?? "" }, column.cell(row) ?? "-");
-      cell.dataset.name = column.name;
-      return cell;
-    }))));
-    count.textContent = kept.length === rows.length ? `${rows.length} ${label}` : `${kept.length} of ${rows.length} ${label}`;
-    more.hidden = kept.length <= limit;
-  }
-  const headings = columns.map((column) => {
-    const button = make("button", { type: "button", title: `sort by ${column.name}` }, column.name);
-    const cell = make("th", { className: column.number ? "n" : "", ariaSort: "none" }, button);
-    button.onclick = () => {
-      down = order === column ? !down : Boolean(column.number);
-      order = column;
-      const compare = (a, b) => {
-        const [x, y] = [key(column, a), key(column, b)];
-        if (x === y) return 0;
-        if (x === null || x === undefined || x === "-") return 1;
-        if (y === null || y === undefined || y === "-") return -1;
-        return (x < y ? -1 : 1) * (down ? -1 : 1);
-      };
-      sorted = [...rows].sort(compare);
-      headings.forEach((other) => { other.ariaSort = "none"; });
-      cell.ariaSort = down ? "descending" : "ascending";
-      draw();
-    };
+/** Return a table. A column is {name, cell(row), value(row), number}: `value` sorts where the text of a cell cannot. */
+function table(columns, rows, options) {
+  const row = (item) => Object.assign(make("tr", {}, ...columns.map((column) => {
+    const cell = make("td", { className: column.number ? "n" : column.kind ?? "" }, column.cell(item) ?? "-");
+    cell.dataset.name = column.name;
+    if (column.value) cell.dataset.value = column.value(item) ?? "";
     return cell;
-  });
-  filter.oninput = draw;
-  more.onclick = () => { limit = Infinity; draw(); };
-  draw();
-  const head = make("div", { className: "controls" }, rows.length > 8 ? filter : null, count);
-  return make("div", {}, head, make("div", { className: "scroll" }, make("table", { className: "stack" },
-    make("thead", {}, make("tr", {}, ...headings)), body)), more);
+  })), { item });
+  const heads = columns.map((column) => make("th", { className: column.number ? "n" : "" }, column.name));
+  const own = make("table", { className: "stack" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows.map(row)));
+  const whole = make("div", {}, make("div", { className: "scroll" }, own));
+  sortable(own, options);
+  return whole;
 }
 
 /** Return a picture of the last runs of a series: line, noise of its levels as a band, and its steps with their sizes. */
 function bigLine(series, most = 60) {
   const width = 340, height = 96, top = 18, all = series.values.slice(-most), runs = all.map(([run]) => run);
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const shape = (tag, attributes, text = "") => {
-    const element = document.createElementNS(svg.namespaceURI, tag);
+  const shape = (tag, attributes, ...children) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
     Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
-    element.textContent = text;
-    svg.append(element);
+    element.append(...children);
+    return element;
   };
-  Object.entries({ class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${all.length} runs: ${series.answer}` }).forEach(([name, value]) => svg.setAttribute(name, value));
   const known = all.map(([, value], i) => [i, value]).filter(([, value]) => value !== null);
   if (known.length < 2) return null;
   const place = (run) => Math.max(0, runs.findIndex((other) => other >= run));
@@ -146,16 +100,16 @@ function bigLine(series, most = 60) {
   const bounds = [...known.map(([, value]) => value), ...levels.flatMap(({ low, high }) => [low, high])];
   const low = Math.min(...bounds), range = Math.max(...bounds) - low || 1;
   const x = (i) => 4 + i * (width - 8) / Math.max(1, all.length - 1), y = (value) => height - 4 - (value - low) / range * (height - top - 4);
-  for (const level of levels) shape("rect", { x: x(level.from), y: y(level.high), width: x(level.to) - x(level.from), height: y(level.low) - y(level.high), fill: "var(--grid)", opacity: 0.6 });
-  shape("polyline", { points: known.map(([i, value]) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": 2 });
-  for (const change of series.changes.filter(({ run }) => run > runs[0]).slice(-2)) {
+  const bands = levels.map((level) => shape("rect", { x: x(level.from), y: y(level.high), width: x(level.to) - x(level.from), height: y(level.low) - y(level.high), fill: "var(--grid)", opacity: 0.6 }));
+  const steps = series.changes.filter(({ run }) => run > runs[0]).slice(-2).flatMap((change) => {
     const at = x(place(change.run)), fill = `var(--${colours[change.word] ?? "muted"})`;
-    shape("line", { x1: at, x2: at, y1: top - 4, y2: height, stroke: fill, "stroke-dasharray": "3 3" });
-    shape("text", { x: at, y: 12, fill, "text-anchor": at > width / 2 ? "end" : "start" }, `${change.size} ${dayOf(change.run)}`);
-  }
+    return [shape("line", { x1: at, x2: at, y1: top - 4, y2: height, stroke: fill, "stroke-dasharray": "3 3" }),
+      shape("text", { x: at, y: 12, fill, "text-anchor": at > width / 2 ? "end" : "start" }, `${change.size} ${dayOf(change.run)}`)];
+  });
   const [i, value] = known.at(-1);
-  shape("circle", { cx: x(i), cy: y(value), r: 3.5, fill: `var(--${colours[series.word] ?? "muted"})` });
-  return svg;
+  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${all.length} runs: ${series.answer}` }, ...bands,
+    shape("polyline", { points: known.map(([at, own]) => `${x(at).toFixed(1)},${y(own).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": 2 }), ...steps,
+    shape("circle", { cx: x(i), cy: y(value), r: 3.5, fill: `var(--${colours[series.word] ?? "muted"})` }));
 }
 
 /** Return a select that reports its choice. */

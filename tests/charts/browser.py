@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,9 @@ class Page:
     async def open(self, url: str) -> None:
         """Open a page and wait until it says that it is ready."""
         await self.value("window.left = true")
+        await self.call("Page.navigate", url=url)
         if "#" in url:  # another place of the same page loads nothing
-            await self.value(f"location.href = {url!r}; location.reload()")
-        else:
-            await self.call("Page.navigate", url=url)
+            await self.call("Page.reload")
         await self.until("!window.left && document.body?.dataset.ready !== undefined")
 
     async def value(self, script: str) -> Any:
@@ -90,7 +89,10 @@ class Page:
     async def until(self, script: str, seconds: float = 30) -> None:
         """Wait until an expression is true."""
         async with asyncio.timeout(seconds):
-            while not await self.value(script):
+            while True:
+                with suppress(AssertionError):  # the page just leaves
+                    if await self.value(script):
+                        return
                 await asyncio.sleep(0.02)
 
     async def move(self, x: float, y: float) -> None:

@@ -92,7 +92,7 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
 ) -> None:
     write, kind, sentence = CASES[case]
     html = write(tmp_path)
-    assert f'<div class="banner {kind}"><p class="sentence">{sentence}' in html
+    assert f'<div class="banner {kind}"><p class="sentence {kind}">{sentence}' in html
     usable = case != "too noisy"
     assert ('class="unusable"' in html) is not usable, "a headline that cannot be trusted"
     assert html.count('class="spark"') == (case in list(CASES)[:4])
