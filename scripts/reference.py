@@ -93,7 +93,6 @@ Permutations:
   exclude: '[{streams: {gt: 4}, network.host: true}]'
   explicit: '[{streams: 64}]'
   product: '{streams: [1, 4]}'
-  zip: '{ranks: [2, 4], hosts.count: [1, 2]}'
 Until:
   max_repetitions: 15
   relative_spread: 0.02

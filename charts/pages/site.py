@@ -22,7 +22,7 @@ from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL, RunStore, month_of
+from perfdag.results.runs import PARTIAL, RunStore, month_of, report_key
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
@@ -237,7 +237,7 @@ def _alerts(
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
     alerts = []
     for cluster, run in newest.items():
-        report = store.url(f"runs/{run}/report.html")
+        report = store.url(report_key(run))
         for alert in worst(records[run].alerts):
             text = message(alert, report, store.root, rules.acks_file)
             alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})

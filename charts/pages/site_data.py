@@ -18,7 +18,7 @@ from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.digest import digest
-from perfdag.results.runs import month_of, result_key
+from perfdag.results.runs import month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key
@@ -54,7 +54,7 @@ def run_data(
         data = read.get(name) or dict(known.get(name, {}))
         data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
         if not data.get("report") and (name in newest or name in read):
-            data["report"] = f"runs/{name}/report.html" in store.list(f"runs/{name}")
+            data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
             data["gate"] = "failed" if records[name].failed else "passed"
         runs.append(data)

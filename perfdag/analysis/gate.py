@@ -43,7 +43,7 @@ from perfdag.analysis.medians import (
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Options, Plan
-from perfdag.results.runs import PARTIAL, RunStore
+from perfdag.results.runs import PARTIAL, RunStore, report_key
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Word
@@ -169,7 +169,7 @@ def check(
     gate = GateResult(
         run_id,
         suite,
-        store.url(f"runs/{run_id}/report.html"),
+        store.url(report_key(run_id)),
         damaged=list(damaged),
         runs=sum(run.trigger not in PARTIAL for run in night.runs),
         rechecks=rechecks,

@@ -42,6 +42,11 @@ class RunInfo:
     env: dict[str, str]
     points: dict[str, PointCount]
 
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes that it measured on."""
+        return self.env["nodes"].split(" | ") if "nodes" in self.env else []
+
 
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""

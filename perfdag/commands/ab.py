@@ -191,14 +191,14 @@ def compare_commands(args: argparse.Namespace) -> int:
 
 
 def _ratio_text(labels: tuple[str, str], line: SeriesVerdict) -> str:
-    """Return how many times slower or faster B is, or that no difference is shown."""
-    (a, b), paired = labels, line.judged.result
-    if line.judged.word not in ("worse", "better"):
-        return fitted(f"no difference shown between {a} and {b} (p {paired.p:.2g})")
+    """Return how many times slower or faster B is, or that both are the same, or why neither."""
+    (a, b), paired, word = labels, line.judged.result, line.judged.word
+    if word not in ("worse", "better"):
+        return fitted(f"{word}: {a} and {b}; {line.judged.why}")
     ratio = 1 + paired.effect
-    times, word = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
-    text = f"{b} is {digits(times)} times {word} than {a} (p {paired.p:.2g})"
-    return styled([(fitted(text), HIGHLIGHTS[line.judged.word])])
+    times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
+    text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
+    return styled([(fitted(text), HIGHLIGHTS[word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:

@@ -33,7 +33,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
-from perfdag.results.runs import began_at
+from perfdag.results.runs import RunStore, began_at
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -96,8 +96,9 @@ def run_check(args: argparse.Namespace) -> int:
     store, webhook = open_store(args.store), _webhook(args.webhook_file)
     if args.max_age is not None:
         return check_age(store, args.run_id, args.suite, args.max_age, webhook)
-    run_id, suite = select_one(store, args.run_id, args.suite)
-    explain_last(store, args.run_id, run_id)
+    runs = RunStore(store)
+    run_id, suite = select_one(runs, args.run_id, args.suite)
+    explain_last(runs, args.run_id, run_id)
     acks, file = read_acks(args.acks, store)
     gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
     reached = publish(store, gate, webhook)
@@ -119,7 +120,7 @@ def check_age(
 
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
-    run_id, suite = select_one(store, selector, suite)
+    run_id, suite = select_one(RunStore(store), selector, suite)
     age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
     if age <= limit:

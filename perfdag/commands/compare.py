@@ -25,6 +25,7 @@ from perfdag.commands.options import (
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.labels import series_name
+from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_GATE, EXIT_OK
 from perfdag.store.open import open_store
 from perfdag.suite.model import Check
@@ -94,14 +95,14 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         reason = str(error).splitlines()[-2].strip()
         raise CommandError(f"--min-effect {effect}: {reason}") from None
-    store = open_store(args.store)
-    store_b = open_store(args.store_b) if args.store_b else store
-    side_a = select(store, args.a, args.suite)
-    side_b = select(store_b, args.b, args.suite or (None if args.store_b else side_a.suite))
-    for selector, where, side in ((args.a, store, side_a), (args.b, store_b, side_b)):
-        explain_last(where, selector, side.runs[-1])
-    tuning = Tuning([*read_checks(store_b, side_b.runs[-1]), *checks])
-    comparison = compare_selections((store, side_a), (store_b, side_b), tuning)
+    runs = RunStore(open_store(args.store))
+    runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
+    side_a = select(runs, args.a, args.suite)
+    side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
+    explain_last(runs, args.a, side_a.runs[-1])
+    explain_last(runs_b, args.b, side_b.runs[-1])
+    tuning = Tuning([*read_checks(runs_b.store, side_b.runs[-1]), *checks])
+    comparison = compare_selections((runs.store, side_a), (runs_b.store, side_b), tuning)
     if args.chart:
         write_chart(args.chart, forest_plot(comparison))
     if args.sizes:

@@ -158,15 +158,15 @@ def _backend(args: argparse.Namespace) -> int:
             logger.info(outcome.error)
         return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
     host = socket.gethostname() or "localhost"
-    options = backend.Options(
+    worker = backend.Backend(
         protocol.address(args.faddr),
         args.name,
         pod=os.environ.get(args.pod_env, "") or host,
         node=os.environ.get(args.node_env, "") or host,
-        backoff=args.backoff,
+        workload=workload,
+        backoff=max(0.0, args.backoff),
         backoff_max=max(args.backoff, args.backoff_max),
     )
-    worker = backend.Backend(options, workload)
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
     try:
         backend.serve_until_signal(worker)
@@ -237,7 +237,7 @@ async def _serve_client(
     result = stats.as_json()
     await load.stop()
     server.close()
-    text = control.nodes_text(stats) + control.stats_text(stats)
+    text = "\n".join([*control.nodes_lines(stats), *control.stats_lines(stats)])
     print_now(json.dumps(result) if duration else text)
     return EXIT_FAILED if stats.failure else EXIT_OK
 
@@ -251,7 +251,7 @@ VALIDATE_EXAMPLES = """\
 
 
 def _validate(args: argparse.Namespace) -> int:
-    """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    """Validate Deployments, or commands on this machine. Return 3 if a step fails."""
     from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 
@@ -433,7 +433,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, Sequenc
             option(
                 "--local",
                 action="store_true",
-                help="use processes of this machine instead of pods; the command follows --",
+                help="use this machine instead of pods; the command follows --",
             ),
             option("--limit", type=int, required=True, help="most replicas; measured too"),
             option(

@@ -403,6 +403,7 @@ REMOVED: dict[str, str] = {
     "--force": "end the run first, then delete its objects, docs/scale.md",
     "--confirm": "`perfdag run` measures suspicious points again by itself, docs/statistics.md",
     "--permit": "label the namespace: `install --pod-security LEVEL`, docs/cluster.md",
+    "zip": "write the points under `explicit`, docs/suites.md",
     "job_file": "write an entry with parameters for each job, docs/reference/benchmarks.md",
     "implementation=iperf2": "iperf3 measures: leave implementation out",
     "--chart": "`perfdag site` draws the history of a suite, docs/site.md",

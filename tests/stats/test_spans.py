@@ -83,7 +83,7 @@ def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
 def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     a, b = (
-        (store, select(store, measure(store, [["a", node]] * 3, night)))
+        (store, select(RunStore(store), measure(store, [["a", node]] * 3, night)))
         for night, node in enumerate("ab", 1)
     )
     result = compare_selections(a, b, Tuning())
