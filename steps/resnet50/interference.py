@@ -11,18 +11,18 @@ from pydantic import Field
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, broken
-from perfdag.hosts.base import CommandResult
+from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Invalid, Measurement, SampleError, verdict
 from perfdag.shape import Shape
 from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import (
     MARKS,
     Result,
-    Watch,
     WorkloadBenchmark,
     caveats,
     expected,
     keeping_texts,
+    kept,
     program_argv,
     program_input,
     read,
@@ -164,7 +164,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
         ) * expected(params)
 
-    def measure(self, gang: Gang, params: InterferenceParams, watch: Watch) -> list[Result]:
+    def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv, texts, results = program_argv(params), gang.output.texts, list[Result]()
         setup = 0.0
@@ -174,7 +174,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
                 # With one seed, all copies would send the same queries.
                 spec = program_input(params, load_seed=params.seed + number)
                 finished = host.run(argv, timeout=gang.timeout, stdin=spec)
-                results.append(watch.keep(texts, f"solo-{number}", host, finished))
+                results.append(kept(texts, f"solo-{number}", finished, params))
                 setup = max(setup, results[-1].span[0] - begun)
         options: dict[str, float] = {}
         if params.scenario == "offline":
@@ -195,7 +195,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         lost: list[tuple[int, SampleError]] = []
         for number, finished in enumerate(together):
             try:
-                results.append(watch.keep(texts, f"together-{number}", hosts[number], finished))
+                results.append(kept(texts, f"together-{number}", finished, params))
             except SampleError as error:
                 lost.append((number, error))
         if lost:
@@ -204,8 +204,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             with keeping_texts(texts, f"copy {number} beside the others ({well})"):
                 raise first
         gang.output.facts["hosts"] = [host.name for host in hosts]
-        gang.output.facts["devices"] = watch.used[-params.copies :]
-        return results
+        return list(zip(hosts * 2, results, strict=True))
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         solo, beside = (
@@ -315,7 +314,8 @@ def overlap(spans: Sequence[tuple[float, float]]) -> float:
 
 def reasons_against_sharing(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
     """Return why copies did not share a node or GPU, by node names and the GPUs' uuids."""
-    nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
+    nodes = sorted(set(facts.get("hosts", ())))
+    devices = facts.get("devices", [])[-params.copies :]
     if len(nodes) > 1:
         return [
             f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none:"
