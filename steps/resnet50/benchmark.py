@@ -133,11 +133,9 @@ class Result:
         warm, tested = self.raw.get("warmup", {}), self.tested
         if warm.get("stable") is False and not params.fast:
             return (
-                f"too few batches fit into the warm-up to tell whether their time is steady:"
-                f" the last took {warm['steady']:.3g} s"
-                if warm.get("few")
-                else "batch times still differed by more than 10 % at the end of the warm-up:"
-                " something else uses the device"
+                "batch times still differed by more than 10 % at the end of the warm-up, or too"
+                f" few fitted into it (the last took {warm['steady']:.3g} s): something else uses"
+                " the device"
             )
         if not tested.valid and not self._only_short(params):
             return self.invalid(params)
