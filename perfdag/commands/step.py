@@ -195,12 +195,12 @@ def _finish(context: "PodContext", phase: str) -> int:
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    record_end(context, store, plan, phase)
+    could_run = record_end(context, store, plan, phase)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
         print_now(outcome_text(result, store))
         _release(context, store, plan, phase)
-        return result.exit_code
+        return result.exit_code if could_run else EXIT_REACH
     for run_id in plan.options.rechecks:
         end_clock(store, run_id)
         collect(store, RunStore(store).plan(run_id))
@@ -208,7 +208,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     print_now(str(run))
     _release(context, store, plan, phase)
     write_after_run(store, plan.suite)
-    return run.exit_code
+    return run.exit_code if could_run else EXIT_REACH
 
 
 def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
