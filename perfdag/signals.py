@@ -18,7 +18,7 @@ EXIT_INPUT = 2
 EXIT_GATE = 3
 """The gate failed: a regression, a broken threshold or absent data."""
 EXIT_REACH = 4
-"""The store, the cluster or the webhook is out of reach."""
+"""The store, the cluster or the webhook is out of reach, or the cluster starts no pod of a run."""
 EXIT_INTERRUPTED = 130
 
 

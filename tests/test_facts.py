@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.hosts import facts
+from perfdag.hosts import facts, local
 from perfdag.hosts import gpu_use as asking
 from perfdag.hosts.facts import env_class, filesystem, gather
 from perfdag.hosts.facts import main as facts_main
@@ -366,9 +366,17 @@ def test_an_old_driver_or_a_broken_one_costs_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_nvidia_smi(
-        tmp_path, monkeypatch, "[Unknown Error], 440.1, [N/A]", refuse="mig.mode.current"
+        tmp_path,
+        monkeypatch,
+        "[Unknown Error], 440.1, [N/A], 70.00, [N/A]",
+        refuse="mig.mode.current",
     )
-    assert gpus() == [{"name": "unknown GPU", "driver": "440.1", "memory_bytes": None}]
+    [device] = gpus() or []
+    assert (device["name"], device["driver"], device["memory_bytes"]) == (
+        "unknown GPU",
+        "440.1",
+        None,
+    )
     fake_nvidia_smi(tmp_path, monkeypatch, refuse="query")
     assert gpus() is None
     assert env_class({"cpu_model": "C", "gpus": None}) == "C"
@@ -382,9 +390,8 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
     fake_nvidia_smi(tmp_path, monkeypatch)
     write_programs(tmp_path, {"nvidia-smi": f"echo call >>{tmp_path}/calls\nexec sleep 2"})
     monkeypatch.setattr(asking, "TIMEOUT", 0.2)
-    monkeypatch.setattr(
-        subprocess.Popen, "kill", lambda *_: None
-    )  # what SIGKILL is to a process that waits in the driver
+    # what SIGKILL is to a process that waits in the driver
+    monkeypatch.setattr(local, "signal_tree", lambda *_: None)
     start = time.monotonic()
     result = gather()
     assert time.monotonic() - start < 1.5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.commands.cluster import installed_template
-from perfdag.commands.install import STORE_KEYS, secret_notes, store_secret
+from perfdag.commands.install import STORE_KEYS, store_secret
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer, kubeconfig
@@ -199,9 +199,8 @@ def test_the_secret_has_what_the_store_takes_here(
     keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "se cret"}
     for name, value in (keys | shell).items():
         monkeypatch.setenv(name, value)
-    secret = store_secret("keys", "bench")
-    assert opened(secret) == keys | data
-    assert secret_notes("keys", secret) == []
+    secret, note = store_secret("keys", "bench")
+    assert (opened(secret), note) == (keys | data, "")
 
 
 def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
@@ -209,12 +208,12 @@ def test_that_no_secret_was_made_or_that_its_keys_end_is_said(
 ) -> None:
     no_keys(monkeypatch)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    assert store_secret("keys", "bench") is None
-    [note] = secret_notes("keys", None)
+    secret, note = store_secret("keys", "bench")
+    assert secret is None
     assert note.startswith("Secret keys was not created: this shell has no AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-    [note] = secret_notes("keys", store_secret("keys", "bench"))
+    _, note = store_secret("keys", "bench")
     assert note.startswith("the keys in Secret keys are temporary (AWS_SESSION_TOKEN)")
 
 

@@ -21,8 +21,8 @@ import pytest
 
 from perfdag import __file__ as package
 from perfdag import __version__
+from perfdag.commands import submit
 from perfdag.commands.main import main
-from perfdag.commands.submit import Submission
 from perfdag.hosts import disturbance
 from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
@@ -118,7 +118,7 @@ def test_a_run_of_ab_or_of_a_cluster_is_not_resumed_by_run(
     store = FolderStore(str(tmp_path / "store"))
     file = write_suite.sleeps(1, 1)
     duet = prepare_duet(load_suite(file), load_suite(file), ("one", "two"), 8)
-    _, submitted = Submission(str(file), "bench").plan()
+    _, submitted = submit.load(str(file))
     submitted.where = {"namespace": "bench"}
     for plans, command in (
         ([duet.a, duet.b], f"perfdag ab --resume {duet.a.run_id} --store {store.root}\n"),

@@ -7,7 +7,7 @@ import yaml
 
 from perfdag.kube.client import Object
 
-LINE = 110
+LINE = 130
 """Most characters of a list or mapping that is written in one line."""
 
 

@@ -15,17 +15,19 @@ EXECUTOR = {
     "verbs": ["create", "patch"],
 }
 WORKFLOWS = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["get", "patch"]}
-SUBMIT = {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["create"]}
-EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
 MEASURE = [EXECUTOR, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 # docs/reference/rights.md has the reason for each rule; a test compares them
-RUN = [
+WATCHDOG = [
     EXECUTOR,
-    EVENTS,
+    WORKFLOWS,
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]},
     {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+]
+RUN = [
+    EXECUTOR,
     WORKFLOWS,
-    SUBMIT,
+    {"apiGroups": ["argoproj.io"], "resources": ["workflows"], "verbs": ["create"]},
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get"]},
     {"apiGroups": [""], "resources": ["secrets", "persistentvolumeclaims"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["create", "get"]},
@@ -34,14 +36,13 @@ RUN = [
         "resources": ["network-attachment-definitions"],
         "verbs": ["get"],
     },
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]},
 ]
 FINISH = [
     EXECUTOR,
     WORKFLOWS,
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["delete"]},
 ]
-VOLCANO = {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["create"]}
-
 
 Grant = tuple[Rights, tuple[str, ...]]
 """The rights of a benchmark that is allowed, and the namespaces of its objects."""
@@ -53,15 +54,11 @@ def objects(installation: Installation, granted: Mapping[str, Grant] | None = No
     `granted` has the rights of the benchmarks that are allowed, by name.
     """
     grants = sorted((granted or {}).items())
-    bodies = [
-        *_namespaces(installation, [grant for _, grant in grants]),
-        _account(installation, "perfdag-run"),
-        _account(installation, "perfdag-finish"),
-        _account(installation, "perfdag-measure"),
-        *_role(installation, "perfdag-run", [*RUN, VOLCANO]),
-        *_role(installation, "perfdag-finish", FINISH),
-        *_role(installation, "perfdag-measure", MEASURE),
-    ]
+    accounts = {"run": RUN, "watchdog": WATCHDOG, "finish": FINISH, "measure": MEASURE}
+    bodies = _namespaces(installation, [grant for _, grant in grants])
+    bodies += [_account(installation, f"perfdag-{name}") for name in accounts]
+    for name, rules in accounts.items():
+        bodies += _role(installation, f"perfdag-{name}", rules)
     for name, (rights, namespaces) in grants:
         bodies += _allowed(installation, account_of(name), rights, namespaces)
     if installation.network_policy:

@@ -48,6 +48,7 @@ from perfdag.kube.patch import (
     pod_security,
     store_volume,
 )
+from perfdag.results.missing_reason import NOTES
 from perfdag.workflows import rights
 from perfdag.workflows.emit import dump
 from perfdag.workflows.installation import Installation as Installation
@@ -79,6 +80,26 @@ copy account/*
 copy ssh/ca ssh/id.pub
 cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
 && ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
+"""
+ABOUT = f"""\
+Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the Workflow.
+
+- plan gives Argo `batches`, an item for each batch of samples that share their pods, and `kinds`:
+  what the batches of one entry and shape have in common (image, number of pods, ports,
+  podSpecPatch). `kindof` has the kind of a batch.
+- measure is an attempt at a batch: all its pods `host` at once, of which rank 0 leads and stores
+  the samples. Argo makes two more attempts, but none where the API server refused a pod (an Error
+  at once), and none at a batch in the annotation {UNRECOVERABLE}.
+- watchdog lasts as long as the run. It fails pods that cannot start or are on a lost node, and
+  writes that annotation, and into {NOTES} why samples are missing. Argo starts it again until it
+  has seen the last batch end, which the annotation {WATCHDOG_DONE} says.
+- recheck plans batches that measure suspicious points again, if the suite runs on a schedule or
+  has checks.
+- finish collects the samples, judges them and writes the report. It is the exit handler.
+
+plan, recheck and finish write into the annotation {STEP} that they began and that they ended. Argo
+repeats only one whose pod was lost, since another end would come again. The volume `store` is the
+claim of a store that is a claim, and empty for a store in S3.
 """
 # in all namespaces, and only preferred: a cluster may have one node
 ASIDE = m.Affinity.model_validate(
@@ -112,7 +133,7 @@ def run(installation: Installation) -> Object:
     suite, given = Artifact(name="suite", optional=True), _artifact("{{inputs.artifacts.suite}}")
     with installation.template(
         NAME,
-        "Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the Workflow.",
+        ABOUT,
         entrypoint="run",
         on_exit="finish",
         service_account_name="perfdag-run",
@@ -370,7 +391,7 @@ def _step(
     mount = m.VolumeMount(name="store", mount_path=STORE)
     return Container(
         name=f"{name}-pod",
-        labels={ROLE: name} | ({RUN: run} if run else {}),
+        labels={ROLE: name},
         image=installation.image(image),
         image_pull_policy=installation.pull_policy,
         command=["perfdag", "step", name],
@@ -427,6 +448,8 @@ def _watchdog(installation: Installation) -> Container:
         requests={"cpu": "10m", "memory": "64Mi"},
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
         tolerations=_tolerations(seconds=0),
+        service_account_name="perfdag-watchdog",
+        active_deadline_seconds=installation.deadline,
     )
 
 
@@ -482,13 +505,15 @@ def _measure(installation: Installation, pod: Container) -> DAG:
     """Return the pods of a batch, all created at once; a retry creates them all again.
 
     Argo gives the retryStrategy of a DAG no exit code and no message. So the watchdog records which
-    batches no retry can repair.
+    batches no retry can repair. A pod that the API server refuses is an Error at once, before the
+    watchdog looks; one that was deleted is an Error too, but has lived longer.
     """
+    refused = "lastRetry.status == 'Error' && asFloat(lastRetry.duration) < 2"
     # the uid comes first since `argo resubmit` copies the annotations of another Workflow
     batches = _annotation(UNRECOVERABLE)
     ours = f"{batches} startsWith workflow.uid + ' '"
     recorded = f"{batches} contains ',' + inputs.parameters.batch + ','"
-    expression = f"{{{{=!({ours} && {recorded})}}}}"
+    expression = f"!({refused}) && {{{{=!({ours} && {recorded})}}}}"
     with DAG(
         name="measure",
         inputs=[Parameter(name="batch"), Parameter(name="kind")],

@@ -15,14 +15,14 @@ from typing import Any
 import orjson
 
 from perfdag import __version__
-from perfdag.analysis.alerts import Record, Rules, message, read_records, worst
+from perfdag.analysis.alerts import Record, Rules, message, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL, RunStore, month_of
+from perfdag.results.runs import PARTIAL, RunStore, month_of, report_key
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
@@ -237,8 +237,8 @@ def _alerts(
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
     alerts = []
     for cluster, run in newest.items():
-        report = store.url(f"runs/{run}/report.html")
-        for alert in worst(records[run].alerts):
+        report = store.url(report_key(run))
+        for alert in records[run].alerts:
             text = message(alert, report, store.root, rules.acks_file)
             alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})
     return alerts

@@ -18,7 +18,7 @@ from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.digest import digest
-from perfdag.results.runs import month_of, result_key
+from perfdag.results.runs import month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.store.base import Store, is_key
@@ -54,7 +54,7 @@ def run_data(
         data = read.get(name) or dict(known.get(name, {}))
         data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
         if not data.get("report") and (name in newest or name in read):
-            data["report"] = f"runs/{name}/report.html" in store.list(f"runs/{name}")
+            data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
             data["gate"] = "failed" if records[name].failed else "passed"
         runs.append(data)
@@ -251,13 +251,12 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
 
 def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
     """Return what was not compared by reason: its number and first names."""
-    kinds = {
-        "only in A": comparison.only_a,
-        "only in B": comparison.only_b,
-        "failed": comparison.failed,
-        "refused": comparison.refused,
+    titles = {"only_a": "only in A", "only_b": "only in B"}
+    return {
+        titles.get(reason, reason): (len(lines), lines[:MISSING])
+        for reason, lines in comparison.left_out.items()
+        if lines and reason != "damaged"
     }
-    return {kind: (len(lines), lines[:MISSING]) for kind, lines in kinds.items() if lines}
 
 
 def _shown(row: Row) -> bool:

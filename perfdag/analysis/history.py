@@ -38,7 +38,7 @@ from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import median
-from perfdag.stats.scales import Array, Variability, variability_of
+from perfdag.stats.scales import Array
 from perfdag.store.base import Store
 from perfdag.units import readable, short
 
@@ -347,18 +347,24 @@ def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failur
 
 NEWEST = 60
 """Runs whose rows tell the noise and the nodes."""
-_COLUMNS = [
-    "series_id",
-    "run_id",
-    "status",
-    "phase",
-    "subject",
-    "value",
-    "variant",
-    "nodes",
-    "repetition",
-    "env",
-]
+_COLUMNS = ("series_id", "run_id", "value", "nodes", "env", "status", "phase", "subject")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a series: relative, or in the unit of the metric where it is `absolute`.
+
+    `within` is the median over the runs of the coefficient of variation of their repetitions,
+    `between` that of one run by the newest level. More than `repetitions` in a run do not help.
+    Both are None where there are too few values.
+    """
+
+    series: str
+    runs: int
+    within: float | None
+    between: float
+    absolute: bool
+    repetitions: int | None
 
 
 @dataclass(frozen=True)
@@ -374,90 +380,87 @@ class NodeOutlier:
     differs: str = ""
 
 
-def recent_rows(store: Store, medians: RunMedians, newest: int = NEWEST) -> pa.Table:
-    """Return the measured rows of the newest runs. Raises StoreError."""
-    runs = [run.run_id for run in medians.runs[-newest:]]
+def nodes_of(medians: RunMedians) -> set[str]:
+    """Return the nodes of the newest runs."""
+    return {name for run in medians.runs[-NEWEST:] for name in run.nodes}
+
+
+def recent_rows(store: Store, medians: RunMedians, series: Sequence[Series]) -> pa.Table:
+    """Return the measured rows of these series in the newest runs. Raises StoreError."""
+    runs = [run.run_id for run in medians.runs[-NEWEST:]]
     table = load_rows(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
-    return table.filter(is_measured(table))
+    wanted = pa.array([line.info.series_id for line in series], pa.string())
+    return table.filter(pc.and_(is_measured(table), pc.is_in(table["series_id"], wanted)))
 
 
-def noise_report(medians: RunMedians, table: pa.Table) -> list[tuple[str, Variability]]:
-    """Return the noise of each series over recent rows, the noisiest between runs first."""
-    split = _split(table)
+def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
+    """Return the noise of each series of recent rows, the noisiest between runs first."""
+    values: dict[str, dict[str, list[float]]] = {}
+    columns = [rows[name].to_pylist() for name in ("series_id", "run_id", "value")]
+    for identity, run, value in zip(*columns, strict=True):
+        values.setdefault(identity, {}).setdefault(run, []).append(value)
     report = []
-    for i, name in enumerate(series_names(medians)):
-        rows = split.get(medians.series[i].series_id)
-        if rows is None or medians.series[i].canary:
-            continue
-        by_run: dict[str, list[float]] = {}
-        for value, run, _ in rows:
-            by_run.setdefault(run, []).append(value)
-        runs = [by_run[run] for run in sorted(by_run)]
-        report.append((name, variability_of(runs, _by_node(rows))))
-    return sorted(report, key=lambda row: -(row[1].between or 0))
+    for line in series:
+        runs = [np.array(own) for own in values.get(line.info.series_id, {}).values()]
+        inside = [own.std(ddof=1) / abs(own.mean()) for own in runs if own.size > 2 and own.mean()]
+        within = median(inside) if inside else None
+        level, worth = line.levels.levels[-1], None
+        absolute = level.scale.kind == "absolute"
+        if within is not None and len(runs) >= 20 and not absolute:
+            # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs
+            part = 1.57 * within**2
+            own = max(level.noise**2 - part / median(map(len, runs)), (0.1 * level.noise) ** 2)
+            worth = min(10, max(3, math.ceil(part / own)))
+        report.append(Noise(line.name, len(runs), within, level.noise, absolute, worth))
+    return sorted(report, key=lambda noise: -noise.between)
 
 
-def node_outliers(medians: RunMedians, table: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
-    """Return the nodes that differ from the others in headline series over recent rows.
+def node_outliers(series: Sequence[Series], rows: pa.Table, tuning: Tuning) -> list[NodeOutlier]:
+    """Return the nodes that differ from the others in these series over recent rows.
 
     Many series would name a node by chance. A node is named where several points agree, or where
     one is very sure. Series of one point come from the same samples and count once.
     """
-    split = _split(table)
+    values = _by_node(rows)
     suspected: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
-    for i, name in enumerate(series_names(medians)):
-        info = medians.series[i]
-        rows = split.get(info.series_id)
-        if rows is None or not tuning.pages(info):
+    for line in series:
+        info, own = line.info, values.get(line.info.series_id, {})
+        min_effect, absolute = tuning.effect(
+            info, np.array([v for each in own.values() for v in each])
+        )
+        if absolute or not own:
             continue
-        min_effect, absolute = tuning.effect(info, np.array([value for value, *_ in rows]))
-        if absolute:
-            continue
-        values = _by_node(rows)
         points.add(info.point)
-        nodes |= values.keys()
-        for outlier in outliers(values, min_effect=min_effect):
+        nodes |= own.keys()
+        for outlier in outliers(own, min_effect=min_effect):
             word = side_word(outlier.effect, info.better)
-            suspected.append((info.point, NodeOutlier(name, word, outlier)))
+            suspected.append((info.point, NodeOutlier(line.name, word, outlier)))
+    if not suspected:
+        return []
     agreeing: dict[tuple[str, str], set[str]] = {}
     for point, suspect in suspected:
         agreeing.setdefault((suspect.outlier.node, suspect.word), set()).add(point)
-    enough = confirming(len(points), len(nodes)) if suspected else 0
-    sure = lone_gate(len(points))
-    suspects = [
-        suspect
+    enough, sure = confirming(len(points), len(nodes)), lone_gate(len(points))
+    facts = facts_of_nodes(rows)
+    found = [
+        replace(suspect, differs=difference(facts, suspect.outlier.node))
         for _, suspect in suspected
         if len(agreeing[suspect.outlier.node, suspect.word]) >= enough
         or suspect.outlier.sigmas >= sure
     ]
-    facts = facts_of_nodes(table) if suspects else {}
-    explained = [
-        replace(suspect, differs=difference(facts, suspect.outlier.node)) for suspect in suspects
-    ]
-    return sorted(explained, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
+    return sorted(found, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
 
 
-_Rows = list[tuple[float, str, Sequence[str]]]
-"""Value, run and nodes of each row of a series."""
-
-
-def _split(table: pa.Table) -> dict[str, _Rows]:
-    """Split rows by series."""
-    columns = [table[name].to_pylist() for name in ("series_id", "value", "run_id", "nodes")]
-    split: dict[str, _Rows] = {}
-    for series, value, run, nodes in zip(*columns, strict=True):
-        split.setdefault(series, []).append((value, run, nodes or ()))
-    return split
-
-
-def _by_node(rows: _Rows) -> dict[str, list[float]]:
-    """Return one value per node and run: the median of the samples the node took part in."""
-    samples: dict[str, dict[str, list[float]]] = {}
-    for value, run, names in rows:
-        for node in names:
-            samples.setdefault(node, {}).setdefault(run, []).append(value)
-    return {
-        node: [median(by_run[run]) for run in sorted(by_run)] for node, by_run in samples.items()
-    }
+def _by_node(rows: pa.Table) -> dict[str, dict[str, list[float]]]:
+    """Return the values of each node by series: one a run, the median of the samples it was in."""
+    samples: dict[tuple[str, str, str], list[float]] = {}
+    columns = [rows[name].to_pylist() for name in ("series_id", "run_id", "value", "nodes")]
+    for series, run, value, nodes in zip(*columns, strict=True):
+        for node in nodes or ():
+            samples.setdefault((series, node, run), []).append(value)
+    by_node: dict[str, dict[str, list[float]]] = {}
+    for (series, node, _), values in samples.items():
+        by_node.setdefault(series, {}).setdefault(node, []).append(median(values))
+    return by_node

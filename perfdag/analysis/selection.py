@@ -31,23 +31,22 @@ class Selection:
     runs: tuple[str, ...]
 
 
-def select(store: Store, selector: str, suite: str | None = None) -> Selection:
+def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection:
     """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
 
     `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
     recheck matches only by its id.
     """
     if selector.startswith("baseline:"):
-        return baseline(store, selector.removeprefix("baseline:"), suite)
-    runs = RunStore(store)
+        return baseline(runs.store, selector.removeprefix("baseline:"), suite)
     stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
     if not stored:
-        of_suite = f" of suite {suite}{nearest(suite, runs.suites())}" if suite else ""
+        results = f"results of suite {suite}{nearest(suite, runs.suites())}" if suite else "results"
         raise SelectionError(
-            f"store {store.root} has no results{of_suite}: run a suite, or `perfdag collect RUN`"
+            f"store {runs.store.root} has no {results}: run a suite, or `perfdag collect RUN`"
         )
     if "=" in selector:
-        return _conditions(store, selector, stored)
+        return _conditions(runs.store, selector, stored)
     if selector in runs.known and runs.known[selector] is None:
         raise SelectionError(
             f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
@@ -64,9 +63,9 @@ def select(store: Store, selector: str, suite: str | None = None) -> Selection:
     return Selection(selector, stored[run], (run,))
 
 
-def select_one(store: Store, selector: str, suite: str | None = None) -> tuple[str, str]:
+def select_one(runs: RunStore, selector: str, suite: str | None = None) -> tuple[str, str]:
     """Return (run id, suite) of the only run that matches. Raises SelectionError."""
-    selection = select(store, selector, suite)
+    selection = select(runs, selector, suite)
     if len(selection.runs) != 1:
         raise SelectionError(f"{selector}: {len(selection.runs)} runs; name one of them")
     return selection.runs[0], selection.suite

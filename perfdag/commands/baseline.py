@@ -18,6 +18,7 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
+from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_OK
 from perfdag.stats.robust import median, spread
@@ -70,7 +71,7 @@ def set_name(args: argparse.Namespace) -> int:
     if not args.name.strip():
         raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
     store = open_store(args.store)
-    runs = selection.select(store, args.runs, args.suite)
+    runs = selection.select(RunStore(store), args.runs, args.suite)
     selection.set_baseline(store, args.name, runs, args.note)
     print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
     return EXIT_OK

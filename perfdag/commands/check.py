@@ -1,7 +1,6 @@
 """`perfdag check` and `acks`: check a run against its thresholds and its history."""
 
 import argparse
-import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,14 +32,11 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
-from perfdag.results.runs import began_at
+from perfdag.results.runs import RunStore, began_at
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds
-
-logger = logging.getLogger(__name__)
-
 
 CHECK_EPILOG = """examples:
   perfdag check last
@@ -96,8 +92,9 @@ def run_check(args: argparse.Namespace) -> int:
     store, webhook = open_store(args.store), _webhook(args.webhook_file)
     if args.max_age is not None:
         return check_age(store, args.run_id, args.suite, args.max_age, webhook)
-    run_id, suite = select_one(store, args.run_id, args.suite)
-    explain_last(store, args.run_id, run_id)
+    runs = RunStore(store)
+    run_id, suite = select_one(runs, args.run_id, args.suite)
+    explain_last(runs, args.run_id, run_id)
     acks, file = read_acks(args.acks, store)
     gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
     reached = publish(store, gate, webhook)
@@ -119,7 +116,7 @@ def check_age(
 
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
-    run_id, suite = select_one(store, selector, suite)
+    run_id, suite = select_one(RunStore(store), selector, suite)
     age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
     if age <= limit:
@@ -128,7 +125,7 @@ def check_age(
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     print_now(title)
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
+    reached = alerts.send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
     return EXIT_GATE if reached else EXIT_REACH
 
 
@@ -196,17 +193,6 @@ def publish(store: Store, gate: GateResult, webhook: str | None) -> bool:
 
     Raises StoreError.
     """
-    reached = _send(webhook, gate)
+    reached = alerts.send(webhook, gate)
     store_record(store, gate)
     return reached
-
-
-def _send(webhook: str | None, gate: GateResult) -> bool:
-    """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
-    try:
-        if webhook:
-            alerts.send(webhook, gate, gate.alerts)
-    except alerts.WebhookError as error:
-        logger.warning(f"perfdag check: {error}")
-        return False
-    return True

@@ -13,10 +13,12 @@ from perfdag.analysis.gate import read_acks, read_checks
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
+    Noise,
     Series,
     Step,
     failures,
     node_outliers,
+    nodes_of,
     noise_report,
     object_failures,
     planned_points,
@@ -39,7 +41,7 @@ from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.signals import EXIT_OK
-from perfdag.stats.scales import Variability
+from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.document import choices
@@ -89,7 +91,7 @@ def add_history(sub: Verbs) -> None:
         option(
             "--noise",
             action="store_true",
-            help="show the noise within runs, between runs and nodes",
+            help="show the noise within runs and between runs",
         ),
         option(
             "--failures",
@@ -115,17 +117,17 @@ def run(args: argparse.Namespace) -> int:
     acks, _ = read_acks(args.acks, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
-    globs = [readable(glob) for glob in args.only]
-    series = [
-        line
-        for line in series_of(medians, tuning, acks)
-        if not globs or any(fnmatchcase(line.name, glob) for glob in globs)
-    ]
+    globs = [readable(glob) for glob in args.only or "*"]
+    every = series_of(medians, tuning, acks)
+    series = [line for line in every if any(fnmatchcase(line.name, glob) for glob in globs)]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
-    rows = recent_rows(store, medians)
-    nodes = node_outliers(medians, rows, tuning)
-    noise = noise_report(medians, rows) if args.noise else []
+    nodes, noise = list[NodeOutlier](), list[Noise]()
+    if args.noise:
+        noise = noise_report(series, recent_rows(store, medians, series))
+    if len(nodes_of(medians)) >= FEWEST_NODES:
+        paging = [line for line in every if tuning.pages(line.info)]
+        nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
         print_json(as_data(medians, series, nodes, noise))
     else:
@@ -180,7 +182,7 @@ def as_data(
     medians: RunMedians,
     lines: Sequence[Series],
     nodes: Sequence[NodeOutlier],
-    noise: Sequence[tuple[str, Variability]],
+    noise: Sequence[Noise],
 ) -> dict[str, Any]:
     """Return a history as plain data."""
     runs = [run.run_id for run in medians.runs]
@@ -216,7 +218,7 @@ def as_data(
             }
             for node in nodes
         ],
-        "noise": [{"series": name, **asdict(value)} for name, value in noise],
+        "noise": [asdict(one) for one in noise],
     }
 
 
@@ -235,16 +237,9 @@ def _step_data(step: Step) -> dict[str, Any]:
 MAX_ROWS = 60
 """Rows of the table without --all."""
 HEADINGS = ("series", "runs", "level", "noise", "newest", "answer")
-NOISE_HEADINGS = (
-    "series",
-    "runs",
-    "within runs",
-    "between runs",
-    "between nodes",
-    "repetitions worth",
-)
+NOISE_HEADINGS = ("series", "runs", "within runs", "between runs", "repetitions worth")
 NOISE_LEGEND = """\
-within: median CV of the repetitions of a run; between: 1.4826 MAD of the run medians
+within: median CV of the repetitions of a run; between: noise of a run, as `history` has it
 repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
 
 
@@ -309,16 +304,17 @@ def _node_line(node: NodeOutlier) -> str:
     return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
 
 
-def noise_lines(noise: Sequence[tuple[str, Variability]]) -> list[str]:
+def noise_lines(noise: Sequence[Noise]) -> list[str]:
     """Return the noise of each series as text."""
     rows = [
         (
-            name,
-            str(value.runs),
-            *(percent(share, sign=False) for share in (value.within, value.between, value.nodes)),
-            str(value.repetitions or "-"),
+            one.series,
+            str(one.runs),
+            percent(one.within, sign=False),
+            percent(one.between, one.absolute, sign=False),
+            str(one.repetitions or "-"),
         )
-        for name, value in noise
+        for one in noise
     ]
     table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
     return [table, *map(fitted, NOISE_LEGEND.splitlines())]

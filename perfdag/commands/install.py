@@ -4,12 +4,24 @@ import argparse
 import base64
 import logging
 import os
+from dataclasses import fields
 
 from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.commands.cluster import ARGO
-from perfdag.commands.options import CommandError, duration, namespace, object_name, print_now
+from perfdag.commands.options import (
+    NAMESPACE,
+    CommandError,
+    Verbs,
+    add_options,
+    add_verb,
+    duration,
+    namespace,
+    object_name,
+    option,
+    print_now,
+)
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.config import ignore_status
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
@@ -31,188 +43,50 @@ EPILOG = """examples:
 """
 
 
-def add_install(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_install(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "install",
-        description="Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
+        run,
+        "Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
         "current context (KUBECONFIG). It is safe to run again.\n\nName all options each time: an "
         "option that is left out returns to its default (images, pull secrets, lock, --allow ...), "
         "and the objects of its old value are deleted. Priority classes and a "
         "ClusterWorkflowTemplate stay, because other namespaces may use them.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        *INSTALLATION,
+        option(
+            "--create-namespace",
+            action="store_true",
+            help="create the namespace if it does not exist",
+        ),
+        option(
+            "--pod-security",
+            default=LEVELS[0],
+            choices=LEVELS,
+            metavar="LEVEL",
+            help="Pod Security level that a created namespace enforces: restricted, baseline or "
+            "privileged. Who may submit there may run any pod that it admits (docs/cluster.md)",
+        ),
+        option(
+            "--keep-secret",
+            action="store_true",
+            help="do not create the store's Secret from this shell's AWS_* variables",
+        ),
+        option(
+            "--dry-run",
+            action="store_true",
+            help="let the API server check the objects; change nothing",
+        ),
     )
-    add_installation(parser)
-    parser.add_argument(
-        "--create-namespace", action="store_true", help="create the namespace if it does not exist"
-    )
-    parser.add_argument(
-        "--pod-security",
-        default=LEVELS[0],
-        choices=LEVELS,
-        metavar="LEVEL",
-        help="Pod Security level that a created namespace enforces: restricted (default), baseline "
-        "or privileged. Who may submit there may run any pod that it admits (docs/cluster.md)",
-    )
-    parser.add_argument(
-        "--keep-secret",
-        action="store_true",
-        help="do not create the store's Secret from this shell's AWS_* variables",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="let the API server check the objects; change nothing",
-    )
-    parser.set_defaults(run=run)
+    add_groups(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Install perfdag."""
-    install(
-        installation_of(args),
-        create_namespace=args.create_namespace,
-        pod_security=args.pod_security,
-        keep_secret=args.keep_secret,
-        dry_run=args.dry_run,
-    )
-    print(f"next: perfdag submit suites/quick.yaml --namespace {args.namespace} --watch")
-    return EXIT_OK
-
-
-WEEK = 7 * 86400
-
-
-def add_installation(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an installation."""
-    parser.add_argument(
-        "--namespace",
-        "-n",
-        type=namespace,
-        default="perfdag",
-        help="namespace of the runs (default: perfdag)",
-    )
-    parser.add_argument(
-        "--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME"
-    )
-    parser.add_argument(
-        "--store-secret",
-        type=object_name,
-        default="perfdag-store",
-        metavar="NAME",
-        help="Secret with AWS_* keys (default: perfdag-store)",
-    )
-    _add_images(parser.add_argument_group("images"))
-    _add_rights(parser.add_argument_group("rights"))
-    _add_limits(parser.add_argument_group("limits"))
-
-
-def _add_rights(group: argparse._ArgumentGroup) -> None:
-    _add_scope(group)
-    group.add_argument(
-        "--allow",
-        action="append",
-        type=_allow,
-        default=[],
-        metavar="BENCHMARK=NAMESPACES",
-        help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
-        "missing ones are created (docs/reference/rights.md)",
-    )
-
-
-def _add_images(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--images",
-        default=IMAGES,
-        metavar="PATTERN",
-        help=f"names of the images; {{name}} is base, iperf, fio ... (default: {IMAGES})",
-    )
-    group.add_argument(
-        "--pull-policy",
-        default="IfNotPresent",
-        choices=["Always", "IfNotPresent", "Never"],
-        help="image pull policy (default: IfNotPresent)",
-    )
-    group.add_argument(
-        "--pull-secret",
-        action="append",
-        type=object_name,
-        default=[],
-        metavar="NAME",
-        help="image pull secret; repeat the option to add more",
-    )
-
-
-def _add_scope(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--cluster-scope",
-        action="store_true",
-        help="a ClusterWorkflowTemplate instead of a namespaced one",
-    )
-    group.add_argument(
-        "--namespaced",
-        action="store_true",
-        help="nothing cluster-wide: no rights to read nodes, no priority classes; "
-        "rows then lack node types",
-    )
-    group.add_argument(
-        "--no-network-policy",
-        action="store_false",
-        dest="network_policy",
-        help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
-        "A policy can change what is measured; rows say whether there is one",
-    )
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--lock-namespace",
-        type=namespace,
-        default="perfdag",
-        metavar="NAME",
-        help="installations with the same name measure one after the other, whatever their "
-        "namespace (default: perfdag)",
-    )
-    group.add_argument(
-        "--parallel-batches",
-        type=_count,
-        default=1,
-        metavar="N",
-        help="batches that are measured at once (default 1, because they disturb each other); "
-        "gangs of several hosts take turns unless Volcano schedules them",
-    )
-    group.add_argument(
-        "--pending-limit",
-        type=duration,
-        default=600,
-        metavar="TIME",
-        help="how long a pod that does not measure (plan, finish ...) may be pending, because it "
-        "holds the lock (default 10m); measuring pods have the suite's pending_limit",
-    )
-    group.add_argument(
-        "--deadline",
-        type=duration,
-        default=WEEK,
-        metavar="TIME",
-        help="end a run after this time, because it holds the lock (default 168h)",
-    )
-    group.add_argument(
-        "--keep",
-        type=duration,
-        default=WEEK,
-        metavar="TIME",
-        help="keep a Workflow and what it owns for this time after its end (default 168h); results "
-        "stay in the store. Of a schedule, Argo keeps the last 3 successful and 5 failed Workflows",
-    )
-    group.add_argument(
-        "--keep-pods",
-        type=_keep_pods,
-        default=600,
-        metavar="TIME",
-        help="keep a pod, its log and its own claim for this time after its end (default 10m, at "
-        "least 1m: the next attempt reads which sample killed the pod)",
-    )
+def add_groups(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an installation that have a heading of their own."""
+    for title, options in GROUPS.items():
+        add_options(parser.add_argument_group(title), *options)
 
 
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
@@ -243,36 +117,130 @@ def _keep_pods(text: str) -> int:
     return value
 
 
-def installation_of(args: argparse.Namespace) -> "Installation":
+INSTALLATION = (
+    NAMESPACE,
+    option("--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME"),
+    option(
+        "--store-secret",
+        type=object_name,
+        default="perfdag-store",
+        metavar="NAME",
+        help="Secret with AWS_* keys",
+    ),
+)
+"""Options of `install` and of `render`, besides GROUPS. Their names are those of Installation."""
+GROUPS = {
+    "images": (
+        option(
+            "--images",
+            default=IMAGES,
+            metavar="PATTERN",
+            help="names of the images; {name} is base, iperf, fio ...",
+        ),
+        option(
+            "--pull-policy",
+            default="IfNotPresent",
+            choices=["Always", "IfNotPresent", "Never"],
+            help="image pull policy",
+        ),
+        option(
+            "--pull-secret",
+            action="append",
+            type=object_name,
+            default=[],
+            dest="pull_secrets",
+            metavar="NAME",
+            help="image pull secret; repeat the option to add more",
+        ),
+    ),
+    "rights": (
+        option(
+            "--cluster-scope",
+            action="store_true",
+            help="a ClusterWorkflowTemplate instead of a namespaced one",
+        ),
+        option(
+            "--namespaced",
+            action="store_true",
+            help="nothing cluster-wide: no rights to read nodes, no priority classes; "
+            "rows then lack node types",
+        ),
+        option(
+            "--no-network-policy",
+            action="store_false",
+            dest="network_policy",
+            help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
+            "A policy can change what is measured; rows say whether there is one",
+        ),
+        option(
+            "--allow",
+            action="append",
+            type=_allow,
+            default=[],
+            metavar="BENCHMARK=NAMESPACES",
+            help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
+            "missing ones are created (docs/reference/rights.md)",
+        ),
+    ),
+    "limits": (
+        option(
+            "--lock-namespace",
+            type=namespace,
+            default="perfdag",
+            metavar="NAME",
+            help="installations with the same name measure one after the other, whatever their "
+            "namespace",
+        ),
+        option(
+            "--parallel-batches",
+            type=_count,
+            default=1,
+            metavar="N",
+            help="batches that are measured at once, though they disturb each other; "
+            "gangs of several hosts take turns unless Volcano schedules them",
+        ),
+        option(
+            "--pending-limit",
+            type=duration,
+            default="10m",
+            metavar="TIME",
+            help="how long a pod that does not measure (plan, finish ...) may be pending, because "
+            "it holds the lock; measuring pods have the suite's pending_limit",
+        ),
+        option(
+            "--deadline",
+            type=duration,
+            default="168h",
+            metavar="TIME",
+            help="end a run after this time, because it holds the lock",
+        ),
+        option(
+            "--keep",
+            type=duration,
+            default="168h",
+            metavar="TIME",
+            help="keep a Workflow and what it owns for this time after its end; results stay in "
+            "the store. Of a schedule, Argo keeps the last 3 successful and 5 failed Workflows",
+        ),
+        option(
+            "--keep-pods",
+            type=_keep_pods,
+            default="10m",
+            metavar="TIME",
+            help="keep a pod, its log and its own claim for this time after its end, at least 1m: "
+            "the next attempt reads which sample killed the pod",
+        ),
+    ),
+}
+
+
+def installation_of(args: argparse.Namespace) -> Installation:
     """Return the installation that the options describe."""
-    return Installation(
-        namespace=args.namespace,
-        images=args.images,
-        store=args.store,
-        store_secret=args.store_secret,
-        pull_policy=args.pull_policy,
-        pull_secrets=tuple(args.pull_secret),
-        cluster_scope=args.cluster_scope,
-        namespaced=args.namespaced,
-        network_policy=args.network_policy,
-        lock_namespace=args.lock_namespace,
-        parallel_batches=args.parallel_batches,
-        pending_limit=args.pending_limit,
-        deadline=args.deadline,
-        keep=args.keep,
-        keep_pods=args.keep_pods,
-        allow={
-            name: tuple(
-                dict.fromkeys(
-                    item for other, items in args.allow if other == name for item in items
-                )
-            )
-            for name, _ in args.allow
-        },
-    )
-
-
-__all__ = ["Installation", "install", "installation_objects"]
+    given = {field.name: getattr(args, field.name) for field in fields(Installation)}
+    allow: dict[str, tuple[str, ...]] = {}
+    for name, namespaces in args.allow:
+        allow[name] = tuple(dict.fromkeys((*allow.get(name, ()), *namespaces)))
+    return Installation(**given | {"pull_secrets": tuple(args.pull_secrets), "allow": allow})
 
 
 def installation_objects(installation: Installation) -> list[Object]:
@@ -305,74 +273,55 @@ def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
     return rights
 
 
-def install(
-    installation: Installation,
-    *,
-    create_namespace: bool,
-    pod_security: str,
-    keep_secret: bool,
-    dry_run: bool,
-) -> None:
+def run(args: argparse.Namespace) -> int:
     """Apply an installation to the cluster of the current context.
 
-    A namespace that is created enforces `pod_security`; for another one the command is logged.
-    With `keep_secret` the Secret of the store stays as it is. With `dry_run` the API server checks
-    the objects and nothing changes. Raises CommandError, KubeError.
+    With --dry-run the API server checks the objects and nothing changes. Raises CommandError,
+    KubeError.
     """
-    namespace, store = installation.namespace, check_cluster_address(installation.store)
+    installation = installation_of(args)
+    space, store = installation.namespace, check_cluster_address(installation.store)
     bodies = installation_objects(installation)
-    if create_namespace:
-        namespace_object = {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": namespace, "labels": {LEVEL: pod_security}},
-        }
-        bodies.insert(0, namespace_object)
-    notes: list[str] = []
-    if store.startswith("s3://") and not keep_secret:
-        secret = store_secret(installation.store_secret, namespace)
+    if args.create_namespace:
+        metadata = {"name": space, "labels": {LEVEL: args.pod_security}}
+        bodies.insert(0, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    note = ""
+    if store.startswith("s3://") and not args.keep_secret:
+        secret, note = store_secret(installation.store_secret, space)
         bodies += [secret] if secret else []
-        notes = secret_notes(installation.store_secret, secret)
 
     async def work(client: Kube) -> None:
-        await _apply_all(client, bodies, dry_run)
-        await delete_obsolete(client, installation, bodies, dry_run)
-        for note in notes:
+        await _apply_all(client, bodies, args.dry_run)
+        await delete_obsolete(client, installation, bodies, args.dry_run)
+        if note:
             logger.warning(f"perfdag install: {note}")
-        if await enforced_level(client, namespace) not in (pod_security, None):
-            logger.warning(f"perfdag install: {label_command(namespace, pod_security)}")
+        if await enforced_level(client, space) not in (args.pod_security, None):
+            logger.warning(f"perfdag install: {label_command(space, args.pod_security)}")
 
     run_with_client(work)
+    print(f"next: perfdag submit suites/quick.yaml --namespace {space} --watch")
+    return EXIT_OK
 
 
 async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
+    """Apply the objects, or let the API server check them. Raises KubeError."""
     created = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
     for body in bodies:
-        if dry_run:
-            await _check(client, body, created)
-        elif body["kind"] == "Namespace":
+        if body["kind"] == "Namespace" and not dry_run:
             with ignore_status(409):  # an existing one keeps its labels
                 await client.create(body)
         else:
-            await client.apply(body)
-            if body["kind"] == "Secret":
-                await remove_old_keys(client, body)
-        print_now(
-            f"{'checked' if dry_run else 'applied'}  {body['kind']} {body['metadata']['name']}"
-        )
-
-
-async def _check(client: Kube, body: Object, created: set[str]) -> None:
-    """Let the API server check an object without changing anything. Raises KubeError.
-
-    Objects of the namespaces to be created are not checked where these do not exist yet.
-    """
-    try:
-        await client.apply(body, dry_run=True)
-    except KubeError as error:
-        absent = error.status == 404 and error.reason != "NoKind"
-        if not absent or body["metadata"].get("namespace") not in created:
-            raise
+            try:
+                await client.apply(body, dry_run=dry_run)
+            except KubeError as error:
+                # what is in a namespace that does not exist yet cannot be checked
+                absent = error.status == 404 and error.reason != "NoKind"
+                if not (dry_run and absent and body["metadata"].get("namespace") in created):
+                    raise
+        if body["kind"] == "Secret" and not dry_run:
+            await remove_old_keys(client, body)
+        done = "checked" if dry_run else "applied"
+        print_now(f"{done}  {body['kind']} {body['metadata']['name']}")
 
 
 STORE_KEYS = {
@@ -386,41 +335,31 @@ STORE_KEYS = {
 in `perfdag.store.s3`."""
 
 
-def store_secret(name: str, namespace: str) -> Object | None:
-    """Return the Secret with the S3 keys of this shell; None if the shell has none."""
-    values = {
-        key: next((os.environ[name] for name in names if os.environ.get(name)), None)
+def store_secret(name: str, namespace: str) -> tuple[Object | None, str]:
+    """Return the Secret with the S3 keys of this shell, and what to know about it.
+
+    It is None if the shell has no keys.
+    """
+    found = {
+        key: next((os.environ[name] for name in names if os.environ.get(name)), "")
         for key, names in STORE_KEYS.items()
     }
-    if not (values["AWS_ACCESS_KEY_ID"] and values["AWS_SECRET_ACCESS_KEY"]):
-        return None
-    data = {
-        key: base64.b64encode(value.encode()).decode() for key, value in values.items() if value
-    }
-    metadata = {"name": name, "namespace": namespace}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata,
-        "type": "Opaque",
-        "data": data,
-    }
-
-
-def secret_notes(name: str, secret: Object | None) -> list[str]:
-    """Return why the Secret was not created, or that its keys expire, if either is so."""
-    if secret is None:
-        return [
+    if not (found["AWS_ACCESS_KEY_ID"] and found["AWS_SECRET_ACCESS_KEY"]):
+        return None, (
             f"Secret {name} was not created: this shell has no AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY (those of ~/.aws are not copied); "
             "pods use the Secret that exists, or a role"
-        ]
-    if "AWS_SESSION_TOKEN" in secret["data"]:
-        return [
+        )
+    note = ""
+    if found["AWS_SESSION_TOKEN"]:
+        note = (
             f"the keys in Secret {name} are temporary (AWS_SESSION_TOKEN), and runs fail when they "
             "expire; for a schedule use permanent keys, or a role and --keep-secret"
-        ]
-    return []
+        )
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in found.items() if value}
+    metadata = {"name": name, "namespace": namespace}
+    secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata}
+    return secret | {"data": data}, note
 
 
 async def remove_old_keys(client: Kube, secret: Object) -> None:

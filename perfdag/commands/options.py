@@ -138,7 +138,7 @@ def add_verb(
     return parser
 
 
-def add_options(parser: argparse.ArgumentParser, *options: Option | list[Option]) -> None:
+def add_options(parser: argparse._ActionsContainer, *options: Option | list[Option]) -> None:
     """Add options to a parser. Those in a list exclude one another."""
     for each in options:
         group = parser.add_mutually_exclusive_group() if isinstance(each, list) else parser

@@ -2,15 +2,14 @@
 
 import argparse
 import logging
-from collections.abc import Sequence
 
 from perfdag.commands.install import (
-    Installation,
-    add_installation,
+    INSTALLATION,
+    add_groups,
     installation_objects,
     installation_of,
 )
-from perfdag.commands.options import CommandError, duration
+from perfdag.commands.options import CommandError, Verbs, add_verb, duration, option
 from perfdag.kube.client import Object
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.signals import EXIT_OK
@@ -32,81 +31,59 @@ EPILOG = """examples:
 """
 
 
-def add_render(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_render(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "render",
-        description="Print manifests. With --base: what `perfdag install` applies.\n"
-        "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n"
+        run,
+        "Print manifests. With --base: what `perfdag install` applies.\n\n"
+        "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n\n"
         "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "
         "fails when the newest run of the suite is too old.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("suite", nargs="?", metavar="SUITE", help="suite file"),
+        option("--base", action="store_true", help="print templates, service accounts and rights"),
+        option(
+            "--schedule",
+            action="append",
+            default=[],
+            metavar="CRON",
+            help="five fields, in UTC; repeat the option to add more",
+        ),
+        option(
+            "--max-age",
+            type=duration,
+            metavar="DURATION",
+            help="with --schedule: the age of the newest run above which the second CronWorkflow "
+            "fails (default for a daily schedule: 26h plus twice the expected length of a run)",
+        ),
+        *INSTALLATION,
     )
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="suite file")
-    parser.add_argument(
-        "--base", action="store_true", help="print templates, service accounts and rights"
-    )
-    parser.add_argument(
-        "--schedule",
-        action="append",
-        default=[],
-        metavar="CRON",
-        help="five fields, in UTC; repeat the option to add more",
-    )
-    parser.add_argument(
-        "--max-age",
-        type=duration,
-        metavar="DURATION",
-        help="with --schedule: the age of the newest run above which the second CronWorkflow fails "
-        "(default for a daily schedule: 26h plus twice the expected length of a run)",
-    )
-    add_installation(parser)
-    parser.set_defaults(run=run)
+    add_groups(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests."""
+    """Print the objects of the installation (--base) and the manifests of a suite file, if named.
+
+    These are a Workflow that carries the suite, or with --schedule CronWorkflows. Raises
+    CommandError, BadDocument, AddressError for a store that no cluster can have.
+    """
     if not args.base and not args.suite:
         raise CommandError("name a suite file, or --base")
-
-    manifests = render(
-        installation_of(args),
-        args.suite,
-        base=args.base,
-        schedules=args.schedule,
-        max_age=args.max_age,
-    )
-    print(manifests, end="")
-    return EXIT_OK
-
-
-def render(
-    installation: Installation,
-    suite: str | None,
-    *,
-    base: bool,
-    schedules: Sequence[str] = (),
-    max_age: int | None = None,
-) -> str:
-    """Return the objects of the installation (`base`) and the manifests of a suite file, if named.
-
-    These are a Workflow that carries the suite, or with `schedules` CronWorkflows; `max_age` is the
-    age of the newest run, in seconds, above which the second of them fails. Raises CommandError,
-    BadDocument, AddressError for a store that no cluster can have.
-    """
+    installation = installation_of(args)
     if installation.store:
         check_cluster_address(installation.store)
-    manifests: list[Object] = installation_objects(installation) if base else []
-    if suite:
-        loaded = load_suite(suite)
+    manifests: list[Object] = installation_objects(installation) if args.base else []
+    if args.suite:
+        loaded = load_suite(args.suite)
         plan = place_hosts(make_plan(loaded))
         kinds_of(plan)
         report_missing_gpus(plan)
         namespace, scope = installation.namespace, installation.cluster_scope
-        if schedules:
+        if args.schedule:
             try:
-                manifests += scheduled(loaded, schedules, namespace, max_age, scope)
+                manifests += scheduled(loaded, args.schedule, namespace, args.max_age, scope)
             except ValueError as error:
                 raise CommandError(str(error)) from None
         else:
@@ -114,7 +91,8 @@ def render(
             manifests.append(
                 runs.workflow(namespace, loaded, {}, priority=priority, cluster_scope=scope)
             )
-    return dump(manifests)
+    print(dump(manifests), end="")
+    return EXIT_OK
 
 
 def report_missing_gpus(plan: Plan) -> None:

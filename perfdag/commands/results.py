@@ -25,8 +25,8 @@ from perfdag.commands.result_text import RunResult
 from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import collect, gather, write_exports
-from perfdag.results.runs import RunStore
-from perfdag.results.summary import Summary, statuses_of, summarise
+from perfdag.results.runs import RunStore, report_key
+from perfdag.results.summary import Summary, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.store.base import NotStoredError, Store
 from perfdag.store.folder import FolderStore
@@ -59,10 +59,10 @@ def add_show(sub: Verbs) -> None:
 
 def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
-    store, plan = read_run(args.store, args.run_id)
-    table, collected = gather(store, plan)
-    url, gate = store.url(collected.key), judge(store, plan)
-    result = RunResult(plan, summarise(table), collected, url, gate=gate)
+    runs, plan = read_run(args.store, args.run_id)
+    table, collected = gather(runs.store, plan)
+    summary, url = summarise(table), runs.store.url(collected.key)
+    result = RunResult(plan, summary, collected, url, gate=judge(runs.store, plan, summary))
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
@@ -90,8 +90,8 @@ def add_report(sub: Verbs) -> None:
 
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
-    store, plan = read_run(args.store, args.run_id)
-    result = draw_report(store, plan)
+    runs, plan = read_run(args.store, args.run_id)
+    store, result = runs.store, draw_report(runs.store, plan)
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
@@ -126,12 +126,12 @@ def add_open(sub: Verbs) -> None:
 
 def run_open(args: argparse.Namespace) -> int:
     """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
-    store, plan = read_run(args.store, args.run_id)
-    key = f"runs/{plan.run_id}/report.html"
+    runs, plan = read_run(args.store, args.run_id)
+    store, key = runs.store, report_key(plan.run_id)
     try:
         data = store.get(key)
     except NotStoredError:
-        if plan.run_id not in RunStore(store).with_rows(plan.suite):  # it may be under way
+        if not runs.known[plan.run_id]:  # it may be under way
             raise CommandError(
                 f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
             ) from None
@@ -168,14 +168,15 @@ def add_collect(sub: Verbs) -> None:
 
 def run_collect(args: argparse.Namespace) -> int:
     """Write the Parquet file and the exports of a run. Return 1 if a sample is not ok."""
-    store, plan = read_run(args.store, args.run_id)
+    runs, plan = read_run(args.store, args.run_id)
+    store = runs.store
     table, collected = collect(store, plan)
     print(f"{plural(collected.rows, 'row')}  {store.url(collected.key)}")
     if collected.kept:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
-    good = statuses_of(table).keys() <= {"ok", "skipped"}
+    good = summarise(table).statuses.keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
 
 
@@ -215,13 +216,13 @@ def finish_run(
     return RunResult(plan, summary, collected, rows, page, files, gate, gated(plan), told)
 
 
-def judge(store: Store, plan: Plan, summary: Summary | None = None) -> GateResult | None:
+def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
     if not plan.where and not gated(plan) and len(RunStore(store).with_rows(plan.suite)) == 1:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
-        report = store.url(f"runs/{plan.run_id}/report.html")
+        report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
     from perfdag.analysis.gate import check, unattended_rules
     from perfdag.analysis.selection import SelectionError
@@ -267,4 +268,4 @@ def write_report(
     links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
     has_site = bool(store.list(f"site/data/{plan.suite}"))
     report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
-    return store.url(f"runs/{plan.run_id}/report.html")
+    return store.url(report_key(plan.run_id))

@@ -64,10 +64,10 @@ def run_rm(args: argparse.Namespace) -> int:
         return EXIT_OK
     if args.results:
         raise CommandError("--results goes with --namespace; without it, rm removes the results")
-    store, plan = read_run(args.store, args.name)
-    for key in removable_keys(store, plan):
-        store.delete(key)
-    print(f"removed run {plan.run_id} of suite {plan.suite} from {store.root}")
+    runs, plan = read_run(args.store, args.name)
+    for key in removable_keys(runs, plan):
+        runs.store.delete(key)
+    print(f"removed run {plan.run_id} of suite {plan.suite} from {runs.store.root}")
     return EXIT_OK
 
 
@@ -107,10 +107,10 @@ def _results_of(view: View, root: str | None) -> list[str]:
             "delete the run without --results, then the files of the claim in a pod"
         )
     try:
-        opened = open_store(store)
+        runs = RunStore(open_store(store))
         if not is_run_id(view.run_id or ""):  # no plan; a text of the cluster names no other run
             raise NotStoredError(view.name)
-        return removable_keys(opened, RunStore(opened).plan(view.run_id or ""))
+        return removable_keys(runs, runs.plan(view.run_id or ""))
     except NotStoredError:
         if not root:
             return []

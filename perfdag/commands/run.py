@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     if args.resume is not None:
         from perfdag.commands.runs import read_run
 
-        store, plan = read_run(root, args.resume)
-        _check_resumable(store, plan, root or "")
+        runs, plan = read_run(root, args.resume)
+        _check_resumable(runs.store, plan, root or "")
     else:
         plan, store_of_suite = plan_run(args.suite, args.settings, args.only, args.command)
         root = root or store_of_suite

@@ -24,7 +24,7 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
-from perfdag.results.runs import RunStore, began_at, result_key, run_lock
+from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.signals import EXIT_OK
@@ -64,13 +64,13 @@ def run_ls(args: argparse.Namespace) -> int:
     if args.newest < 1:
         raise CommandError(f"--newest {args.newest}: list at least one run")
     store, suite = open_store(args.store), args.suite
-    known, lines = RunStore(store).known, list[dict[str, Any]]()
-    for run_id in reversed(known):
+    runs, lines = RunStore(store), list[dict[str, Any]]()
+    for run_id in reversed(runs.known):
         if len(lines) == args.newest:
             break
-        if suite and known[run_id] not in (None, suite):
+        if suite and runs.known[run_id] not in (None, suite):
             continue
-        line = _line(store, run_id, known[run_id])
+        line = _line(runs, run_id)
         if not suite or line["suite"] in (suite, "-"):
             lines.insert(0, line)
     if not lines:
@@ -122,8 +122,8 @@ def run_prune(args: argparse.Namespace) -> int:
     """
     store = open_store(args.store)
     limit, unfinished = _run_ids_before(args.keep), _run_ids_before(UNFINISHED)
-    protected, removed = _protected_runs(store), 0
     runs = RunStore(store)
+    protected, removed = _protected_runs(runs), 0
     for run_id, rows_of in runs.known.items():
         if run_id >= limit or run_id in protected:
             continue
@@ -134,7 +134,7 @@ def run_prune(args: argparse.Namespace) -> int:
             if run_id >= unfinished and rows_of is None:
                 logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
-            keys = removable_keys(store, plan)
+            keys = removable_keys(runs, plan)
             for key in () if args.dry_run else keys:
                 store.delete(key)
         except (CommandError, StoreError) as error:
@@ -152,23 +152,22 @@ UNFINISHED = 7 * 86400
 """Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
 
-def read_run(root: str | None, selector: str) -> tuple[Store, Plan]:
-    """Return the store, and the plan of the run that `selector` names, `baseline:NAME` included.
+def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
+    """Return the runs of a store, and the plan of the one that `selector` names.
 
     The plan has no points where the run's rows alone are left. Raises StoreError.
     """
-    store = open_store(root)
+    runs = RunStore(open_store(root))
     if selector.startswith("baseline:"):
-        selector = select_one(store, selector)[0]
-    runs = RunStore(store)
+        selector = select_one(runs, selector)[0]
     run_id = runs.find(selector)
-    explain_last(store, selector, run_id)
-    return store, runs.plan_or_rows(run_id)
+    explain_last(runs, selector, run_id)
+    return runs, runs.plan_or_rows(run_id)
 
 
-def explain_last(store: Store, selector: str, run_id: str) -> None:
+def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
     """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
-    if selector == "last" and (note := RunStore(store).newer_note(run_id)):
+    if selector == "last" and (note := runs.newer_note(run_id)):
         logger.info(f"note: {note}")
 
 
@@ -185,31 +184,23 @@ def check_samples(store: Store, plan: Plan) -> None:
         )
 
 
-def _line(store: Store, run_id: str, suite: str | None) -> dict[str, Any]:
+def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
-    files = store.list(f"runs/{run_id}")
-    trust = ""
+    files = runs.store.list(f"runs/{run_id}")
+    suite, trust = runs.known[run_id], ""
     if suite is not None:
-        kind, samples, trust = _collected(store, run_id, suite)
+        kind, samples, trust = _collected(runs.store, run_id, suite)
     else:
         try:
-            plan = RunStore(store).plan(run_id)
+            plan = runs.plan(run_id)
             suite, kind = plan.suite, _kind(plan.trigger)
             stored = sum("/parts/" in key and "/canary" not in key for key in files)
             samples = f"{stored} of {len(plan.order)} stored"
         except (NotStoredError, DamagedError) as error:
             why = "damaged" if isinstance(error, DamagedError) else "gone"
             suite, kind, samples = "-", "-", f"plan.json is {why}"
-    report = f"runs/{run_id}/report.html" in files
-    return {
-        "run_id": run_id,
-        "suite": suite,
-        "kind": kind,
-        "samples": samples,
-        "trust": trust,
-        "answer": "",
-        "report": report,
-    }
+    about = {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "trust": trust}
+    return {**about, "answer": "", "report": report_key(run_id) in files}
 
 
 def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
@@ -253,14 +244,14 @@ def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str, str]:
     return kind, statuses_text(summary.statuses), summary.trust.level
 
 
-def removable_keys(store: Store, plan: Plan) -> list[str]:
+def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
     """Return the keys of a run and its companions. The run's own folder is the last.
 
     It names the others, so that a second attempt finds them. Raises CommandError if one of the runs
     is a baseline or is being measured on this machine, and StoreError.
     """
-    protected = _protected_runs(store)
-    plans = _with_companions(store, plan)
+    protected = _protected_runs(runs)
+    plans = _with_companions(runs, plan)
     if protected_run := next((run.run_id for run in plans if run.run_id in protected), None):
         name = protected[protected_run]
         raise CommandError(
@@ -285,20 +276,20 @@ def _run_ids_before(seconds: float) -> str:
     return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _with_companions(store: Store, plan: Plan) -> list[Plan]:
+def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:
     """Return the rechecks of a run, the other variant of an ab, and the run itself."""
     companions = []
     for name in filter(None, [*plan.options.rechecks, plan.options.other]):
         with contextlib.suppress(NotStoredError):
-            companions.append(RunStore(store).plan(name))
+            companions.append(runs.plan(name))
     return [*companions, plan]
 
 
-def _protected_runs(store: Store) -> dict[str, str]:
+def _protected_runs(runs: RunStore) -> dict[str, str]:
     """Return the runs of baselines and their companions, each with the name of a baseline."""
     protected: dict[str, str] = {}
     try:
-        for name, suites in baselines(store).items():
+        for name, suites in baselines(runs.store).items():
             for entry in suites.values():
                 protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
     except (AttributeError, KeyError, TypeError):
@@ -307,6 +298,6 @@ def _protected_runs(store: Store) -> dict[str, str]:
         ) from None
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
-            companions = _with_companions(store, RunStore(store).plan(run))
+            companions = _with_companions(runs, runs.plan(run))
             protected |= {plan.run_id: name for plan in companions}
     return protected

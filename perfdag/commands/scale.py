@@ -20,13 +20,12 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_RE
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale.cluster import remove_run
 from perfdag.steps.scale.figures import Result, audit_key, audit_of
-from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.generate import connections
 from perfdag.steps.scale.objects import built_in, template_text
 from perfdag.steps.scale.rows import summaries, write_rows
 from perfdag.steps.scale.runai import (
     AUDIT,
     Settings,
-    SubmitRequest,
     checked,
     remove_outputs,
     write_json,
@@ -128,8 +127,10 @@ def print_stages(rows: list[Any]) -> None:
         (
             summary.stage,
             summary.since,
-            *map(str, (summary.ok, summary.censored + summary.failed, summary.unobserved)),
-            *(short(value, "s") for value in (summary.p50, summary.p95, summary.p99)),
+            str(summary.count["ok"]),
+            str(summary.count["censored"] + summary.count["failed"]),
+            str(summary.count["unobserved"]),
+            *(short(summary.seconds[stat], "s") for stat in ("p50", "p95", "p99")),
             short(summary.resolution_s, "s") if summary.resolution_s is not None else "-",
         )
         for summary in summaries(rows)
@@ -146,26 +147,29 @@ def submit(args: argparse.Namespace) -> int:
     settings.submitter = args.submitter or settings.submitter
     if args.rate and args.delay:
         raise ValueError("--delay makes batches of -p, --rate sends one after the other")
-    arrival: Arrival = "constant" if args.rate else "batch" if args.delay else "closed"
-    request = SubmitRequest(
-        template=args.template or args.workload_type,
-        count=args.num_workloads,
-        parallel=args.num_processes,
-        schedule=Schedule(arrival, args.rate, args.num_processes, args.delay),
-        folder=folder,
-        settings=settings,
-        workers=args.num_workers,
-        gpus=args.num_gpus,
-        pvc=args.pvc,
-        namespaces=args.namespace,
-        create_namespace=args.create_namespace,
-        variables=parse_variables(args.var),
+    params = checked(
+        workloads.ScaleParams,
+        {
+            "template": args.template or args.workload_type,
+            "count": args.num_workloads,
+            "parallel": args.num_processes,
+            "arrival": "constant" if args.rate else "batch" if args.delay else "closed",
+            "rate": args.rate,
+            "delay": args.delay,
+            "workers": args.num_workers,
+            "gpus": args.num_gpus,
+            "pvc": args.pvc,
+            "storage_class": settings.storage_class or None,
+            "project": settings.project,
+            "namespace": args.namespace or [f"runai-{settings.project}"],
+            "variables": {"image": settings.image, **parse_variables(args.var)},
+        },
     )
-    if request.count < 1 or request.parallel < 1:
-        raise ValueError("-n and -p must be 1 or more")
-    file = on_cluster(
-        args.context, lambda kube: runai.submit(kube, request), connections(request.parallel)
-    )
+
+    async def work(kube: Kube) -> runai.RunFile:
+        return await runai.submit(kube, params, folder, settings, args.create_namespace)
+
+    file = on_cluster(args.context, work, connections(params.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"

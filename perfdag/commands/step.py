@@ -7,11 +7,19 @@ import argparse
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from perfdag.commands.options import CommandError, duration, print_now
+from perfdag.commands.options import (
+    CommandError,
+    Option,
+    Verbs,
+    add_verb,
+    duration,
+    option,
+    print_now,
+)
 from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 
 if TYPE_CHECKING:
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PENDING = "how long Argo lets pods of a batch be Pending"
 SSH_PORT = "2222"
 """Port of a peer that the environment of a remote shell does not list."""
 STORE_PATIENCE = 5.0
@@ -32,56 +39,19 @@ EPILOG = """examples:
 """
 
 
-def add_step(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_step(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "step",
-        description="The steps of a run on a cluster. The WorkflowTemplates call them, and the "
+        remote_shell,
+        "The steps of a run on a cluster. The WorkflowTemplates call them, and the "
         "environment of a container tells which run and batch they belong to.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, text, run in (
-        ("plan", "make the plan, the run's key pair and claims", plan),
-        ("recheck", "plan rechecks of suspicious points", recheck),
-    ):
-        step = steps.add_parser(name, help=text)
-        step.add_argument("--out", type=Path, required=True, help="folder of the output parameters")
-        step.set_defaults(run=run)
-    watching = steps.add_parser("watchdog", help="record why pods cannot start")
-    watching.add_argument("--pending", metavar="TIME", default="", help=PENDING)
-    watching.set_defaults(run=watchdog)
-    for name, text, run in (
-        ("lead", "measure a batch", lead),
-        ("peer", "serve the lead", peer),
-    ):
-        rank = steps.add_parser(name, help=text)
-        rank.add_argument("--batch", type=int, required=True)
-        rank.add_argument("--rank", type=int, required=True)
-        rank.add_argument("--attempt", type=int, default=0, help="number of the attempt, from 0")
-        rank.add_argument("--port", type=int, default=0, help="port of a peer's sshd")
-        rank.add_argument("--pending", metavar="TIME", default="", help=PENDING)
-        rank.set_defaults(run=run)
-    reach = steps.add_parser("reach", help="check the store, and list the benchmarks")
-    reach.set_defaults(run=reach_store)
-    last = steps.add_parser("finish", help="collect, report, check")
-    last.add_argument("--phase", default="Succeeded", help="phase of the Workflow")
-    last.set_defaults(run=finish)
-    newest = steps.add_parser("age", help="check the age of the newest run")
-    newest.add_argument("--suite", required=True)
-    newest.add_argument("--max-age", required=True, type=duration, metavar="DURATION")
-    newest.set_defaults(run=age)
-    rsh = steps.add_parser(
-        "rsh", help="run a command on a peer of this gang (an MPI launcher's remote shell)"
-    )
-    rsh.add_argument(
-        "remote_command",
-        nargs=argparse.REMAINDER,
-        metavar="HOST COMMAND",
-        help="address of a peer, the command and its arguments",
-    )
-    rsh.set_defaults(run=remote_shell)
+    for name, work, text, options in STEPS:
+        add_verb(steps, name, work, text, "", *options, help=text)
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -225,12 +195,12 @@ def _finish(context: "PodContext", phase: str) -> int:
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    record_end(context, store, plan, phase)
+    could_run = record_end(context, store, plan, phase)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
-        print_now(outcome_text(result))
+        print_now(outcome_text(result, store))
         _release(context, store, plan, phase)
-        return result.exit_code
+        return result.exit_code if could_run else EXIT_REACH
     for run_id in plan.options.rechecks:
         end_clock(store, run_id)
         collect(store, RunStore(store).plan(run_id))
@@ -238,7 +208,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     print_now(str(run))
     _release(context, store, plan, phase)
     write_after_run(store, plan.suite)
-    return run.exit_code
+    return run.exit_code if could_run else EXIT_REACH
 
 
 def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
@@ -259,9 +229,10 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     """
     from perfdag.kube.client import KubeError, run_with_client
     from perfdag.kube.patch import REPORT, RUN, SUITE
+    from perfdag.results.runs import report_key
     from perfdag.store.base import NotStoredError
 
-    report = f"runs/{plan.run_id}/report.html"
+    report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
     labels = {RUN: plan.run_id, SUITE: plan.suite}
     patch = {"metadata": {"annotations": annotations, "labels": labels}}
@@ -308,3 +279,52 @@ def run_on_peer(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn
     peers = [item.split("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
     at, port = next((ssh for address, *ssh in peers if address == host), (host, SSH_PORT))
     os.execvp("ssh", ["ssh", "-F", config, "-p", port, at, *command])
+
+
+OUT = option("--out", type=Path, required=True, help="folder of the output parameters")
+PENDING = option(
+    "--pending", metavar="TIME", default="", help="how long Argo lets pods of a batch be Pending"
+)
+RANK = (
+    option("--batch", type=int, required=True),
+    option("--rank", type=int, required=True),
+    option("--attempt", default=0, help="number of the attempt, from 0"),
+    option("--port", default=0, help="port of a peer's sshd"),
+    PENDING,
+)
+STEPS: tuple[tuple[str, Callable[[argparse.Namespace], int], str, Sequence[Option]], ...] = (
+    ("plan", plan, "make the plan, the run's key pair and claims", (OUT,)),
+    ("recheck", recheck, "plan rechecks of suspicious points", (OUT,)),
+    ("watchdog", watchdog, "record why pods cannot start", (PENDING,)),
+    ("lead", lead, "measure a batch", RANK),
+    ("peer", peer, "serve the lead", RANK),
+    ("reach", reach_store, "check the store, and list the benchmarks", ()),
+    (
+        "finish",
+        finish,
+        "collect, report, check",
+        (option("--phase", default="Succeeded", help="phase of the Workflow"),),
+    ),
+    (
+        "age",
+        age,
+        "check the age of the newest run",
+        (
+            option("--suite", required=True),
+            option("--max-age", required=True, type=duration, metavar="DURATION"),
+        ),
+    ),
+    (
+        "rsh",
+        remote_shell,
+        "run a command on a peer of this gang (an MPI launcher's remote shell)",
+        (
+            option(
+                "remote_command",
+                nargs=argparse.REMAINDER,
+                metavar="HOST COMMAND",
+                help="address of a peer, the command and its arguments",
+            ),
+        ),
+    ),
+)

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perfdag.benchmark import registry
 from perfdag.commands.cluster import NewRun, installed_template, resumable_run
@@ -16,8 +15,10 @@ from perfdag.commands.options import (
     SET,
     WATCH,
     CommandError,
-    add_options,
+    Verbs,
+    add_verb,
     check_resume,
+    option,
     print_now,
 )
 from perfdag.commands.render import report_missing_gpus
@@ -41,26 +42,27 @@ EPILOG = """examples:
 """
 
 
-def add_submit(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_submit(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
+    add_verb(
+        sub,
         "submit",
-        description="Check a suite, then run it on the cluster of the current context, where "
+        run,
+        "Check a suite, then run it on the cluster of the current context, where "
         "`perfdag install` installed the templates. A bad suite creates nothing.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
+        option("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"),
+        SET,
+        ONLY,
+        NAMESPACE,
+        WATCH,
+        option(
+            "--resume",
+            metavar="RUN",
+            help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+            "stored yet",
+        ),
     )
-    parser.add_argument(
-        "suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"
-    )
-    add_options(parser, SET, ONLY, NAMESPACE, WATCH)
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
-        "stored yet",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if args.resume:
         run_id, workflow = resume_run(args.resume, args.namespace)
     else:
-        submission = Submission(args.suite, args.namespace, args.settings, args.only)
-        run_id, workflow = submit_suite(submission)
+        run_id, workflow = submit_suite(args)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))
@@ -78,51 +79,38 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A suite file as the user submits it: its namespace, settings and choice of points."""
-
-    file: str
-    namespace: str
-    settings: Sequence[str] = ()
-    only: Sequence[str] = ()
-
-    def plan(self) -> tuple[LoadedSuite, Plan]:
-        """Load and plan the suite, so that a bad one creates nothing. Raises BadDocument."""
-        loaded = load_suite(self.file, self.settings)
-        plan = place_hosts(make_plan(loaded, only=self.only))
-        kinds_of(plan)
-        return loaded, plan
+def load(
+    file: str, settings: Sequence[str] = (), only: Sequence[str] = ()
+) -> tuple[LoadedSuite, Plan]:
+    """Load and plan a suite, so that a bad one creates nothing. Raises BadDocument."""
+    loaded = load_suite(file, settings)
+    plan = place_hosts(make_plan(loaded, only=only))
+    kinds_of(plan)
+    return loaded, plan
 
 
-def submit_suite(submission: Submission) -> tuple[str, str]:
+def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
     """Submit a suite; return the run id and the name of its Workflow.
 
     Raises BadDocument, CommandError, KubeError.
     """
-    loaded, plan = submission.plan()
+    namespace, settings, only = args.namespace, args.settings, args.only
+    loaded, plan = load(args.suite, settings, only)
     report_missing_gpus(plan)
     report_other_packages(plan)
-    installed = installed_template(submission.namespace)
+    installed = installed_template(namespace)
     own = loaded.suite.store
     if own and on_cluster(own) and own != installed.store:
         raise CommandError(
             f"the suite has the store {own}, and the installation of namespace "
-            f"{submission.namespace} the store {installed.store}: submit it to the namespace of "
+            f"{namespace} the store {installed.store}: submit it to the namespace of "
             f"another installation (perfdag install --namespace ... --store {own})"
         )
-    security = run_with_client(lambda api: check_pod_security(api, submission.namespace, plan))
+    security = run_with_client(lambda api: check_pod_security(api, namespace, plan))
     if refused := [each for each in security if each.state == "missing"]:
         raise CommandError(f"{refused[0].what}: {refused[0].do}")
     priority = plan.options.priority
-    run = NewRun(
-        plan.run_id,
-        plan.suite,
-        priority,
-        loaded,
-        tuple(submission.settings),
-        tuple(submission.only),
-    )
+    run = NewRun(plan.run_id, plan.suite, priority, loaded, tuple(settings), tuple(only))
     return run.run_id, installed.start(run)
 
 

@@ -188,7 +188,7 @@ def _cpu(budget: float = 0.05) -> float:
 
 def _memory() -> float:
     # pages that were never written are one page of zeros, which stays in the cache
-    source, target = bytearray(b"\x01") * (1 << 24), bytearray(1 << 24)
+    source, target = bytearray(b"\x01") * (1 << 23), bytearray(1 << 23)
     target[:] = source
     rates = []
     for _ in range(8):

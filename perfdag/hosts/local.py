@@ -213,7 +213,7 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
         return popen.communicate(timeout=0.5)
     except subprocess.TimeoutExpired:
         for pipe in (popen.stdout, popen.stderr):
-            for pid in holders(pipe.fileno()) if pipe else ():
+            for pid in holders(pipe.fileno()) if pipe and not pipe.closed else ():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
     try:

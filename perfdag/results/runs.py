@@ -33,6 +33,11 @@ def plan_key(run_id: str) -> str:
     return f"runs/{run_id}/plan.json"
 
 
+def report_key(run_id: str) -> str:
+    """Return the key of the report of a run."""
+    return f"runs/{run_id}/report.html"
+
+
 def sample_key(run_id: str, name: str) -> str:
     """Return the key of a sample. `name` is that of Plan.key."""
     return f"runs/{run_id}/parts/{name}.json"
@@ -193,8 +198,8 @@ class RunStore:
         import pyarrow.parquet as pq
 
         data = self.store.get(result_key(self.known[run_id] or "", run_id))
-        try:
-            rows = pq.read_table(pa.BufferReader(data), columns=["trigger"]).to_pylist()
+        try:  # read_table would import pyarrow.dataset and pandas
+            rows = pq.ParquetFile(pa.BufferReader(data)).read(["trigger"]).to_pylist()
         except (pa.ArrowInvalid, OSError):
             return ""
         return str(rows[0].get("trigger") or "") if rows else ""

@@ -1,7 +1,7 @@
 """Scales on which relative changes add, and the noise of a series on them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,17 +33,6 @@ def robust_sigma(values: ArrayLike) -> float:
     """Return 1.4826 times the median absolute deviation, NaN below two values."""
     array = finite(values)
     return SIGMA_OF_MAD * middle(np.abs(array - middle(array))) if array.size >= 2 else math.nan
-
-
-def cv(values: ArrayLike) -> float:
-    """Return the coefficient of variation, NaN where it is not defined.
-
-    It is the standard deviation (n - 1) over |mean|.
-    """
-    array = finite(values)
-    if array.size < 2 or array.mean() == 0:
-        return math.nan
-    return float(array.std(ddof=1) / abs(array.mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,49 +75,3 @@ def scale_for(values: Sequence[float] | Array, absolute: bool = False) -> Scale:
     size = float(np.abs(array).mean()) if array.size else 0.0
     typical = abs(middle(array)) if array.size else 0.0
     return Scale("relative", typical or size or 1.0)
-
-
-def noise_floor(run_medians: ArrayLike) -> float:
-    """Return the robust spread of run medians: 1.4826 MAD of their logarithms (0.02 is about 2 %).
-
-    For a series that touches zero it is relative to the median. It is NaN below two runs.
-    """
-    array = finite(run_medians)
-    return robust_sigma(scale_for(array).apply(array))
-
-
-@dataclass(frozen=True, slots=True)
-class Variability:
-    """Relative noise of one series (0.02 is 2 %), None where there are too few values.
-
-    `within`: median over runs of the CV of repetitions. `between`: robust noise of run medians.
-    `nodes`: robust spread of the medians of nodes. `repetitions`: repetitions in a run beyond which
-    only more runs help.
-    """
-
-    within: float | None
-    between: float | None
-    nodes: float | None
-    repetitions: int | None
-    runs: int
-
-
-def variability_of(
-    repetitions: Sequence[ArrayLike], by_node: Mapping[str, ArrayLike]
-) -> Variability:
-    """Return the noise of a series from the repetitions of each run (oldest first) and by node."""
-    runs = [array for values in repetitions if (array := finite(values)).size]
-    inside = finite([cv(array) for array in runs if array.size >= 3])
-    medians = np.array([float(np.median(array)) for array in runs])
-    within = float(np.median(inside)) if inside.size else None
-    between = noise_floor(medians) if medians.size >= 5 else None
-    levels = [float(np.median(array)) for v in by_node.values() if (array := finite(v)).size >= 3]
-    nodes = robust_sigma(scale_for(levels).apply(levels)) if len(levels) >= 3 else None
-    wanted = None
-    if within is not None and between is not None and len(runs) >= 20:
-        # Make the variance of a median of R repetitions, 1.57 s^2 / R, equal to that between runs.
-        typical = float(np.median([array.size for array in runs]))
-        own = max(between**2 - 1.57 * within**2 / typical, (0.1 * between) ** 2)
-        wanted = min(10, max(3, math.ceil(1.57 * within**2 / own))) if own > 0 else 10
-    floor = between if between is not None and math.isfinite(between) else None
-    return Variability(within, floor, nodes, wanted, len(runs))

@@ -20,16 +20,17 @@ from perfdag.units import short_seconds
 logger = logging.getLogger(__name__)
 
 
-def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> None:
+def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> bool:
     """Write why batches failed and what ended the Workflow, for the run and its rechecks.
 
     `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
-    sample yet. The variants of `ab` share their pods: both runs get the reasons. Raises StoreError.
+    sample yet. The variants of `ab` share their pods: both runs get the reasons. Return whether the
+    cluster could run the suite at all: False if the pods of every batch failed to start. Raises
+    StoreError.
     """
-    if plan.where.get("workflow_uid") != context.workflow_uid and RunStore(store).samples(
-        plan.run_id
-    ):
-        return
+    measured = bool(RunStore(store).samples(plan.run_id))
+    if measured and plan.where.get("workflow_uid") != context.workflow_uid:
+        return True
     reason = None
     try:
         workflow = run_with_client(lambda kube: _workflow(kube, context))
@@ -44,12 +45,15 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> Non
         for variant in RunStore(store).variants(member):
             batch_reason = MissingReason("batch", "failed", text, index)
             missing_reason.write(store, variant.run_id, batch_reason)
+    kinds = {each.kind for each in missing_reason.stored_reasons(store, plan.run_id)}
+    could_run = measured or reason is not None or kinds != {"batch"}
     if phase == "Succeeded":
-        return
+        return could_run
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
     rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
     for member in [*RunStore(store).variants(plan), *rechecks]:
         missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
+    return could_run
 
 
 async def _workflow(kube: Kube, context: PodContext) -> Object:

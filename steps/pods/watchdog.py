@@ -157,8 +157,8 @@ class Watchdog:
         """Return whether the API server refused a pod (a quota, a policy, a webhook), and note it.
 
         Argo keeps a pod Pending that it asks for again (a quota may be free soon); any other is an
-        Error without a node. Invalid and forbidden pods stay so. A quota that was not free for the
-        whole limit is not waited for again.
+        Error without a node, which Argo does not retry. A quota that was not free for the whole
+        limit is not waited for again.
         """
         message, phase = node.get("message") or "", node.get("phase")
         placed = node.get("hostNodeName") or message.startswith("pod deleted")
@@ -170,11 +170,7 @@ class Watchdog:
         self._note(
             batch, attempt, uid, message, f"pod of rank {rank} was refused: {refusal(message)}"
         )
-        if (
-            "is invalid" in message or "is forbidden" in message
-            if not_created
-            else now - self._since.setdefault(uid, now) >= self._limit
-        ):
+        if not not_created and now - self._since.setdefault(uid, now) >= self._limit:
             self.unrecoverable.add(batch)
         return True
 
@@ -290,6 +286,9 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
             wanted: Object = dict.fromkeys((UNRECOVERABLE, WATCHDOG_DONE, NOTES))
             wanted |= as_annotation(ours, watchdog.reasons)
             over = finished(workflow)
+            if await _parent_ended(kube, workflows, workflow):
+                body: Object = {"spec": {"shutdown": "Stop"}}
+                await kube.patch(workflows, context.workflow, body, context.namespace)
             if not over:
                 wanted |= unrecoverable_annotation(ours, watchdog.unrecoverable)
             elif failed(workflow):
@@ -306,6 +305,18 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
                 raise
             print(f"waiting for the API server: {error}", flush=True)  # noqa: T201
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _parent_ended(kube: Kube, kind: Resource, workflow: Object) -> bool:
+    """Return whether the Workflow whose task `measure()` made this one is over, or being stopped.
+
+    Argo ends the pod of that task, and leaves what the pod created.
+    """
+    metadata = workflow["metadata"]
+    for each in metadata.get("ownerReferences") or []:
+        if each["kind"] == "Workflow" and not workflow["spec"].get("shutdown"):
+            return _ended_early(await kube.get(kind, each["name"], metadata["namespace"]))
+    return False
 
 
 async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:

@@ -293,6 +293,8 @@ METRICS = (
 COORDS = ("stage", "since", "phase", "call", "figure", "message", "vms", "objects")
 MAX_MESSAGES, MAX_CALLS = 50, 40
 """Distinct messages, and kinds of API request of each phase, that are kept."""
+CHURN = ("churn_cycles", "churn_throughput")
+"""Figures of a steady state."""
 _NAMED = {
     "throughput_mean": ("throughput", "mean"),
     "throughput_best_5s": ("throughput", "best_5s"),
@@ -301,7 +303,10 @@ _NAMED = {
     "watch_lag_p99": ("watch_lag", "p99"),
     **{
         name: (name, "value")
-        for name in ("create_rate", "success_ratio", "create_ratio", "schedule_held", "left_behind")
+        for name in (
+            *("create_rate", "success_ratio", "create_ratio", "schedule_held", "left_behind"),
+            *CHURN,
+        )
     },
 }
 """Figure -> metric and statistic."""
@@ -318,9 +323,9 @@ def measurements(
     rows: list[Measurement] = []
     for stage in result.stages:
         own = {**coords, "stage": stage.stage, "since": stage.since}
-        n = stage.ok + stage.censored
-        for stat in ("p50", "p95", "p99", "mean", "min", "max"):
-            if (value := getattr(stage, stat)) is not None:
+        n = stage.count["ok"] + stage.count["censored"]
+        for stat, value in stage.seconds.items():
+            if value is not None:
                 rows.append(Measurement("stage_latency", value, stat, own, n))
                 if stage.stage == headline and stat in _PERCENTILES:
                     rows.append(Measurement(headline, value, stat, {**coords}, n))

@@ -137,7 +137,7 @@ def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
     started = {role: rights(pod) for role, pod in pods(open_to_all, workflow).items()}
     assert started == {
         "plan": expected("perfdag-run"),
-        "watchdog": expected("perfdag-run", volume=""),
+        "watchdog": expected("perfdag-watchdog", volume=""),
         "measure": {
             **expected("perfdag-measure", volume="secret"),
             "containers": ["credentials", "init", "main", "wait"],

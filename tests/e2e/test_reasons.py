@@ -78,19 +78,19 @@ REFUSED: dict[str, tuple[str | None, str, int, str]] = {
     "an image that no node has": (
         f"{SUITE}, image: 'localhost/no:1'}}",
         "",
-        1,
+        4,
         "ImagePullBackOff on node-",
     ),
     "too few nodes": (
         f"{SUITE}, hosts: {{count: 99, placement: spread}}}}",
         "",
-        1,
+        4,
         "99 nodes needed (placement: spread), ",
     ),
     "Pod Security": (
         f"{SUITE}, network: {{host: true}}}}",
         "",
-        1,
+        4,
         'violates PodSecurity "restrict',
     ),
 }

@@ -23,6 +23,8 @@ from perfdag.commands.main import main
 from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore
+from perfdag.results.schema import load_rows
+from perfdag.results.summary import summarise
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
@@ -250,7 +252,8 @@ def test_every_surface_says_the_same(
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
-    gate = judge(store, RunStore(store).plan(run_id(14)))
+    summary = summarise(load_rows(store, runs=[run_id(14)]))
+    gate = judge(store, RunStore(store).plan(run_id(14)), summary)
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 

@@ -18,7 +18,6 @@ import pytest
 from perfdag.analysis import medians
 from perfdag.analysis.ab import analyse
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.history import noise_report, recent_rows
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
 from perfdag.charts.pages.compare import Effect, forest
@@ -128,7 +127,7 @@ def test_warmups_failures_subjects_and_ab_are_not_history(store: Store) -> None:
 )
 def test_selections(store: Store, selection: str, runs: list[int]) -> None:
     nights(store, 40, step)
-    assert select(store, selection).runs == tuple(map(run_id, runs))
+    assert select(RunStore(store), selection).runs == tuple(map(run_id, runs))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_selections(store: Store, selection: str, runs: list[int]) -> None:
 def test_a_selection_of_nothing_is_refused(store: Store, selection: str, output: str) -> None:
     nights(store, 40, step)
     with pytest.raises(SelectionError, match=output):
-        select(store, selection)
+        select(RunStore(store), selection)
 
 
 def test_variants_and_rechecks_are_not_the_last_run(store: Store, cli: CommandLine) -> None:
@@ -165,11 +164,11 @@ def test_variants_and_rechecks_are_not_the_last_run(store: Store, cli: CommandLi
         ("suite=net newest=2", (18, 19)),
         (run_id(21), (21,)),
     ):
-        assert select(store, selection).runs == tuple(map(run_id, runs))
+        assert select(RunStore(store), selection).runs == tuple(map(run_id, runs))
     with pytest.raises(SelectionError, match="has 20 runs"):
-        select(store, "last~20")
+        select(RunStore(store), "last~20")
     with pytest.raises(SelectionError, match="only runs of `perfdag ab` and rechecks"):
-        select(store, "since=2026-01-25")
+        select(RunStore(store), "since=2026-01-25")
     assert main(["check", "last", *root]) == 0
     variant = f"run {run_id(22)} is one variant of `perfdag ab`"
     for command in (["check"], ["compare", "last"], ["baseline", "set", "v1"]):
@@ -375,7 +374,9 @@ def test_a_series_with_one_point_and_a_damaged_file(store: Store, cli: CommandLi
 def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: Store) -> None:
     nights(store, 40, lambda n, p: 1e10)
     for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(35))):
-        outcome = compare_selections((store, select(store, a)), (store, select(store, b)), Tuning())
+        outcome = compare_selections(
+            (store, select(RunStore(store), a)), (store, select(RunStore(store), b)), Tuning()
+        )
         assert {row.answer.word for row in outcome.rows} == {"same"}
 
 
@@ -384,7 +385,7 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     green = open_store(str(tmp_path / "green"))
     nights(green, 20, lambda n, p: 8e9, seed=1, cluster="green")
     assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
-    a, b = select(store, "baseline:acceptance"), select(green, "last")
+    a, b = select(RunStore(store), "baseline:acceptance"), select(RunStore(green), "last")
     outcome = compare_selections((store, a), (green, b), Tuning())
     assert {row.answer.word for row in outcome.rows} == {"worse"}
 
@@ -423,8 +424,7 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
     [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
-    result = medians.read_run_medians(store, "net")
-    assert noise_report(result, recent_rows(store, result, newest=60))[0][1].nodes is not None
+    assert noise["between"] == outcome["series"][0]["levels"][0]["noise"]
     assert re.findall(
         r"^node (n\d+): -\d+\.\d % against the other nodes \(worse\).*\n +differs: (.+)",
         cli(["history", "net", "--store", store.root]).out,

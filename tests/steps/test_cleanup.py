@@ -15,7 +15,7 @@ from perfdag.steps.pods.objects import (
 )
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.rights import FINISH, RUN, VOLCANO
+from perfdag.workflows.rights import FINISH, RUN
 from tests.fakes.api_server import ApiServer, Request
 
 from .objects import workflow_of
@@ -86,7 +86,7 @@ def test_what_the_plan_step_creates_goes_with_its_lease_and_the_rights_of_the_st
 
     run_with_client(prepare)
     steps = [request for request in server.requests if "/namespaces/bench" in request.path]
-    assert all(grants([*RUN, VOLCANO], request) for request in steps)
+    assert all(grants(RUN, request) for request in steps)
     owners = [
         owner["kind"]
         for kind in ("Secret", "PersistentVolumeClaim", "PodGroup", "Service")

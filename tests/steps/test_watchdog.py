@@ -301,50 +301,47 @@ def test_a_quota_is_noted(watchdog: Watchdog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "noted", "unrecoverable"),
+    ("fields", "noted"),
     [
+        ({"message": 'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]'}, True),
         (
-            {
-                "message": (
-                    'Pod "x" is invalid: spec.containers[0].resources.requests[gpu]: must be '
-                    "fully qualified"
-                )
-            },
-            True,
+            {"message": 'violates PodSecurity "restricted"', "before": 'pods "x" is forbidden: '},
             True,
         ),
-        (
-            {
-                "message": 'violates PodSecurity "restricted:latest"',
-                "before": 'pods "x" is forbidden: ',
-            },
-            True,
-            True,
-        ),
-        (
-            {
-                "message": (
-                    'Internal error occurred: failed calling webhook "mutate.example.com": '
-                    "connection refused"
-                )
-            },
-            True,
-            False,
-        ),
-        ({"message": "pod deleted"}, False, False),
-        ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False, False),
-        ({"message": "waits for its turn", "phase": "Pending"}, False, False),
+        ({"message": "pod deleted"}, False),
+        ({"message": "main: Error (exit code 137)", "hostNodeName": "node-1"}, False),
+        ({"message": "waits for its turn", "phase": "Pending"}, False),
     ],
 )
 def test_whatever_a_pod_was_not_made_for_is_noted(
-    watchdog: Watchdog, fields: dict[str, str], noted: bool, unrecoverable: bool
+    watchdog: Watchdog, fields: dict[str, str], noted: bool
 ) -> None:
-    inputs = {"parameters": [{"name": "batch", "value": "0"}, {"name": "rank", "value": "1"}]}
-    fields = {"type": "Pod", "phase": "Error", **fields}
-    message = fields.pop("before", "") + fields["message"]
-    watchdog.look({"n": {**fields, "inputs": inputs, "message": message}}, [], 0)
-    assert watchdog.unrecoverable == ({0} if unrecoverable else set())
+    body = node(fields.pop("before", "") + fields["message"], rank="1") | fields
+    watchdog.look({"n": body}, [], 0)
+    assert watchdog.unrecoverable == set(), "Argo itself makes no other attempt"
     assert [fields["message"] in each for each in notes(watchdog)] == [True] * noted
+
+
+@pytest.mark.parametrize(("parent", "stops"), [({}, 0), ({"shutdown": "Stop"}, 1)])
+async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
+    monkeypatch: pytest.MonkeyPatch, parent: dict[str, str], stops: int
+) -> None:
+    above = workflow_of(replace(place(), workflow="above")) | {"spec": parent}
+    own = workflow_of(place())
+    own["metadata"]["ownerReferences"] = [{"kind": "Workflow", "name": "above", "uid": "a"}]
+    server, bodies = ApiServer(above, own), []
+
+    def patched(request: Any) -> dict[str, Any]:
+        bodies.append(request.body)
+        own["spec"] |= request.body.get("spec", {})
+        return own
+
+    looks = iter((own, own, own, own | {"status": {"phase": "Failed"}}))
+    server.on("GET .*/workflows/wf", lambda _: next(looks))
+    server.on("PATCH .*/workflows/wf", patched)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    assert not await watch_pods(server.client(), place(), 60.0)
+    assert bodies.count({"spec": {"shutdown": "Stop"}}) == stops
 
 
 def waits(reason: str, message: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import runs, templates
 from perfdag.workflows.emit import dump
-from perfdag.workflows.templates import FINISH_SECONDS, PLAN_SECONDS, Installation
+from perfdag.workflows.templates import Installation
 
 from .pods import pod
 from .rules import problems
@@ -272,7 +272,7 @@ def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool)
     assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
 
 
-def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_again() -> None:
+def test_no_pod_waits_for_ever() -> None:
     bodies = templates.objects(Installation(store="s3://b/r", pending_limit=30))
     template = next(
         each
@@ -289,34 +289,6 @@ def test_no_pod_waits_for_ever_and_only_what_another_attempt_may_mend_is_tried_a
     assert not any("retryStrategy" in each for each in pods), (
         "Argo forgets the pendingTimeout of a template that has one"
     )
-    tried = {
-        each["name"]: each["retryStrategy"]
-        for each in template["spec"]["templates"]
-        if "retryStrategy" in each
-    }
-    limits = {"plan": PLAN_SECONDS, "recheck": FINISH_SECONDS, "finish": FINISH_SECONDS}
-    assert {name: each["retryPolicy"] for name, each in tried.items()} == dict.fromkeys(
-        (*limits, "watchdog", "measure"), "Always"
-    )
-    hopeless = "(workflow.annotations['perfdag/unrecoverable'] ?? '')"
-    assert {tried["measure"]["expression"]} == {
-        (
-            f"{{{{=!({hopeless} startsWith workflow.uid + ' ' && {hopeless} contains ',' + "
-            f"inputs.parameters.batch + ',')}}}}"
-        )
-    }, "marks that argo resubmit copied are another Workflow's"
-    state = "(workflow.annotations['perfdag/step'] ?? '')"
-    stood = "{{=(workflow.annotations['perfdag/watchdog-done'] ?? '') == workflow.uid}}"
-    assert tried["watchdog"]["expression"] == f"lastRetry.status == 'Error' || !{stood}", (
-        "it fails so that argo retry makes another"
-    )
-    for name, most in limits.items():
-        began, other = f"{state} == workflow.uid + ' {name} began'", f"workflow.uid + ' {name} '"
-        lasts = f"{{{{={began} ? {most} : {state} startsWith {other} ? 0 : 30}}}}"
-        assert (
-            tried[name]["expression"]
-            == f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {lasts}"
-        )
 
 
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
