@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,13 +33,7 @@ class UnusableError(Exception):
 
 
 class System(Protocol):
-    """Answers batches of samples by index."""
-
-    def load(self, indices: Sequence[int]) -> None:
-        """Load these samples into host memory, outside every clock."""
-
-    def unload(self, indices: Sequence[int]) -> None:
-        """Drop them."""
+    """Answers batches of samples, which are in host memory, by index."""
 
     def infer(self, indices: Ids, ready: float) -> np.ndarray:
         """Return the class of each sample, once the answer is in host memory.
@@ -49,6 +43,39 @@ class System(Protocol):
 
     def sizes(self) -> Sequence[int]:
         """Return the batch sizes to warm so that any batch is warm, the largest last."""
+
+
+class Stub:
+    """A system of known service time, to measure the harness itself.
+
+    It is a single server that takes exactly `base + each * b` seconds for a batch of b samples.
+    Ends are scheduled, not slept one after the other. A late timer delays one answer by tens of
+    microseconds but never the server, so the theory of a deterministic server (M/D/1) holds.
+    """
+
+    facts: Mapping[str, Any] = {
+        "model": {"system": "stub", "weights": "none"},
+        "device": {"name": "stub"},
+    }
+
+    def __init__(self, base: float, each: float = 0.0, batch: int = 1) -> None:
+        self.base, self.each, self.batch, self.end = base, each, batch, 0.0
+
+    def sizes(self) -> Sequence[int]:
+        """Return one size, as every size is equally warm."""
+        return (self.batch,)
+
+    def infer(self, indices: Ids, ready: float) -> np.ndarray:
+        """Wait for the service time and return the classes: sample i has class i modulo 1000."""
+        self.end = max(ready, self.end) + self.base + self.each * len(indices)
+        sleep_until(self.end)
+        return np.asarray(indices) % 1000
+
+
+def sleep_until(deadline: float) -> None:
+    """Sleep until time.monotonic() is `deadline`; the timer may be some 60 us late."""
+    if (left := deadline - time.monotonic()) > 0:
+        time.sleep(left)
 
 
 class Batcher:
@@ -179,20 +206,14 @@ def settings(load: Load) -> Any:
     return test
 
 
-def measure(
-    system: System,
-    load: Load,
-    failed: Callable[[BaseException], None],
-    begin: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+def measure(system: System, load: Load, failed: Callable[[BaseException], None]) -> dict[str, Any]:
     """Run one LoadGen test to its end; return LoadGen's `logs` by name, and the `batches` by size.
 
     It `started` with the first query that LoadGen issued and `ended` with the last answer, in
     seconds since the epoch: LoadGen's own times of day have no time zone.
 
     `failed` is called in another thread if the system raises. It must end the process, as
-    LoadGen cannot be stopped from outside. `begin` is called when samples are loaded and the
-    answering thread is warm.
+    LoadGen cannot be stopped from outside.
     """
     import mlperf_loadgen as lg
 
@@ -210,24 +231,14 @@ def measure(
         except BaseException as error:
             failed(error)
 
-    def load_samples(indices: Sequence[int]) -> None:
-        # LoadGen calls this before its clock starts. An exception would end the process silently.
-        try:
-            system.load(indices)
-            if "loaded" in times:
-                return
-            times["loaded"] = time.time()
-            if load.scenario != "single-stream":
-                # The first batch of a thread allocates its arena and its handles.
-                batches = [np.resize(indices, size) for size in system.sizes()]
-                batcher.start(lambda: [system.infer(one, time.monotonic()) for one in batches])
-            begin()
-        except BaseException as error:
-            failed(error)
-
     delay = load.max_delay if load.scenario == "server" else 0.0
     batcher = Batcher(system.infer, complete, load.batch, delay, failed, load.workers)
-    take = answer if load.scenario == "single-stream" else batcher.put
+    take = answer
+    if load.scenario != "single-stream":
+        take = batcher.put
+        # The first batch of a thread allocates its arena and its handles.
+        batches = [np.arange(size) % load.samples for size in system.sizes()]
+        batcher.start(lambda: [system.infer(one, time.monotonic()) for one in batches])
 
     def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
         times.setdefault("begin", time.time())
@@ -239,7 +250,7 @@ def measure(
         logs.log_output.outdir = folder
         # The fast SUT gives two lists of numbers instead of an object a sample.
         sut = lg.ConstructFastSUT(issue, lambda: None)
-        qsl = lg.ConstructQSL(load.samples, load.samples, load_samples, system.unload)
+        qsl = lg.ConstructQSL(load.samples, load.samples, lambda _: None, lambda _: None)
         try:
             # An audit configuration in the working directory would change the test.
             nowhere = f"{folder}/audit.config"

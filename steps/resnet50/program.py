@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from perfdag.steps.resnet50 import loadgen
-from perfdag.steps.resnet50.loadgen import Load, UnusableError
+from perfdag.steps.resnet50.loadgen import Load, Stub, UnusableError
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
-from perfdag.steps.resnet50.stub import Stub
 from perfdag.units import parse_cpu_list
 
 WINDOW = 5
@@ -177,11 +176,10 @@ class Program:
 
             system = torch_system(dict(spec))
         self.result |= system.facts
-        system.load(range(spec["samples"]))
         rate, self.result["warmup"] = warm_all(spec, system)
         load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        tested = loadgen.measure(system, load, self.fail, system.begin)
+        tested = loadgen.measure(system, load, self.fail)
         self.result["test"] = {"rate": load.target_rate, **tested}
 
     def _load(self, rate: float) -> Load:

@@ -54,11 +54,31 @@ def run(**more: Any) -> tuple[dict[tuple[str, str | None], Measurement], dict[st
     return {(row.metric, row.subject): row for row in rows}, printed
 
 
+LOCKED = """
+import fcntl, sys, time
+from perfdag.steps.resnet50 import loadgen, program
+infer, file = loadgen.Stub.infer, open(sys.argv[1], "w")
+def alone(stub, indices, ready):
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        return infer(stub, indices, time.monotonic())
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+loadgen.Stub.infer = alone
+sys.argv = sys.argv[4:]
+sys.exit(program.main())
+"""
+
+
+def sharing(lock: Path) -> list[str]:
+    """A wrapper that has the stub serve while no other does that locks the same file."""
+    return [sys.executable, "-c", LOCKED, str(lock)]
+
+
 @needs_loadgen
 @pytest.mark.slow
 def test_two_copies_that_share_a_lock_get_half_each_and_begin_at_one_time(tmp_path: Path) -> None:
-    lock = str(tmp_path / "device")
-    values, printed = run(stub={"base": 0.005, "lock": lock}, wrapper=["env"])
+    values, printed = run(stub={"base": 0.005}, wrapper=sharing(tmp_path / "device"))
     assert values["rate_kept", None].value == pytest.approx(0.5, abs=0.12)
     assert values["tail_inflation", None].value > 1.5
     assert values["aggregate", None].value == pytest.approx(1.0, abs=0.2)
@@ -72,8 +92,8 @@ def test_two_copies_that_share_a_lock_get_half_each_and_begin_at_one_time(tmp_pa
 @needs_loadgen
 @pytest.mark.slow
 def test_offline_gives_each_copy_as_many_samples_by_what_they_did_alone(tmp_path: Path) -> None:
-    stub = {"base": 0.004, "each": 0.001, "lock": str(tmp_path / "device")}
-    values, _ = run(scenario="offline", batch=4, stub=stub)
+    stub = {"base": 0.004, "each": 0.001}
+    values, _ = run(scenario="offline", batch=4, stub=stub, wrapper=sharing(tmp_path / "device"))
     assert values["overlap", None].value > 0.8
     assert values["rate_kept", None].value == pytest.approx(0.5, abs=0.12)
 

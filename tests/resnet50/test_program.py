@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY, Mock
@@ -19,9 +19,9 @@ from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import benchmark, program
 from perfdag.steps.resnet50.interference import InterferenceParams
+from perfdag.steps.resnet50.loadgen import Stub
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import warm_up
-from perfdag.steps.resnet50.stub import Stub
 from perfdag.suite.load import load_suite
 from tests.resnet50.harness import Indices, needs_loadgen, run_resnet50
 
@@ -100,7 +100,7 @@ class Small(Stub):
 
 
 class Samples(Stub):
-    def load(self, indices: Sequence[int]) -> None:
+    def __init__(self, **_: Any) -> None:
         raise MemoryError("Unable to allocate 9 GiB for an array")
 
 
