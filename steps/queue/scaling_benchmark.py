@@ -254,7 +254,7 @@ def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurem
 
 
 async def _validated(params: QueueScalingParams, seconds: float) -> Result:
-    """Validate the queue of a Deployment, or of this machine. Raises TimeoutError after `seconds`."""
+    """Validate a Deployment, or this machine. Raises TimeoutError after `seconds`."""
     from perfdag.steps.queue import sites
 
     async with asyncio.timeout(seconds):
