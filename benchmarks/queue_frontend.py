@@ -116,36 +116,11 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def theirs_at(program: str, port: int) -> list[str]:
-    """One of Intel's backends."""
-    polling = ["-backoff", "0.001", "-backoff-max", "0.001"]
-    return [
-        program,
-        "-faddr",
-        f"127.0.0.1:{port}",
-        "-name",
-        "sleep",
-        "-ignore",
-        *polling,
-        "--",
-        "sleep",
-        "0.001",
-    ]
-
-
-def ours_at(port: int) -> list[str]:
-    """One of ours, by the entry that starts fastest, so that 16 are there when the clock starts."""
-    workload = {"command": ["sleep", "0.001"]}
-    polling = {"backoff": 0.001, "backoff_max": 0.001}
-    options = {
-        "frontend": f"127.0.0.1:{port}",
-        "queue": "sleep",
-        "pod": "p",
-        "node": "n",
-        **polling,
-        "workload": workload,
-    }
-    return [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
+def backend_at(program: list[str], port: int) -> list[str]:
+    """The command line of a backend."""
+    polling = ["-backoff", "0.001", "-backoff-max", "0.001", "-ignore"]
+    at = ["-faddr", f"127.0.0.1:{port}", "-name", "sleep"]
+    return [*program, *at, *polling, "--", "sleep", "0.001"]
 
 
 @dataclass(frozen=True)
@@ -332,11 +307,11 @@ def measure(
 
 def programs(args: argparse.Namespace) -> bool:
     """The frontends between real clients and backends; no limit is set for them."""
-    ours = {part: [*PERFDAG, part] for part in ("frontend", "client")}
+    ours = {part: [*PERFDAG, part] for part in ("frontend", "client", "backend")}
     cases: dict[str, tuple[list[str], list[str], Callable[[int], list[str]]]] = {}
     if args.original:
         theirs = {part: [str(args.original / part)] for part in ours}
-        backend = partial(theirs_at, str(args.original / "backend"))
+        backend = partial(backend_at, [str(args.original / "backend")])
         cases["theirs: their clients, frontend and backends"] = (
             theirs["frontend"],
             theirs["client"],
@@ -347,7 +322,7 @@ def programs(args: argparse.Namespace) -> bool:
             theirs["client"],
             backend,
         )
-    cases["all ours"] = (ours["frontend"], ours["client"], ours_at)
+    cases["all ours"] = (ours["frontend"], ours["client"], partial(backend_at, ours["backend"]))
     rates: dict[str, list[float]] = {name: [] for name in cases}
     costs: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(args.rounds):

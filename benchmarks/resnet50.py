@@ -31,9 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.design import blocks as orders
 from perfdag.stats.robust import spread
 from perfdag.steps.resnet50 import loadgen, summary
-from perfdag.steps.resnet50.loadgen import Load
+from perfdag.steps.resnet50.loadgen import Load, Stub
 from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.stub import Stub
 
 LOOP, SHARE = 0.02, 1.02
 """Limits: rate of the loop, relative; share of a latency."""
@@ -72,22 +71,13 @@ def offline_rate(system: Any, samples: int, images: int) -> float:
     return rate
 
 
-class Loaded:
-    """A system whose images are in memory already, so that a test's processor time is that of
-    its inference.
-    """
+class Unwarmed:
+    """A system without sizes to warm: what it is compared with has its first batch in the time."""
 
     def __init__(self, system: Any, batch: int) -> None:
         self.infer, self.batch = system.infer, batch
 
-    def load(self, indices: Any) -> None:
-        """There."""
-
-    def unload(self, indices: Any) -> None:
-        """They stay."""
-
     def sizes(self) -> tuple[int, ...]:
-        """None: what is compared has its first batch in the time too."""
         return ()
 
 
@@ -95,18 +85,24 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
     """Harness against a bare loop; whether the limit is held."""
     from perfdag.steps.resnet50.torch_backend import torch_system
 
-    params = {"batch": batch, "device": device, "precision": precision, "threads": 1, "fast": True}
+    params = {
+        "batch": batch,
+        "device": device,
+        "precision": precision,
+        "threads": 1,
+        "fast": True,
+        "samples": 2 * batch,
+    }
     spec = Workload.model_validate(params).spec()
     system: Any = torch_system(spec)
     images, count = 2 * batch, batches * batch
-    system.load(range(images))
     system.infer(range(batch))
     ready = system.copy(system.gather(range(batch)))
 
     def infer() -> None:
         for _ in range(batches):
-            system.logits(ready)
-        system.finish()
+            out = system.logits(ready)
+        system.answers(out)
 
     def bare() -> float:
         # in a new thread, as the harness has one: a tenth of a batch's time is page faults, and
@@ -127,7 +123,7 @@ def loop(blocks: int, batches: int, batch: int, device: str, precision: str) -> 
 
     def harness() -> float:
         computing[0], system.logits = 0.0, timed_compute
-        rate = offline_rate(Loaded(system, batch), count, images)
+        rate = offline_rate(Unwarmed(system, batch), count, images)
         system.logits = plain
         outside.append(1 - computing[0] / (count / rate))
         return rate

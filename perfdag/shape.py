@@ -6,7 +6,7 @@ one shape may share pods. The JSON schema describes the keys (`perfdag plan --sc
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -99,12 +99,6 @@ class Network(Strict):
         path = raw.get("path") if isinstance(raw, dict) else None
         return raw if path is None else {"host": path == "host", **raw}
 
-    @model_validator(mode="after")
-    def _check_path(self) -> Self:
-        if self.path is not None and self.host != (self.path == "host"):
-            raise ValueError(f"host: {self.host} contradicts path: {self.path}; leave host out")
-        return self
-
     @property
     def attachments(self) -> list[str]:
         """The Multus networks, in the order of their interfaces."""
@@ -161,23 +155,6 @@ class Resources(BaseModel):
     def all_limits(self) -> Amounts:
         """Return the limits of the container."""
         return {**self.both, **self.limits}
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name, value in self.both.items():
-            if "/" in name and parse_quantity(value) % 1:
-                raise ValueError(f"{name}: {value}: devices are whole; request 1 or more")
-        requests, limits = self.all_requests(), self.all_limits()
-        for name in (*self.requests, *self.limits):
-            if "/" in name or name.startswith("hugepages-"):
-                raise ValueError(f"{name} has one amount: write it beside requests and limits")
-            if name in limits and parse_quantity(requests.get(name, 0)) > parse_quantity(
-                limits[name]
-            ):
-                raise ValueError(
-                    f"{name}: the request {requests[name]} is above the limit {limits[name]}"
-                )
-        return self
 
 
 Access = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
@@ -293,17 +270,6 @@ class Volume(Strict):
         except ValidationError:
             return raw  # reported at its own path
 
-    @model_validator(mode="after")
-    def _check_template(self) -> Self:
-        if self.claim_template is None:
-            return self
-        if self.kind != "claim" or self.claim:
-            raise ValueError("claim_template makes a new claim; leave out kind and claim")
-        for key, value in self.claim_template.keys().items():
-            if getattr(self, key) != value:
-                raise ValueError(f"claim_template has another {key}: {value}; leave out {key}")
-        return self
-
     @property
     def known_size(self) -> int | None:
         """The size in bytes, or None for an existing claim or folder without a `size`."""
@@ -329,13 +295,6 @@ class Volume(Strict):
 Placement = Literal["any", "spread", "packed"]
 FEWEST_HUNTED = 8
 """Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
-_Text = TypeVar("_Text", bound=str)
-
-
-def _distinct(values: list[_Text]) -> list[_Text]:
-    return sorted(set(values))
-
-
 ACROSS = "across-zones"
 PAIRS, PAIR_KINDS = (
     r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$",
@@ -396,24 +355,6 @@ class Hosts(Strict):
         None, description="the nodes of client and server, where they differ; 2 hosts, no pairs"
     )
 
-    @model_validator(mode="after")
-    def _check_pairs(self) -> "Hosts":
-        if self.pairs is None and self.parallel_pairs > 1:
-            raise ValueError(f"parallel_pairs belongs to pairs ({PAIR_KINDS})")
-        if self.pairs is not None and self.count < 2:
-            raise ValueError(f"pairs need a count of 2 hosts or more, not {self.count}")
-        if self.pairs == "hunt" and self.count < FEWEST_HUNTED:
-            raise ValueError(
-                f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {self.count}; "
-                "use pairs: all"
-            )
-        if self.pairs is not None and self.parallel_pairs > self.count // 2:
-            raise ValueError(
-                f"parallel_pairs: {self.parallel_pairs}, "
-                f"but {self.count} hosts have {self.count // 2} disjoint pairs"
-            )
-        return self
-
 
 class Toleration(Strict):
     """A toleration of a pod, as in Kubernetes."""
@@ -458,7 +399,9 @@ class Shape(Strict):
     tolerations: list[Toleration] = Field(
         [], description="taints of nodes that keep no measuring pod away"
     )
-    privileges: Annotated[list[Literal["block", "mtu", "rdma"]], AfterValidator(_distinct)] = Field(
+    privileges: Annotated[
+        list[Literal["block", "mtu", "rdma"]], AfterValidator(lambda names: sorted(set(names)))
+    ] = Field(
         [],
         description="what the pods may do beyond `restricted`; only these pods run as uid 0 "
         "(block: to open a device that the node leaves to root)."
@@ -482,7 +425,73 @@ class Shape(Strict):
         """
         network, volume, hosts, zones = self.network, self.volume, self.hosts, len({*self.zones})
         count, block = hosts.count, volume is not None and volume.mode == "Block"
+        requests, limits = self.resources.all_requests(), self.resources.all_limits()
+        template = volume.claim_template if volume else None
         rules = (
+            (
+                network.path is not None and network.host != (network.path == "host"),
+                "network",
+                f"host: {network.host} contradicts path: {network.path}; leave host out",
+            ),
+            (
+                hosts.pairs is None and hosts.parallel_pairs > 1,
+                "hosts",
+                f"parallel_pairs belongs to pairs ({PAIR_KINDS})",
+            ),
+            (
+                hosts.pairs is not None and count < 2,
+                "hosts",
+                f"pairs need a count of 2 hosts or more, not {count}",
+            ),
+            (
+                hosts.pairs == "hunt" and 2 <= count < FEWEST_HUNTED,
+                "hosts",
+                f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {count}; "
+                "use pairs: all",
+            ),
+            (
+                hosts.pairs is not None and 1 < hosts.parallel_pairs > count // 2,
+                "hosts",
+                f"parallel_pairs: {hosts.parallel_pairs}, "
+                f"but {count} hosts have {count // 2} disjoint pairs",
+            ),
+            *(
+                (
+                    "/" in name and parse_quantity(value) % 1,
+                    "resources",
+                    f"{name}: {value}: devices are whole; request 1 or more",
+                )
+                for name, value in self.resources.both.items()
+            ),
+            *(
+                (
+                    "/" in name or name.startswith("hugepages-"),
+                    "resources",
+                    f"{name} has one amount: write it beside requests and limits",
+                )
+                for name in (*self.resources.requests, *self.resources.limits)
+            ),
+            *(
+                (
+                    parse_quantity(requests.get(name, 0)) > parse_quantity(limit),
+                    "resources",
+                    f"{name}: the request {requests.get(name)} is above the limit {limit}",
+                )
+                for name, limit in limits.items()
+            ),
+            (
+                template and volume and (volume.kind != "claim" or volume.claim),
+                "volume",
+                "claim_template makes a new claim; leave out kind and claim",
+            ),
+            *(
+                (
+                    getattr(volume, key) != value,
+                    "volume",
+                    f"claim_template has another {key}: {value}; leave out {key}",
+                )
+                for key, value in (template.keys() if template else {}).items()
+            ),
             (
                 network.mtu is not None and "mtu" not in self.privileges,
                 "network.mtu",
@@ -538,13 +547,13 @@ class Shape(Strict):
                 "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1",
             ),
             (
-                block and volume is not None and volume.kind != "claim",
+                block and volume is not None and volume.kind != "claim" and not template,
                 "volume.mode",
                 f"kind {volume and volume.kind} has no block device; "
                 "use kind: claim, or leave out mode",
             ),
             (
-                self.hugepages and not {"cpu", "memory"} & self.resources.all_requests().keys(),
+                self.hugepages and not {"cpu", "memory"} & requests.keys(),
                 "hugepages",
                 "a container that asks for hugepages asks for cpu or memory too; "
                 "add resources: {memory: ...}",

@@ -330,15 +330,11 @@ def to_base(unit: str) -> tuple[str, float]:
 
     Raises ValueError for an unknown unit.
     """
-    stem, per_second = unit.removesuffix("/s"), unit.endswith("/s")
     if unit in BASE_UNITS:
         return unit, 1.0
-    if unit in _BITS and unit:
-        return "bit/s", _BITS[unit]
-    if unit in _SECONDS:
-        return "s", _SECONDS[unit]
-    if stem in _BYTES and stem:
-        return ("B/s" if per_second else "B"), _BYTES[stem]
+    if unit in _ANY and unit not in ("", "/s"):
+        factor, base = _ANY[unit]
+        return base, factor
     known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
     raise ValueError(f"unknown unit {unit!r}; write one such as {known}")
 

@@ -29,8 +29,8 @@ HEAD = """# Keys of a suite
 """
 BENCHMARKS_HEAD = """# Benchmarks
 
-`perfdag benchmarks iperf` prints the parameters, metrics and clock of one. The clock says what
-starts and what stops the time of a measurement. On the site, each name links to its page, with a
+`perfdag benchmarks iperf` prints the parameters and metrics of one, and its clock: what starts and
+what stops the time of a measurement. On the site, each name links to a page with all of that, a
 chart and a suite. Another package can [add a benchmark](../adding-a-benchmark.md).
 
 `make generated` writes this page.
@@ -93,7 +93,6 @@ Permutations:
   exclude: '[{streams: {gt: 4}, network.host: true}]'
   explicit: '[{streams: 64}]'
   product: '{streams: [1, 4]}'
-  zip: '{ranks: [2, 4], hosts.count: [1, 2]}'
 Until:
   max_repetitions: 15
   relative_spread: 0.02
@@ -272,7 +271,7 @@ def _links(headings: Iterable[str]) -> str:
 
 
 def benchmarks_page() -> str:
-    """Return a table of perfdag's own benchmarks: what each measures, and by which clock."""
+    """Return a table of perfdag's own benchmarks, and what each measures."""
     rows = []
     own = [
         each for each in registry.names() if registry.get(each).__module__.startswith("perfdag.")
@@ -280,8 +279,8 @@ def benchmarks_page() -> str:
     for item in (describe(name)[0] for name in own):
         headlines = [f"{m['name']} [{m['unit']}]" for m in item["metrics"] if m["headline"]]
         what = item["summary"].rstrip(".")
-        rows.append((f"`{item['name']}`", what, ", ".join(headlines), item["clock"]))
-    table = markdown_table(("benchmark", "what", "headline metrics", "clock"), rows)
+        rows.append((f"`{item['name']}`", what, ", ".join(headlines)))
+    table = markdown_table(("benchmark", "what", "headline metrics"), rows)
     return BENCHMARKS_HEAD + "\n".join(table) + "\n"
 
 

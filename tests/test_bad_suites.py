@@ -139,16 +139,6 @@ REFUSED = {
         ),
         "suite.yaml:2: repetitions: 1,001,000 samples are more than 1,000,000; lower repetitions",
     ),
-    "params": (
-        suite_text(
-            {
-                "params": {"argv": ["echo", LONG]},
-                "permutations": {"product": {"exit_code": [*range(100)]}},
-            }
-        ),
-        "suite.yaml:3: entries[0].permutations: params and shapes of all points have more than "
-        "33,554,432 characters",
-    ),
     "claim": (
         suite_text(store=f"claim://{HOST_PATH}"),
         """suite.yaml:2: store: 'claim://x"} },{"name":"h","hostPath":""",

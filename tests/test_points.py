@@ -54,17 +54,6 @@ def test_explicit_alone_yields_exactly_the_explicit_points(codes: list[int]) -> 
     assert plan.merged == len(codes) - len(set(codes)), "equal points are merged and counted"
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 255), st.integers(1, 50)), min_size=1, max_size=10, unique=True
-    )
-)
-def test_zip_takes_values_side_by_side(pairs: list[tuple[int, int]]) -> None:
-    left, right = [list(each) for each in zip(*pairs, strict=True)]
-    plan = plan_of({"permutations": {"zip": {"exit_code": left, "expected": right}}})
-    assert set(params_of(plan, "exit_code", "expected")) == set(pairs)
-
-
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "kB": 1000, "MiB": 1 << 20, "MB": 10**6}
 written_sizes = st.builds(
     lambda blocks, unit: (f"{blocks * 64}{unit}", blocks * 64 * UNITS[unit]),
@@ -129,25 +118,6 @@ def test_exclude_reads_values_and_bounds_as_the_parameter_does(
         {"benchmark": "fio", "params": {}, "permutations": {"product": axes, "exclude": [exclude]}}
     )
     assert sorted(size for (size,) in params_of(plan, "bs")) == rest
-
-
-def test_a_condition_on_rows_of_zip_holds_for_both_values() -> None:
-    axes = {
-        "zip": {"bs": ["4KiB", "8KiB"], "iodepth": [1, 32]},
-        "product": {"rw": ["read", "randread"]},
-    }
-    plan = plan_of(
-        {
-            "benchmark": "fio",
-            "params": {},
-            "permutations": {**axes, "exclude": [{"bs": 4096, "iodepth": 1, "rw": "read"}]},
-        }
-    )
-    assert sorted(params_of(plan, "bs", "rw")) == [
-        (4096, "randread"),
-        (8192, "randread"),
-        (8192, "read"),
-    ]
 
 
 def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() -> None:

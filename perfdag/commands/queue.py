@@ -9,10 +9,20 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
-from perfdag.commands.options import JSON, CommandError, add_options, print_json, print_now
+from perfdag.commands.options import (
+    JSON,
+    CommandError,
+    Option,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+    print_now,
+)
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
@@ -32,20 +42,24 @@ EPILOG = """examples:
 """
 
 
-def add_queue(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_queue(sub: Verbs) -> None:
     """Register the verb and its programs."""
-    parser = sub.add_parser(
+    parser = add_verb(
+        sub,
         "queue",
-        description="Run work queues, their clients, and backends that each hold one slot of a "
+        run,
+        "Run work queues, their clients, and backends that each hold one slot of a "
         "device. Does throughput grow with the number of backends? Options also work with one "
         "dash, as in Intel's Device Scalability Tester.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        EPILOG,
     )
     programs = parser.add_subparsers(dest="program", metavar="PROGRAM", required=True)
-    for add_program in (_add_frontend, _add_backend, _add_client, _add_validate, _add_manifests):
-        add_program(programs)
-    parser.set_defaults(run=run)
+    for name, (work, text, examples, options) in PROGRAMS.items():
+        about = text[0].upper() + text[1:]
+        program = add_verb(
+            programs, name, run, about, f"examples:\n{examples}", *options, help=text
+        )
+        program.set_defaults(program_run=work)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,57 +78,15 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def add_program(
-    programs: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    summary: str,
-    examples: str,
-) -> argparse.ArgumentParser:
-    """Add and return the parser of a program."""
-    return programs.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:],
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def add_option(
-    parser: argparse.ArgumentParser, name: str, default: Any, text: str, **more: Any
-) -> None:
-    """Add an option of the type of its default. A default of False makes it a flag."""
-    if isinstance(default, bool):
-        more["action"] = "store_true"
-    elif default is not None:
-        more.setdefault("type", type(default))
-    help_text = f"{text} (default: {default})" if default not in (None, "", False) else text
-    parser.add_argument(f"--{name}", f"-{name}", default=default, help=help_text, **more)
+def _dst(name: str, default: Any, text: str) -> Option:
+    """Return an option that Intel's programs take with one dash. A default of False is a flag."""
+    kind = {"action": "store_true"} if default is False else {"default": default}
+    return option(f"--{name}", f"-{name}", help=text, **kind)
 
 
 def after_dashes(argv: list[str]) -> list[str]:
     """Return the words without a leading `--`."""
     return argv[1:] if argv[:1] == ["--"] else argv
-
-
-def _add_frontend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = add_program(
-        programs,
-        "frontend",
-        "keep queues for clients and backends",
-        "  perfdag queue frontend sleep media\n",
-    )
-    parser.add_argument("names", nargs="+", metavar="QUEUE", help="names of the queues")
-    for name, default, text in (
-        ("caddr", "localhost:9997", "listen for clients at HOST:PORT; :PORT is every interface"),
-        ("waddr", "localhost:9999", "listen for backends"),
-        ("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
-        ("interval", 0, "seconds between lines of statistics, and window of the maxima; 0: never"),
-        ("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
-        ("verbose", False, "log all messages"),
-    ):
-        add_option(parser, name, default, text)
-    parser.set_defaults(program_run=_frontend)
 
 
 def _frontend(args: argparse.Namespace) -> int:
@@ -165,44 +137,6 @@ BACKEND_EXAMPLES = """\
 """
 
 
-def _add_backend(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = add_program(
-        programs,
-        "backend",
-        "hold one slot of a device: take items of a queue and run a command for each",
-        BACKEND_EXAMPLES,
-    )
-    for name, default, text in (
-        ("faddr", "localhost:9999", "frontend's address for backends"),
-        ("name", "sleep", "queue"),
-        (
-            "backoff",
-            0.0,
-            "0: exit when the queue is empty; above 0: stay, and ask again after N times so many "
-            "seconds, with N empty answers in a row",
-        ),
-        ("backoff-max", 5.0, "longest such wait in seconds"),
-        ("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
-        ("glob", "", "the first file that matches replaces FILENAME, for example a device"),
-        ("ignore", False, "ignore the arguments in clients' requests"),
-        ("once", False, "run the command once and exit, to try it out"),
-        ("dir", "", "working directory of the command"),
-        ("null-in", False, "standard input from /dev/null"),
-        ("null-out", False, "standard output and error to /dev/null"),
-        ("node-env", "", "environment variable with the node's name (default: host name)"),
-        ("pod-env", "", "environment variable with the pod's name (default: host name)"),
-        ("verbose", False, "log all messages"),
-    ):
-        add_option(parser, name, default, text)
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND",
-        help="absolute path or built-in (sleep, usl), with arguments",
-    )
-    parser.set_defaults(program_run=_backend)
-
-
 def _backend(args: argparse.Namespace) -> int:
     """Run the command for each item until a signal, or once."""
     from perfdag.steps.queue import backend, protocol
@@ -224,15 +158,15 @@ def _backend(args: argparse.Namespace) -> int:
             logger.info(outcome.error)
         return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
     host = socket.gethostname() or "localhost"
-    options = backend.Options(
+    worker = backend.Backend(
         protocol.address(args.faddr),
         args.name,
         pod=os.environ.get(args.pod_env, "") or host,
         node=os.environ.get(args.node_env, "") or host,
-        backoff=args.backoff,
+        workload=workload,
+        backoff=max(0.0, args.backoff),
         backoff_max=max(args.backoff, args.backoff_max),
     )
-    worker = backend.Backend(options, workload)
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
     try:
         backend.serve_until_signal(worker)
@@ -253,39 +187,6 @@ password. Without that variable the client makes a token and prints it. /paralle
 the client and take POST; the other paths take GET. With --open no request needs a token and all may
 be GET, as the requests of Intel's validate-scaling.sh are.
 """
-
-
-def _add_client(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = add_program(
-        programs,
-        "client",
-        "send requests to a queue in a closed loop, with a control port",
-        CLIENT_EXAMPLES,
-    )
-    for name, default, text in (
-        (
-            "caddr",
-            "localhost:9996",
-            "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
-            "/reqs-per-sec",
-        ),
-        ("faddr", "localhost:9997", "frontend's address for clients"),
-        ("name", "sleep", "queue"),
-        ("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
-        ("req-now", 1, "requests in parallel at the start"),
-        ("req-max", 2, "most requests in parallel"),
-        ("duration", 0.0, "seconds after which to stop and print statistics as JSON; 0: never"),
-        ("open", False, "no token on the control port: whoever reaches it changes the client"),
-        ("verbose", False, "log all messages"),
-    ):
-        add_option(parser, name, default, text)
-    parser.add_argument(
-        "args",
-        nargs=argparse.REMAINDER,
-        metavar="-- ARGS",
-        help="arguments added to the backend's command",
-    )
-    parser.set_defaults(program_run=_client)
 
 
 def _client(args: argparse.Namespace) -> int:
@@ -336,7 +237,7 @@ async def _serve_client(
     result = stats.as_json()
     await load.stop()
     server.close()
-    text = control.nodes_text(stats) + control.stats_text(stats)
+    text = "\n".join([*control.nodes_lines(stats), *control.stats_lines(stats)])
     print_now(json.dumps(result) if duration else text)
     return EXIT_FAILED if stats.failure else EXIT_OK
 
@@ -349,58 +250,8 @@ VALIDATE_EXAMPLES = """\
 """
 
 
-def _add_validate(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = add_program(
-        programs,
-        "validate",
-        "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
-        VALIDATE_EXAMPLES,
-    )
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="DEPLOYMENT",
-        help="of backends; several are validated at once. With --local: the backends' command",
-    )
-    for name, metavar, text in (
-        ("client", "SERVICE", "the client's Service (default: DEPLOYMENT-client)"),
-        ("client-namespace", "NAMESPACE", "its namespace (default: the Deployment's)"),
-    ):
-        parser.add_argument(f"--{name}", metavar=metavar, help=text)
-    parser.add_argument("-n", "--namespace", help="its namespace (default: the context's)")
-    parser.add_argument(
-        "--local",
-        action="store_true",
-        help="use processes of this machine instead of pods; the command follows --",
-    )
-    parser.add_argument("--limit", type=int, required=True, help="most replicas; measured too")
-    for name, default, text in (
-        ("factor", 1.8, "required growth of throughput with each doubling"),
-        ("scale-timeout", 120.0, "seconds for replicas to come or go"),
-        ("timeout", 120.0, "seconds for a step to become steady, or 16 of its items"),
-        ("tolerance", 0.05, "relative difference below which windows are steady"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=float, default=default, help=f"{text} (default: %(default)s)"
-        )
-    parser.add_argument(
-        "--glob", default="", help="with --local: the first file that matches replaces FILENAME"
-    )
-    parser.add_argument(
-        "--item-limit",
-        type=float,
-        default=0.0,
-        help="with --local: seconds an item may run, 0 for no limit",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the order of the steps (default: %(default)s)"
-    )
-    add_options(parser, JSON)
-    parser.set_defaults(program_run=_validate)
-
-
 def _validate(args: argparse.Namespace) -> int:
-    """Validate Deployments, or processes of this machine. Return 3 if a step fails."""
+    """Validate Deployments, or commands on this machine. Return 3 if a step fails."""
     from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 
@@ -439,27 +290,6 @@ MANIFESTS_EXAMPLES = """\
 """
 
 
-def _add_manifests(programs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = add_program(
-        programs, "manifests", "print the Kubernetes objects of a set of queues", MANIFESTS_EXAMPLES
-    )
-    parser.add_argument("file", nargs="?", help="YAML with the queues")
-    parser.add_argument(
-        "--queue",
-        action="append",
-        default=[],
-        metavar="NAME=COMMAND",
-        help="one more queue; repeat the option to add more",
-    )
-    parser.add_argument("--namespace", help="namespace of all objects")
-    parser.add_argument("--image", help="image of frontend, clients and backends")
-    parser.add_argument(
-        "--monitor", metavar="NAMESPACE", help="add a ServiceMonitor for the Prometheus there"
-    )
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
-    parser.set_defaults(program_run=_manifests)
-
-
 def _manifests(args: argparse.Namespace) -> int:
     """Print the objects as YAML, or the schema as JSON."""
     import yaml
@@ -484,3 +314,178 @@ def _manifests(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.file or 'queues'}: {error}") from None
     print(yaml.safe_dump_all(objects, sort_keys=False), end="")
     return EXIT_OK
+
+
+VERBOSE = _dst("verbose", False, "log all messages")
+PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option]]] = {
+    "frontend": (
+        _frontend,
+        "keep queues for clients and backends",
+        "  perfdag queue frontend sleep media\n",
+        (
+            option("names", nargs="+", metavar="QUEUE", help="names of the queues"),
+            _dst(
+                "caddr",
+                "localhost:9997",
+                "listen for clients at HOST:PORT; :PORT is every interface",
+            ),
+            _dst("waddr", "localhost:9999", "listen for backends"),
+            _dst("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
+            _dst(
+                "interval",
+                0,
+                "seconds between lines of statistics, and window of the maxima; 0: never",
+            ),
+            _dst("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
+            VERBOSE,
+        ),
+    ),
+    "backend": (
+        _backend,
+        "hold one slot of a device: take items of a queue and run a command for each",
+        BACKEND_EXAMPLES,
+        (
+            _dst("faddr", "localhost:9999", "frontend's address for backends"),
+            _dst("name", "sleep", "queue"),
+            _dst(
+                "backoff",
+                0.0,
+                "0: exit when the queue is empty; above 0: stay, and ask again after N times so "
+                "many seconds, with N empty answers in a row",
+            ),
+            _dst("backoff-max", 5.0, "longest such wait in seconds"),
+            _dst("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
+            _dst("glob", "", "the first file that matches replaces FILENAME, for example a device"),
+            _dst("ignore", False, "ignore the arguments in clients' requests"),
+            _dst("once", False, "run the command once and exit, to try it out"),
+            _dst("dir", "", "working directory of the command"),
+            _dst("null-in", False, "standard input from /dev/null"),
+            _dst("null-out", False, "standard output and error to /dev/null"),
+            _dst("node-env", "", "environment variable with the node's name (default: host name)"),
+            _dst("pod-env", "", "environment variable with the pod's name (default: host name)"),
+            VERBOSE,
+            option(
+                "command",
+                nargs=argparse.REMAINDER,
+                metavar="-- COMMAND",
+                help="absolute path or built-in (sleep, usl), with arguments",
+            ),
+        ),
+    ),
+    "client": (
+        _client,
+        "send requests to a queue in a closed loop, with a control port",
+        CLIENT_EXAMPLES,
+        (
+            _dst(
+                "caddr",
+                "localhost:9996",
+                "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
+                "/reqs-per-sec",
+            ),
+            _dst("faddr", "localhost:9997", "frontend's address for clients"),
+            _dst("name", "sleep", "queue"),
+            _dst("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
+            _dst("req-now", 1, "requests in parallel at the start"),
+            _dst("req-max", 2, "most requests in parallel"),
+            _dst(
+                "duration",
+                0.0,
+                "seconds after which to stop and print statistics as JSON; 0: never",
+            ),
+            _dst(
+                "open",
+                False,
+                "no token on the control port: whoever reaches it changes the client",
+            ),
+            VERBOSE,
+            option(
+                "args",
+                nargs=argparse.REMAINDER,
+                metavar="-- ARGS",
+                help="arguments added to the backend's command",
+            ),
+        ),
+    ),
+    "validate": (
+        _validate,
+        "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
+        VALIDATE_EXAMPLES,
+        (
+            option(
+                "names",
+                nargs="*",
+                metavar="DEPLOYMENT",
+                help="of backends; several are validated at once. With --local: the backends' "
+                "command",
+            ),
+            option(
+                "--client",
+                metavar="SERVICE",
+                help="the client's Service (default: DEPLOYMENT-client)",
+            ),
+            option(
+                "--client-namespace",
+                metavar="NAMESPACE",
+                help="its namespace (default: the Deployment's)",
+            ),
+            option("-n", "--namespace", help="its namespace (default: the context's)"),
+            option(
+                "--local",
+                action="store_true",
+                help="use this machine instead of pods; the command follows --",
+            ),
+            option("--limit", type=int, required=True, help="most replicas; measured too"),
+            option(
+                "--factor", default=1.8, help="required growth of throughput with each doubling"
+            ),
+            option("--scale-timeout", default=120.0, help="seconds for replicas to come or go"),
+            option(
+                "--timeout",
+                default=120.0,
+                help="seconds for a step to become steady, or 16 of its items",
+            ),
+            option(
+                "--tolerance",
+                default=0.05,
+                help="relative difference below which windows are steady",
+            ),
+            option(
+                "--glob",
+                default="",
+                help="with --local: the first file that matches replaces FILENAME",
+            ),
+            option(
+                "--item-limit",
+                default=0.0,
+                help="with --local: seconds an item may run, 0 for no limit",
+            ),
+            option("--seed", default=1, help="of the order of the steps"),
+            JSON,
+        ),
+    ),
+    "manifests": (
+        _manifests,
+        "print the Kubernetes objects of a set of queues",
+        MANIFESTS_EXAMPLES,
+        (
+            option("file", nargs="?", help="YAML with the queues"),
+            option(
+                "--queue",
+                action="append",
+                default=[],
+                metavar="NAME=COMMAND",
+                help="one more queue; repeat the option to add more",
+            ),
+            option("--namespace", help="namespace of all objects"),
+            option("--image", help="image of frontend, clients and backends"),
+            option(
+                "--monitor",
+                metavar="NAMESPACE",
+                help="add a ServiceMonitor for the Prometheus there",
+            ),
+            option("--schema", action="store_true", help="print the JSON schema of the file"),
+        ),
+    ),
+}
+"""The work, summary, examples and options of each program."""

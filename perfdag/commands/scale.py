@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from perfdag import signals
 from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
@@ -20,13 +20,12 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_RE
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale.cluster import remove_run
 from perfdag.steps.scale.figures import Result, audit_key, audit_of
-from perfdag.steps.scale.generate import Arrival, Schedule, connections
+from perfdag.steps.scale.generate import connections
 from perfdag.steps.scale.objects import built_in, template_text
 from perfdag.steps.scale.rows import summaries, write_rows
 from perfdag.steps.scale.runai import (
     AUDIT,
     Settings,
-    SubmitRequest,
     checked,
     remove_outputs,
     write_json,
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def folder_of(args: argparse.Namespace) -> tuple[Path, Settings]:
-    """Return the folder and the settings, which name it if no option does. Raises SettingsError."""
+    """Return the folder and the settings, which name it if no option does. Raises ValueError."""
     settings = runai.read_settings(args.settings)
     return args.output_dir or Path(settings.output_dir), settings
 
@@ -128,8 +127,10 @@ def print_stages(rows: list[Any]) -> None:
         (
             summary.stage,
             summary.since,
-            *map(str, (summary.ok, summary.censored + summary.failed, summary.unobserved)),
-            *(short(value, "s") for value in (summary.p50, summary.p95, summary.p99)),
+            str(summary.count["ok"]),
+            str(summary.count["censored"] + summary.count["failed"]),
+            str(summary.count["unobserved"]),
+            *(short(summary.seconds[stat], "s") for stat in ("p50", "p95", "p99")),
             short(summary.resolution_s, "s") if summary.resolution_s is not None else "-",
         )
         for summary in summaries(rows)
@@ -146,34 +147,34 @@ def submit(args: argparse.Namespace) -> int:
     settings.submitter = args.submitter or settings.submitter
     if args.rate and args.delay:
         raise ValueError("--delay makes batches of -p, --rate sends one after the other")
-    arrival: Arrival = "constant" if args.rate else "batch" if args.delay else "closed"
-    request = SubmitRequest(
-        template=args.template or args.workload_type,
-        count=args.num_workloads,
-        parallel=args.num_processes,
-        schedule=Schedule(arrival, args.rate, args.num_processes, args.delay),
-        folder=folder,
-        settings=settings,
-        workers=args.num_workers,
-        gpus=args.num_gpus,
-        pvc=args.pvc,
-        namespaces=args.namespace,
-        create_namespace=args.create_namespace,
-        variables=parse_variables(args.var),
+    params = checked(
+        workloads.ScaleParams,
+        {
+            "template": args.template or args.workload_type,
+            "count": args.num_workloads,
+            "parallel": args.num_processes,
+            "arrival": "constant" if args.rate else "batch" if args.delay else "closed",
+            "rate": args.rate,
+            "delay": args.delay,
+            "workers": args.num_workers,
+            "gpus": args.num_gpus,
+            "pvc": args.pvc,
+            "storage_class": settings.storage_class or None,
+            "project": settings.project,
+            "namespace": args.namespace or [f"runai-{settings.project}"],
+            "variables": {"image": settings.image, **parse_variables(args.var)},
+        },
     )
-    if request.count < 1 or request.parallel < 1:
-        raise ValueError("-n and -p must be 1 or more")
-    file = on_cluster(
-        args.context, lambda kube: runai.submit(kube, request), connections(request.parallel)
-    )
+
+    async def work(kube: Kube) -> runai.RunFile:
+        return await runai.submit(kube, params, folder, settings, args.create_namespace)
+
+    file = on_cluster(args.context, work, connections(params.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
     print_now(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
     print_schedule(batch)
-    if batch["retries"]:
-        causes = ", ".join(f"{count} x {cause}" for cause, count in batch["retries"].items())
-        logger.info(f"tried again: {causes}")
     for text, count in batch["errors"].items():
         logger.warning(f"{count} failed: {text}")
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
@@ -310,14 +311,9 @@ def _write_results(folder: Path, results: list[Result]) -> None:
 
 def unix_time(text: str) -> float:
     """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError(
-            f"{text!r} is no time with a zone; write it as 2026-11-23T08:00:00Z or ...+01:00"
-        )
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
     return moment.timestamp()
 
 
@@ -345,10 +341,7 @@ def audit(args: argparse.Namespace) -> int:
     start = unix_time(args.start)
     end = unix_time(args.end) if args.end else time.time()
     if start >= end:
-        window = [
-            datetime.fromtimestamp(each, UTC).isoformat(" ", "seconds") for each in (start, end)
-        ]
-        raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
+        raise ValueError(f"the window ends before it begins, at {args.start}")
     source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
     figures = asyncio.run(past_figures(source, start, end))
     values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
@@ -386,13 +379,8 @@ def plot(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-class Command(NamedTuple):
-    """A command of `perfdag scale`."""
-
-    run: Callable[[argparse.Namespace], int]
-    summary: str
-    description: str
-    options: Sequence[Option]
+Command = tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option]]
+"""Function, summary, description and options of a command of `perfdag scale`."""
 
 
 def prometheus_options(text: str, required: bool) -> tuple[Option, ...]:
@@ -430,8 +418,8 @@ VARIABLES = option(
     help="set a placeholder of the template; repeat the option to set more",
 )
 RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
-COMMANDS = {
-    "submit": Command(
+COMMANDS: dict[str, Command] = {
+    "submit": (
         submit,
         "create workloads",
         "Create workloads on a schedule; write submitted.json and run.json.",
@@ -471,7 +459,7 @@ COMMANDS = {
             RATE,
         ),
     ),
-    "sample": Command(
+    "sample": (
         sample,
         "observe workloads",
         "Observe the workloads and write sampled.json and stages.parquet. It can be repeated, also "
@@ -494,7 +482,7 @@ COMMANDS = {
             ),
         ),
     ),
-    "plot": Command(
+    "plot": (
         plot,
         "draw a chart",
         "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
@@ -517,7 +505,7 @@ COMMANDS = {
             option("--tail", **NUMBER, help="only the last N of those"),
         ),
     ),
-    "delete": Command(
+    "delete": (
         delete,
         "delete a run",
         "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
@@ -534,7 +522,7 @@ COMMANDS = {
             option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
         ),
     ),
-    "nodes": Command(
+    "nodes": (
         simulate_nodes,
         "simulated nodes",
         "Create simulated nodes with GPUs; needs KWOK on the cluster.",
@@ -545,13 +533,13 @@ COMMANDS = {
             option("--remove", **SWITCH, help="delete the simulated nodes"),
         ),
     ),
-    "template": Command(
+    "template": (
         print_template,
         "print a built-in template",
         "Print a built-in template, to edit it and give it to --template.",
         (Option(("name",), {"choices": tuple(built_in()), "help": "built-in template"}),),
     ),
-    "vmi": Command(
+    "vmi": (
         measure_vmis,
         "VMI bursts, ladders, steady state",
         "Create VMIs, wait until they run, delete them, and report the times. Exit with 3 if a "
@@ -609,7 +597,7 @@ COMMANDS = {
             RATE,
         ),
     ),
-    "audit": Command(
+    "audit": (
         audit,
         "audit a past time window",
         "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",

@@ -82,60 +82,32 @@ def text_table(
     """
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    above = sum(widths[:-1]) + 2 * (len(widths) - 1) + MIN_LAST > terminal_width()
-    above = above and sum(widths) + 2 * (len(widths) - 1) > terminal_width()
-    layout = _Layout(headings, widths, right, 1 if above else 0)
-    lines = [(title, "bold"), (layout.head(), "dim")] if title else [(layout.head(), "bold")]
-    for row, style in zip(cells, styles, strict=False):
-        lines += [(line, style) for line in layout.lines(row)]
+    room, last = terminal_width(), len(widths) - 1
+    whole = sum(widths) + 2 * last
+    first = 1 if whole > room and whole - widths[-1] + MIN_LAST > room else 0
+    end = first  # of the columns that stand side by side
+    while (
+        end < last and 2 * first + sum(width + 2 for width in widths[first : end + 1]) <= room + 2
+    ):
+        end += 1
+    lines = [(title, "bold")] if title else []
+    heading = ("dim" if title else "bold", headings)
+    for style, row in (heading, *zip(styles, cells, strict=False)):
+        beside = [
+            row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i])
+            for i in range(first, end)
+        ]
+        text = "  " * first + "  ".join(beside)
+        fits = end == last and len(text) + 2 + len(row[-1]) <= room
+        parts = [f"{text}  {row[-1]}".rstrip() if fits else text.rstrip()]
+        if row is not headings and first:
+            parts = [*wrap(row[0], room, **WHOLE_WORDS), *parts]
+        if row is not headings and not fits:
+            left = [f"{headings[i]} {row[i]}" for i in range(end, last) if row[i] not in ("", "-")]
+            below = wrap(", ".join([*left, row[-1]]), room - 4, **WHOLE_WORDS)
+            parts += [f"    {line}" for line in below]
+        lines += [(part, style) for part in parts]
     return styled(lines)
-
-
-class _Layout:
-    """The columns that stand side by side: from `first` on, as many as fit before the last."""
-
-    def __init__(
-        self, headings: Sequence[str], widths: Sequence[int], right: Container[int], first: int
-    ) -> None:
-        self._headings, self._widths, self._right = headings, widths, right
-        self._first, self._room = first, terminal_width() - 2 * first
-        self._end = first
-        while self._end < len(widths) - 1 and self._used(self._end + 1) <= self._room:
-            self._end += 1
-
-    def _used(self, end: int) -> int:
-        return sum(size + 2 for size in self._widths[self._first : end]) - 2
-
-    def _side_by_side(self, cells: Sequence[str]) -> str:
-        padded = [
-            cells[i].rjust(self._widths[i]) if i in self._right else cells[i].ljust(self._widths[i])
-            for i in range(self._first, self._end)
-        ]
-        return "  " * self._first + "  ".join(padded)
-
-    def _last_fits(self, cell: str) -> bool:
-        complete = self._end == len(self._widths) - 1
-        return complete and self._used(self._end) + 2 + len(cell) <= self._room
-
-    def head(self) -> str:
-        """Return the headings of the columns that stand side by side."""
-        last = self._headings[-1]
-        text = self._side_by_side(self._headings)
-        return f"{text}  {last}".rstrip() if self._last_fits(last) else text.rstrip()
-
-    def lines(self, cells: Sequence[str]) -> list[str]:
-        """Return the lines of a row."""
-        above = wrap(cells[0], terminal_width(), **WHOLE_WORDS) if self._first else []
-        row = self._side_by_side(cells)
-        if self._last_fits(cells[-1]):
-            return [*above, f"{row}  {cells[-1]}".rstrip()]
-        left = [
-            f"{self._headings[i]} {cells[i]}"
-            for i in range(self._end, len(cells) - 1)
-            if cells[i] not in ("", "-")
-        ]
-        below = wrap(", ".join([*left, cells[-1]]), terminal_width() - 4, **WHOLE_WORDS)
-        return [*above, row.rstrip(), *(f"    {line}" for line in below)]
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@ import contextlib
 import csv
 import io
 import re
-import shutil
 import statistics
-import subprocess
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.hosts.base import CommandResult, Host
+from perfdag.hosts.local import LocalHost
 
 _FIELDS = {
     "name": "name",
@@ -25,10 +24,8 @@ _MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
 _MIB = {"memory", "memory_bytes", "memory_used"}
 _PERCENT = {"utilisation"}
 _TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
-_LEAST = ("name", "driver", "memory_bytes")
-"""Fields of every version. A version refuses a query with an unknown field."""
-TIMEOUT = 5.0
-"""Timeout of a query in seconds. All queries together fit into the timeout of SshHost.facts."""
+TIMEOUT = 10.0
+"""Timeout of a query in seconds, less than that of SshHost.facts."""
 
 
 def gpus() -> list[dict[str, Any]] | None:
@@ -36,54 +33,22 @@ def gpus() -> list[dict[str, Any]] | None:
 
     The list is empty without a driver, and None if the driver does not answer.
     """
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    host = LocalHost()
+    if host.which("nvidia-smi") is None:
         return []
-    for fields in (_FIELDS, {name: _FIELDS[name] for name in _LEAST}):
-        answer = _run(program, *query(fields)[1:])
-        if answer is None:
-            return None
-        code, output = answer
-        if code == 0:
-            break
-    else:
+    fields, answer = known(host, _FIELDS)
+    if answer.code != 0:
         return None
     devices = [
         {"name": "unknown GPU"}
         | {name: row.get(name) for name in fields if name in row or name != "name"}
-        for row in parse(output, fields)
+        for row in parse(answer.stdout, fields)
     ]
     if any(device.get("mig") == "Enabled" for device in devices):
-        code, listing = _run(program, "-L") or (1, "")
-        for device, slices in zip(devices, _slices(listing if code == 0 else ""), strict=False):
+        listing = host.run(["nvidia-smi", "-L"], timeout=TIMEOUT).stdout
+        for device, slices in zip(devices, _slices(listing), strict=False):
             device["slices"] = slices
     return devices
-
-
-def _run(program: str, *options: str) -> tuple[int, str] | None:
-    """Return exit code and output, or None if it cannot be started or does not end in time."""
-    try:
-        process = subprocess.Popen(
-            [program, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
-    except OSError:
-        return None
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            # A process that waits in the driver (state D) survives SIGKILL.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.2)
-    return process.returncode, output
 
 
 def query(fields: dict[str, str]) -> list[str]:
@@ -210,7 +175,7 @@ def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandRe
     """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
     queried = dict(fields)
     while True:
-        finished = host.run(query(queried), timeout=20)
+        finished = host.run(query(queried), timeout=TIMEOUT)
         refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
         name = next(
             (name for name, field in queried.items() if refused and field == refused[1]), None
@@ -242,7 +207,7 @@ def problem(host: Host) -> str | None:
             "in a pod ask for nvidia.com/gpu in resources, "
             "and let the cluster run nvidia-device-plugin"
         )
-    finished: CommandResult = host.run(["nvidia-smi", "-L"], timeout=20)
+    finished: CommandResult = host.run(["nvidia-smi", "-L"], timeout=TIMEOUT)
     if finished.code != 0:
         return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
     if "GPU " not in finished.stdout:

@@ -139,10 +139,8 @@ class SshHost:
 
     def _open(self) -> str | None:
         self.close()
-        resolved = subprocess.run(
-            [*self._ssh(), "-G", self.at], capture_output=True, text=True, check=False
-        )
-        if resolved.returncode != 0:
+        resolved = LocalHost().run([*self._ssh(), "-G", self.at], timeout=LINE_TIMEOUT)
+        if resolved.code != 0:
             return resolved.stderr.strip()
         settings = dict(line.partition(" ")[::2] for line in resolved.stdout.splitlines())
         socket = Path(settings["controlpath"])
@@ -171,16 +169,9 @@ class SshHost:
             master.wait()
             return "no answer"
 
-    def _order(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def _order(self, *arguments: str) -> CommandResult:
         """Give an order to the process that holds the shared connection."""
-        return subprocess.run(
-            [*self._ssh(), "-O", *arguments, self.at],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=measured_environment(),
-            check=False,
-        )
+        return LocalHost().run([*self._ssh(), "-O", *arguments, self.at], timeout=LINE_TIMEOUT)
 
     def close(self) -> None:
         """Close the shared connection."""
@@ -196,7 +187,7 @@ class SshHost:
 
     def alive(self) -> bool:
         """Whether the shared connection takes commands."""
-        return not self.is_closed() and self._order("check").returncode == 0
+        return not self.is_closed() and self._order("check").code == 0
 
     def _ssh(self) -> list[str]:
         return ["ssh", "-F", str(self._config), "-p", str(self.port)]
@@ -210,9 +201,10 @@ class SshHost:
 
         Raises Infrastructure if the connection broke.
         """
-        command = self.argv(line)
-        start = time.monotonic()
+        command, start = self.argv(line), time.monotonic()
         try:
+            # LocalHost would kill what holds the pipes after a timeout, which is the shared
+            # connection: ssh hands it the pipes of each command
             done = subprocess.run(
                 command,
                 input=stdin,
@@ -227,9 +219,8 @@ class SshHost:
             code, out, err = None, error.stdout or b"", error.stderr or b""
         seconds, printed = time.monotonic() - start, err.decode(errors="replace")
         if code == 255 and not self.alive():
-            raise Infrastructure(
-                f"ssh to {self.name} ({self.at}) broke: {printed.strip() or 'no reason given'}"
-            )
+            reason = printed.strip() or "no reason given"
+            raise Infrastructure(f"ssh to {self.name} ({self.at}) broke: {reason}")
         return CommandResult(
             command,
             -9 if code is None else exit_code(code),
@@ -362,7 +353,7 @@ class SshHost:
         own = LocalHost().free_port()
         forward = ("-o", "ClearAllForwardings=no", "-L", f"127.0.0.1:{own}:127.0.0.1:{port}")
         done = self._order("forward", *forward)
-        if done.returncode != 0:
+        if done.code != 0:
             raise Infrastructure(f"ssh to {self.name} forwards no port: {done.stderr.strip()}")
         try:
             yield own

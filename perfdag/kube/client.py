@@ -538,14 +538,16 @@ class Kube:
         """Return one object. Raises KubeError (404 if it does not exist)."""
         return await self.request("GET", resource.path(namespace or self.namespace, name))
 
-    async def create(self, body: Object, namespace: str | None = None) -> Object:
-        """Create the object and return it.
+    async def create(
+        self, body: Object, namespace: str | None = None, *, tally: Counter[str] | None = None
+    ) -> Object:
+        """Create the object and return it. Counts retries by cause in `tally`.
 
         Raises KubeError (409, AlreadyExists). If the answer to an earlier try was lost, the object
         that this try finds is returned.
         """
         path = await self._path(body, namespace, named=False)
-        tally: Counter[str] = Counter()
+        tally = Counter() if tally is None else tally
         params = {"fieldManager": FIELD_MANAGER}
         try:
             _, _, data = await self.raw(

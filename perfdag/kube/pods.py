@@ -58,9 +58,9 @@ def takes(node: Object, shape: Shape) -> bool:
     )
 
 
-def is_ready(node: Object) -> bool:
-    """Return whether a node is Ready."""
-    conditions = (node.get("status") or {}).get("conditions") or []
+def is_ready(body: Object) -> bool:
+    """Return whether a node or pod is Ready."""
+    conditions = (body.get("status") or {}).get("conditions") or []
     return any(
         condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
     )

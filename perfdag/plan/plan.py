@@ -279,22 +279,7 @@ def make_plan(
     )
     with gc_paused():
         plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation)
-    if (
-        suite.budget is not None
-        and any(point.pair for point in plan.points)
-        and plan.seconds() > suite.budget
-    ):
-        excess = (
-            f"the suite measures pairs of hosts and is expected to take {_hours(plan.seconds())}, "
-            f"over its budget of {_hours(suite.budget)}"
-        )
-        advice = "raise budget, set hosts.pairs to ring or `random N`, or hosts.parallel_pairs"
-        raise BadDocument([loaded.document.problem(("budget",), f"{excess}; {advice}")])
     return plan
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 360 else f"{seconds / 60:.1f} min"
 
 
 def cut_batches(

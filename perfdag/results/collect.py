@@ -5,8 +5,9 @@ the time of collecting. A planned sample that is not stored is a row too, with t
 text of its MissingReason. Samples may be removed once they are collected: their rows stay.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
 from perfdag.results.runs import RunStore, month_of, result_key, rollup_key, run_folder, sample_key
-from perfdag.results.samples import SampleRecord, headline, read_sample
+from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.results.schema import (
     ID_COLUMNS,
     SAMPLES,
@@ -41,30 +42,16 @@ _DERIVED = ("coords", "series_id", "sample_id")
 _STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
 
 
-class TableBuilder:
-    """Columns under construction.
+class _Rows:
+    """The rows of a plan under construction. The columns of a sample are kept once, to the end."""
 
-    The constants of a sample are kept once and repeated for its rows at the end. `reached` holds
-    the count and relative precision of points with `until`.
-    """
-
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self.reached: dict[str, tuple[int, float | None]] = {}
-        self.seconds: dict[int, list[float]] = {}
-        self._plan = plan
-        self._raw = store.url(f"{run_folder(plan.run_id)}/parts")
-        self._samples: list[dict[str, Any]] = []
-        self._counts: list[int] = []
-        self._columns: dict[str, list[str]] = {name: [] for name in _DERIVED}
-        self._pending: list[dict[str, Any]] = []
+    def __init__(self, store: Store, plan: Plan) -> None:
+        self._plan, self._raw = plan, store.url(f"{run_folder(plan.run_id)}/parts")
+        self._params = [canonical(point.params) for point in plan.points]
         self._shapes = [shape.text() for shape in plan.shapes]
-        self._params: dict[int, str] = {}
-        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in (*_AS_STORED, *_DERIVED)}
-        self._texts: dict[str, str] = {}
-        self._values: dict[int, list[float]] = {}
-        self._env: dict[bytes, str] = {}
-        self._reasons = stored_reasons(store, plan.run_id)
+        self._environments: dict[bytes, str] = {}
         self._run = {
+            "schema_version": SCHEMA_VERSION,
             "suite": plan.suite,
             "run_id": plan.run_id,
             "trigger": plan.trigger,
@@ -74,66 +61,17 @@ class TableBuilder:
             "perfdag_version": plan.versions.get("perfdag"),
             "git_sha": plan.versions.get("git"),
         }
+        self._samples: list[dict[str, Any]] = []
+        self._counts: list[int] = []
+        self._pending: list[dict[str, Any]] = []
+        self._derived = {name: list[str]() for name in _DERIVED}
+        self._coords: dict[str, str] = {}
+        self._chunks = {name: list[pa.Array]() for name in (*_AS_STORED, *_DERIVED)}
 
-    def add(self, position: int, record: SampleRecord) -> None:
-        """Add the sample at a position of the plan's order."""
+    def planned(self, position: int) -> dict[str, Any]:
+        """Return what the plan says of the sample at a position of its order, as columns."""
         index, repetition = self._plan.order[position]
         point = self._plan.points[index]
-        sample = self._constants(index, repetition, position)
-        sample["span"] = span_of(record.nodes, self._where(record).get("nodes") or {})
-        self._measured(sample, record, self._plan.key(position))
-        if record.status == "ok" and sample["started_at"] and sample["finished_at"]:
-            took = sample["finished_at"] - sample["started_at"]
-            self.seconds.setdefault(index, []).append(took.total_seconds())
-        if (
-            point.until is not None
-            and record.status == "ok"
-            and repetition > 0
-            and (value := headline(record.rows)) is not None
-        ):
-            self._values.setdefault(index, []).append(value)
-
-    def _canonical_env(self, record: SampleRecord) -> str:
-        merged = {
-            **record.env,
-            **({"sample": record.facts} if record.facts else {}),
-            **self._cluster_of(record),
-        }
-        key = orjson.dumps(merged, option=orjson.OPT_SORT_KEYS)
-        if key not in self._env:
-            self._env[key] = canonical(merged)
-        return self._env[key]
-
-    def _where(self, record: SampleRecord) -> dict[str, Any]:
-        """Return the facts of the cluster as the Workflow of this sample recorded them."""
-        where = self._plan.where
-        return where.get("before", {}).get(record.where.get("workflow_uid"), where) or {}
-
-    def _cluster_of(self, record: SampleRecord) -> dict[str, Any]:
-        """Return the cluster as the Workflow of this sample recorded it, with the node kinds."""
-        where = self._where(record)
-        if "kubernetes" not in where:
-            return {}
-        nodes = {
-            canonical(where["nodes"][name])
-            for name in record.nodes
-            if name in (where.get("nodes") or {})
-        }
-        kinds = [orjson.loads(kind) for kind in sorted(nodes)]
-        return {
-            "cluster": {
-                **{
-                    name: where.get(name)
-                    for name in ("kubernetes", "csi", "daemons", "network_policy")
-                },
-                "nodes": kinds,
-            }
-        }
-
-    def _constants(self, index: int, repetition: int, position: int) -> dict[str, Any]:
-        point = self._plan.points[index]
-        if index not in self._params:
-            self._params[index] = canonical(point.params)
         return {
             "entry": point.entry,
             "benchmark": point.benchmark,
@@ -143,12 +81,33 @@ class TableBuilder:
             "repetition": abs(repetition),
             "phase": "measure" if repetition > 0 else "warmup",
             "order_index": position,
-            **self._run,
             "pair": point.pair.name if point.pair else None,
         }
 
-    def _rows(self, sample: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def add_stored(self, name: str, record: SampleRecord, columns: Mapping[str, Any]) -> None:
+        """Add a sample that is stored as `name`, with the columns that it does not have itself."""
+        # as the Workflow of this sample recorded the cluster; a resumed run has several
+        before = self._plan.where.get("before", {})
+        where = before.get(record.where.get("workflow_uid"), self._plan.where) or {}
+        environment = _environment(record, where)
+        packed = orjson.dumps(environment, option=orjson.OPT_SORT_KEYS)
+        if packed not in self._environments:
+            self._environments[packed] = canonical(environment)
+        sample = {
+            **columns,
+            **_measured(record),
+            "env": self._environments[packed],
+            "raw_uri": f"{self._raw}/{name}.json",
+        }
+        if columns["benchmark"] != "canary":
+            sample["span"] = span_of(record.nodes, where.get("nodes") or {})
+        self.add(sample, record.rows)
+
+    def add(self, sample: Mapping[str, Any], rows: Sequence[dict[str, Any]] = ()) -> None:
+        """Add a sample by its columns, with its rows; a sample without rows is one row."""
+        self._samples.append({**self._run, **sample})
         rows = rows or [{}]
+        self._counts.append(len(rows))
         self._pending += rows
         texts = [
             orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode()
@@ -156,152 +115,89 @@ class TableBuilder:
             else "{}"
             for row in rows
         ]
-        self._columns["coords"] += [self._texts.setdefault(text, text) for text in texts]
+        self._derived["coords"] += [self._coords.setdefault(text, text) for text in texts]
         names = [
             f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
             for text, row in zip(texts, rows, strict=True)
         ]
-        head = (self._plan.suite, sample["point"], sample["benchmark_version"] or "")
+        head = (self._plan.suite, sample["point"], sample.get("benchmark_version") or "")
         # Figures within a node and between nodes are two series.
         series = digests((*head, span) if (span := sample.get("span")) else head, names)
-        of_run = (
-            self._plan.run_id,
-            sample["variant"] or "",
-            str(sample["repetition"]),
-            sample["phase"],
-        )
+        run = self._plan.run_id, self._plan.variant or ""
+        of_run = (*run, str(sample["repetition"]), sample["phase"])
         subjects = [row.get("subject") or "" for row in rows]
         samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
-        self._columns["series_id"] += series
-        self._columns["sample_id"] += [
+        self._derived["series_id"] += series
+        self._derived["sample_id"] += [
             series_id + samples[subject]
             for series_id, subject in zip(series, subjects, strict=True)
         ]
-        self._counts.append(len(rows))
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
         """Move pending rows into Arrow arrays, which need a tenth of the memory."""
-        for name, values in zip(
-            _AS_STORED, pa.array(self._pending, _STORED_TYPE).flatten(), strict=True
-        ):
+        stored = pa.array(self._pending, _STORED_TYPE).flatten()
+        for name, values in zip(_AS_STORED, stored, strict=True):
             self._chunks[name].append(values)
         self._pending.clear()
-        for name, texts in self._columns.items():
+        for name, texts in self._derived.items():
             self._chunks[name].append(pa.array(texts, SAMPLES.field(name).type))
             texts.clear()
-
-    def add_absent(self, positions: Iterable[int]) -> None:
-        """Add rows for samples that are not stored, except those after `until` was reached."""
-        batch_of = {
-            pos: number for number, batch in enumerate(self._plan.batches) for pos in batch.samples
-        }
-        for index, values in self._values.items():
-            self.reached[self._plan.points[index].id] = (
-                len(values),
-                relative_precision(values),
-            )
-        for position in sorted(positions):
-            index, repetition = self._plan.order[position]
-            point = self._plan.points[index]
-            if point.until is not None and repetition > point.repetitions and self._reached(index):
-                continue
-            batch = batch_of.get(position)
-            reason = reason_for(self._reasons, batch, self._plan.key(position))
-            sample = self._constants(index, repetition, position)
-            sample |= {
-                "status": reason.status,
-                "error": reason.text,
-                "benchmark_version": None,
-                "batch": batch,
-                "attempt": reason.attempt,
-                "nodes": reason.node and [reason.node],
-            }
-            self._samples.append(sample)
-            self._rows(sample, [])
-
-    def _reached(self, index: int) -> bool:
-        until = self._plan.points[index].until
-        reached = relative_precision(self._values.get(index, []))
-        return until is not None and reached is not None and reached <= until.relative_spread
-
-    def add_canary(self, record: SampleRecord) -> None:
-        """Add the canary of a round."""
-        sample: dict[str, Any] = {
-            "entry": "canary",
-            "benchmark": "canary",
-            "point": "canary",
-            "params": "{}",
-            "shape": "{}",
-            "repetition": record.repetition,
-            "phase": "measure",
-            **self._run,
-        }
-        self._measured(sample, record, f"canary-b{record.batch}n{record.repetition}")
-
-    def _measured(self, sample: dict[str, Any], record: SampleRecord, name: str) -> None:
-        """Add the rows of a stored sample."""
-        raw = f"{self._raw}/{name}.json"
-        sample |= _sample_columns(record) | {"env": self._canonical_env(record), "raw_uri": raw}
-        self._samples.append(sample)
-        self._rows(sample, record.rows)
 
     def table(self) -> pa.Table:
         """Return the table of all samples that were added."""
         self._flush()
-        spread_over = pa.array(
+        sample_of_row = pa.array(
             np.repeat(np.arange(len(self._samples), dtype=np.int32), self._counts)
         )
         arrays = []
         for column in SAMPLES:
             if column.name in self._chunks:
                 arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
-            elif column.name == "schema_version":
-                arrays.append(pa.array(np.full(sum(self._counts), SCHEMA_VERSION, dtype=np.int16)))
-            else:
-                values = pa.array(
-                    [sample.get(column.name) for sample in self._samples], column.type
-                )
-                arrays.append(_spread(values, spread_over))
+                continue
+            values = pa.array([sample.get(column.name) for sample in self._samples], column.type)
+            if pa.types.is_string(column.type):  # a long text is stored once
+                values = values.dictionary_encode()
+            arrays.append(values.take(sample_of_row))
         return pa.Table.from_arrays(arrays, names=SAMPLES.names)
 
 
-def _spread(values: pa.Array, over: pa.Array) -> pa.Array:
-    """Repeat the values of the samples for each of their rows.
+def _environment(record: SampleRecord, where: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of the hosts, the sample, and the cluster with the kinds of its nodes."""
+    environment = {**record.env, **({"sample": record.facts} if record.facts else {})}
+    if "kubernetes" in where:
+        facts = where.get("nodes") or {}
+        kinds = {canonical(facts[name]) for name in record.nodes if name in facts}
+        environment["cluster"] = {
+            **{name: where.get(name) for name in ("kubernetes", "csi", "daemons")},
+            "network_policy": where.get("network_policy"),
+            "nodes": [orjson.loads(kind) for kind in sorted(kinds)],
+        }
+    return environment
 
-    Text stays dictionary-encoded, so that a long value is stored once.
-    """
-    if not pa.types.is_string(values.type):
-        return values.take(over)
-    encoded = values.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.take(over), encoded.dictionary)
 
-
-def _sample_columns(record: SampleRecord) -> dict[str, Any]:
-    return {
+def _measured(record: SampleRecord) -> dict[str, Any]:
+    """Return the columns that a stored sample has by itself."""
+    columns = {
         "benchmark_version": record.benchmark_version or None,
         "status": record.status,
         "error": record.error[:ERROR_LIMIT] if record.error else None,
         "noise": record.noise,
-        "started_at": _time(record.started_at),
-        "finished_at": _time(record.finished_at),
         "nodes": record.nodes,
         "same_node": len(set(record.nodes)) == 1 if len(record.nodes) > 1 else None,
         "env_class": record.env_class or None,
         "batch": record.batch,
         "attempt": record.attempt,
         "image_digest": record.where.get("image_digest"),
-        **(
-            {"workflow_uid": record.where["workflow_uid"]} if "workflow_uid" in record.where else {}
-        ),
         "tool": record.tool or None,
         "command": " && ".join(" ".join(argv) for argv in record.commands) or None,
     }
-
-
-def _time(text: str) -> Any:
-    return datetime.fromisoformat(text) if text else None
+    for name in ("started_at", "finished_at"):
+        columns[name] = datetime.fromisoformat(at) if (at := getattr(record, name)) else None
+    # one of an earlier Workflow, where the run was resumed
+    own = {name: record.where[name] for name in ("workflow_uid",) if name in record.where}
+    return columns | own
 
 
 @dataclass
@@ -309,18 +205,17 @@ class CollectionResult:
     """The result of collecting: the key of the Parquet file, and its rows.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
-    unreadable samples. `complete`: every sample of the plan is stored. `kept`: samples were removed
-    after they were collected, and the rows are those of the Parquet file, which stays as it is.
-    `seconds` has the durations of the ok samples by the index of their point.
+    unreadable samples. `kept`: samples were removed after they were collected, and the rows are
+    those of the Parquet file, which stays as it is. `seconds` has the durations of the ok samples
+    by the index of their point.
     """
 
     key: str
     rows: int
-    reached: dict[str, tuple[int, float | None]]
-    damaged: list[str]
-    complete: bool
+    reached: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
     kept: bool = False
-    seconds: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
 
 
 def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
@@ -362,10 +257,10 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
 
     Repetitive columns are dictionary-encoded.
     """
+    key = result_key(plan.suite, plan.run_id)
     stored = RunStore(store).samples(plan.run_id)
-    if (rows := kept_rows(store, plan, stored)) is not None:
-        key = result_key(plan.suite, plan.run_id)
-        return rows, CollectionResult(key, rows.num_rows, {}, [], True, kept=True)
+    if (kept := kept_rows(store, plan, stored)) is not None:
+        return kept, CollectionResult(key, kept.num_rows, kept=True)
     with gc_paused():
         return _gather(store, plan, stored)
 
@@ -390,41 +285,76 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
 
 
 def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
-    builder = TableBuilder(plan, store)
-    damaged = []
+    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id), 0)
     order = sorted(
         range(len(plan.order)),
         key=lambda pos: (plan.point_at(pos).benchmark, *plan.order[pos]),
     )
-    names = [(pos, plan.key(pos)) for pos in order]
-    present = [(pos, name) for pos, name in names if name in stored]
-    contents = store.get_many([sample_key(plan.run_id, name) for _, name in present])
-    absent: list[int] = []
-    for (pos, name), (_, data) in zip(present, contents, strict=True):
-        try:
-            builder.add(pos, read_sample(data))
-        except ValueError:
-            damaged.append(name)
-            absent.append(pos)
-    absent += [pos for pos, name in names if name not in stored]
-    builder.add_absent(absent)
+    position_of = {plan.key(position): position for position in order}
+    present = [name for name in position_of if name in stored]
+    values: dict[int, list[float]] = defaultdict(list)
+    for name, record in _read(store, plan, present, result.damaged):
+        position = position_of.pop(name)
+        index, repetition = plan.order[position]
+        rows.add_stored(name, record, rows.planned(position))
+        if record.status == "ok" and record.started_at and record.finished_at:
+            took = datetime.fromisoformat(record.finished_at) - datetime.fromisoformat(
+                record.started_at
+            )
+            result.seconds.setdefault(index, []).append(took.total_seconds())
+        if record.status == "ok" and repetition > 0 and plan.points[index].until is not None:
+            values[index] += [row["value"] for row in record.rows if row["headline"]][:1]
+    for index, own in values.items():
+        result.reached[plan.points[index].id] = len(own), relative_precision(own)
+    _add_absent(store, plan, sorted(position_of.values()), rows, result.reached)
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, (_, data) in zip(
-        canaries, store.get_many([sample_key(plan.run_id, name) for name in canaries]), strict=True
-    ):
+    for name, record in _read(store, plan, canaries, result.damaged):
+        columns = dict.fromkeys(("entry", "benchmark", "point"), "canary")
+        columns |= {"params": "{}", "shape": "{}", "phase": "measure"}
+        rows.add_stored(name, record, {**columns, "repetition": record.repetition})
+    table = rows.table()
+    return table, replace(result, rows=table.num_rows)
+
+
+def _read(
+    store: Store, plan: Plan, names: Sequence[str], damaged: list[str]
+) -> Iterator[tuple[str, SampleRecord]]:
+    """Yield the stored samples of these names; add the names of unreadable ones to `damaged`."""
+    contents = store.get_many([sample_key(plan.run_id, name) for name in names])
+    for name, (_, data) in zip(names, contents, strict=True):
         try:
-            builder.add_canary(read_sample(data))
+            record = read_sample(data)
         except ValueError:
             damaged.append(name)
-    table = builder.table()
-    return table, CollectionResult(
-        result_key(plan.suite, plan.run_id),
-        table.num_rows,
-        builder.reached,
-        damaged,
-        complete=not absent,
-        seconds=builder.seconds,
-    )
+        else:
+            yield name, record
+
+
+def _add_absent(
+    store: Store,
+    plan: Plan,
+    positions: Sequence[int],
+    rows: _Rows,
+    reached: Mapping[str, tuple[int, float | None]],
+) -> None:
+    """Add a row for each sample that is not stored, except those after `until` was reached."""
+    batch_of = {pos: number for number, batch in enumerate(plan.batches) for pos in batch.samples}
+    reasons = stored_reasons(store, plan.run_id) if positions else ()
+    for position in positions:
+        point, repetition = plan.point_at(position), plan.order[position][1]
+        if point.until is not None and repetition > point.repetitions:
+            _, precision = reached.get(point.id, (0, None))
+            if precision is not None and precision <= point.until.relative_spread:
+                continue
+        reason = reason_for(reasons, batch_of.get(position), plan.key(position))
+        outcome = {
+            "status": reason.status,
+            "error": reason.text,
+            "batch": batch_of.get(position),
+            "attempt": reason.attempt,
+            "nodes": reason.node and [reason.node],
+        }
+        rows.add(rows.planned(position) | outcome)
 
 
 def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:

@@ -226,14 +226,6 @@ def _label(states: Collection[PointState]) -> None:
         state.title = _CONTROL.sub(" ", title)
 
 
-def statuses_of(rows: pa.Table) -> dict[str, int]:
-    """Return the samples of a run by status, without warm-up and canaries."""
-    canary = pc.equal(rows["benchmark"], "canary")
-    measured = rows.filter(pc.and_not(pc.equal(rows["phase"], "measure"), canary))
-    table = measured.select(["point", "repetition", "status"])
-    return Counter(table.group_by(table.column_names).aggregate([])["status"].to_pylist())
-
-
 def statuses_text(statuses: Mapping[str, int]) -> str:
     """Return samples by status, the good ones first: `9 ok, 1 failed`."""
     ordered = sorted(statuses.items(), key=lambda item: item[0] != "ok")

@@ -129,12 +129,8 @@ def read_text(file: Path | str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        siblings = (
-            [str(sibling) for sibling in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        )
-        raise BadDocument(
-            [Problem(str(file), 0, "", f"no such file{nearest(file, siblings)}")]
-        ) from None
+        close = nearest(file, map(str, path.parent.glob("*.yaml")))
+        raise BadDocument([Problem(str(file), 0, "", f"no such file{close}")]) from None
     except UnicodeDecodeError as error:
         raise BadDocument(
             [Problem(str(file), 0, "", f"not UTF-8 text (byte {error.start})")]
@@ -248,16 +244,12 @@ def explain(
     """Return a pydantic error as a problem of the document."""
     where = error_path(error)
     path = prefix + where
-    kind, context = error["type"], error.get("ctx", {})
-    value = error.get("input")
+    kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind == "extra_forbidden":
         known = sorted(_fields_at(model, where[:-1]))
-        text = (
-            removal_note(str(where[-1]))
-            or f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
+        text = removal_note(str(where[-1])) or (
+            f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
         )
-    elif kind == "missing":
-        text = "is required"
     elif kind in {"literal_error", "enum"}:
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         text = removal_note(f"{(path or ('',))[-1]}={value}") or (
@@ -268,16 +260,11 @@ def explain(
     elif kind == "string_pattern_mismatch":
         form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
         text = f"{value!r} is not {form}"
-    elif kind in _TYPES:
-        text = f"must be {_TYPES[kind]}" + (
-            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
-        )
-    elif kind in _BOUNDS:
-        text = f"must be {_BOUNDS[kind][0]} {context[_BOUNDS[kind][1]]}, not {value!r}"
     else:
-        text = f"{error['msg'][0].lower()}{error['msg'][1:]}" + (
-            f", not {value!r}" if isinstance(value, str | int | float | bool) else ""
-        )
+        own = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+        text = _KINDS[kind].format(**context) if kind in _KINDS else own
+        if isinstance(value, str | int | float | bool):
+            text += f", not {value!r}"
     return document.problem(path, text)
 
 
@@ -294,25 +281,25 @@ def _place(document: Document, path: Where) -> str:
     return ""
 
 
-_TYPES = {
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "string_type": "text (in quotes, if it is a number)",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+_KINDS = {
+    "missing": "is required",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "string_type": "must be text (in quotes, if it is a number)",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
 }
-_BOUNDS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("more than", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("less than", "lt"),
-}
+"""What is wrong by the kind of pydantic's error; others have pydantic's own text."""
 _FORMS = {
     IMAGE: "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
     FOLDER: "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
@@ -403,6 +390,7 @@ REMOVED: dict[str, str] = {
     "--force": "end the run first, then delete its objects, docs/scale.md",
     "--confirm": "`perfdag run` measures suspicious points again by itself, docs/statistics.md",
     "--permit": "label the namespace: `install --pod-security LEVEL`, docs/cluster.md",
+    "zip": "write the points under `explicit`, docs/suites.md",
     "job_file": "write an entry with parameters for each job, docs/reference/benchmarks.md",
     "implementation=iperf2": "iperf3 measures: leave implementation out",
     "--chart": "`perfdag site` draws the history of a suite, docs/site.md",

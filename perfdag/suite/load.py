@@ -89,15 +89,18 @@ def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
         elif isinstance(document.data, dict):
             document.data[name] = _value(text)
             document.set_keys.add(name)
-    loaded = _load(document, (str(Path(document.file).resolve()),), problems)
-    if loaded is not None and not problems:
+    try:
+        loaded = _load(document, (str(Path(document.file).resolve()),))
+    except BadDocument as error:
+        raise BadDocument([*problems, *error.problems]) from None
+    if not problems:
         _check_names(loaded, problems)
         for name, value in of_entries:
             _set(loaded, name, value, problems)
         if not loaded.sources:
             text = "no entries: a suite needs at least one, or an `include`"
             problems.append(document.problem(("entries",), text))
-    if loaded is None or problems:
+    if problems:
         raise BadDocument(problems)
     return loaded
 
@@ -110,38 +113,36 @@ def _value(text: str) -> Any:
         return text
 
 
-def _load(
-    document: Document, chain: tuple[str, ...], problems: list[Problem]
-) -> LoadedSuite | None:
-    """Return a suite file with its includes, or None if it is no suite. Add its mistakes.
+def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
+    """Return a suite file with its includes. Raises BadDocument with the mistakes of all of them.
 
     `chain` has the files that include one another, down to this one.
     """
-    data = document.data
+    data, problems, included = document.data, list[Problem](), list[LoadedSuite]()
     if not isinstance(data, dict):
-        problems.append(document.problem((), "a suite is a mapping with `name` and `entries`"))
-        return None
+        text = "a suite is a mapping with `name` and `entries`"
+        raise BadDocument([document.problem((), text)])
     include = data.get("include") or []
-    inner = [
-        (name, _include(document, name, chain, problems))
-        for name in ([include] if isinstance(include, str) else include)
-        if isinstance(name, str)
-    ]
+    for name in [include] if isinstance(include, str) else include:
+        if isinstance(name, str):
+            try:
+                included.append(_include(document, name, chain))
+            except BadDocument as error:
+                problems += error.problems
     entries = data.get("entries")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict) and (text := _wrong_benchmark(entry.get("benchmark"))):
-            problems.append(document.problem(("entries", index, "benchmark"), text))
+        if isinstance(entry, dict) and (wrong := _wrong_benchmark(entry.get("benchmark"))):
+            problems.append(document.problem(("entries", index, "benchmark"), wrong))
     try:
-        suite = Suite.model_validate(data)
+        loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:
         problems += [explain(document, (), error, Suite) for error in invalid.errors()]
-        return None
-    loaded = LoadedSuite(suite, document)
-    for _, included in inner:
-        if included is not None:
-            loaded.sources += included.sources
-            loaded.notes += [*_unused_keys(included, loaded), *included.notes]
-    raw_defaults = data.get("defaults") or {}
+    if problems:
+        raise BadDocument(problems)
+    for inner in included:
+        loaded.sources += inner.sources
+        loaded.notes += [*_unused_keys(inner, loaded), *inner.notes]
+    suite, raw_defaults = loaded.suite, data.get("defaults") or {}
     for index, (entry, raw) in enumerate(zip(suite.entries, data.get("entries", ()), strict=True)):
         path = ("entries", index)
         loaded.sources.append(Source(entry, raw, suite.defaults, raw_defaults, document, path))
@@ -149,35 +150,28 @@ def _load(
 
 
 def _wrong_benchmark(name: Any) -> str | None:
+    """Return why there is no such benchmark, or None. What is no text is wrong by its type."""
     known = registry.names()
     if not isinstance(name, str) or name in known:
         return registry.fault(name) if isinstance(name, str) else None
     return removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
 
 
-def _include(
-    document: Document, name: str, chain: tuple[str, ...], problems: list[Problem]
-) -> LoadedSuite | None:
+def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:
     target = Path(document.file).parent / name
     resolved = str(target.resolve())
     if not target.exists():
-        folder = target.parent
-        known = sorted(file.name for file in folder.glob("*.yaml")) if folder.is_dir() else []
+        known = sorted(file.name for file in target.parent.glob("*.yaml"))
         text = f"no such file: {target}{nearest(target.name, known)}"
-        problems.append(document.problem(("include",), text))
     elif resolved in chain:
-        problems.append(document.problem(("include",), f"{name} includes itself"))
+        text = f"{name} includes itself"
     else:
-        try:
-            inner = _load(read_document(target), (*chain, resolved), problems)
-        except BadDocument as error:
-            problems += error.problems
-            return None
-        if inner is not None and inner.suite.checks:
+        inner = _load(read_document(target), (*chain, resolved))
+        if inner.suite.checks:
             text = f"the checks of an included file are ignored; move them to {document.file}"
-            problems.append(inner.document.problem(("checks",), text))
+            raise BadDocument([inner.document.problem(("checks",), text)])
         return inner
-    return None
+    raise BadDocument([document.problem(("include",), text)])
 
 
 def _unused_keys(inner: LoadedSuite, outer: LoadedSuite) -> Iterator[str]:

@@ -314,15 +314,12 @@ class Permutations(Strict):
     """
 
     product: dict[str, list[Any]] = Field({}, description="every combination of these values")
-    zip: dict[str, list[Any]] = Field(
-        {}, description="values taken side by side; all lists of one length"
-    )
     explicit: list[dict[str, Any]] = Field(
         [], description="added points; alone: exactly these points"
     )
     exclude: list[dict[str, Condition]] = Field(
         [],
-        description="points of product and zip to leave out: for each name a value, "
+        description="points of product to leave out: for each name a value, "
         "a list or {lt|le|gt|ge|ne: value}; all must hold",
     )
 

@@ -1,4 +1,4 @@
-"""The combinations of an entry's values: `product`, `zip`, `explicit`, without those of `exclude`.
+"""The combinations of an entry's values: `product` and `explicit`, without those of `exclude`.
 
 A condition of `exclude` compares by meaning. It reads values and bounds through the type of the
 parameter or shape key: `4KiB` equals 4096, and 1GiB is more than 64MiB. A condition that cannot be
@@ -16,48 +16,38 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from perfdag.benchmark.contract import Benchmark
 from perfdag.shape import SHAPE_KEYS, Shape
 from perfdag.suite.document import Document, Where, choices, explain, nearest, removal_note
-from perfdag.suite.model import Permutations, Source
+from perfdag.suite.model import Source
 from perfdag.units import Quantity, parse_quantity
 
-Report = Callable[[Where, str], None]
-"""Takes the path of a mistake in the entry, and its text."""
 Axes = dict[str, list[Any]]
+Mistake = tuple[Where, str]
+"""The path of a mistake in the entry, and its text."""
 _ORDERS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 _COMPARISONS = (*_ORDERS, "ne")
 
 
 def combinations(
-    source: Source, benchmark: Benchmark[Any], report: Report
+    source: Source, benchmark: Benchmark[Any], report: Callable[[Where, str], None]
 ) -> Iterator[tuple[Where, dict[str, Any]]]:
     """Yield (path in the entry, values) of each combination, or report mistakes.
 
     What `--set` fixes is no axis, and has its value in each.
     """
-    permutations, mistakes = source.entry.permutations, 0
-
-    def count(path: Where, text: str) -> None:
-        nonlocal mistakes
-        mistakes += 1
+    permutations, axes = source.entry.permutations, _axes(source)
+    mistakes = list(_wrong_axes(source, benchmark))
+    excluded = _exclusions(source, benchmark, mistakes)
+    for path, text in mistakes:
         report(path, text)
-
-    product, zipped = _axes(source)
-    _check(source, benchmark, zipped, count)
-    excluded = _exclusions(permutations, benchmark, {**product, **zipped}, list(zipped), count)
     if mistakes:
         return
-    kinds = [kind for kind, axes in (("product", product), ("zip", zipped)) if axes]
-    if kinds or not permutations.explicit:
-        origin: Where = ("permutations", kinds[0]) if kinds else ()
-        rows = range(len(next(iter(zipped.values())))) if zipped else range(1)
+    if axes or not permutations.explicit:
+        origin: Where = ("permutations", "product") if axes else ()
         left = 0
-        for *indices, row in itertools.product(
-            *(range(len(axis)) for axis in product.values()), rows
-        ):
-            at = dict(zip(product, indices, strict=True)) | dict.fromkeys(zipped, row)
+        for indices in itertools.product(*(range(len(axis)) for axis in axes.values())):
+            at = dict(zip(axes, indices, strict=True))
             if not any(all(hits[at[name]] for name, hits in each.items()) for each in excluded):
                 left += 1
-                values = {name: (product.get(name) or zipped[name])[i] for name, i in at.items()}
-                yield origin, {**values, **source.sets}
+                yield origin, {name: axes[name][i] for name, i in at.items()} | source.sets
         if not left and not permutations.explicit:
             report(("permutations", "exclude"), "leaves no point")
     for index, explicit in enumerate(permutations.explicit):
@@ -66,10 +56,8 @@ def combinations(
 
 def count_combinations(source: Source) -> int:
     """Return the number of combinations of an entry before `exclude`, without making them."""
-    product, zipped = _axes(source)
-    rows = max(map(len, zipped.values()), default=1)
     explicit = len(source.entry.permutations.explicit)
-    return math.prod(map(len, product.values())) * rows + explicit
+    return math.prod(map(len, _axes(source).values())) + explicit
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:
@@ -80,36 +68,27 @@ def nested(name: str, value: Any) -> dict[str, Any]:
     return mapping
 
 
-def _axes(source: Source) -> tuple[Axes, Axes]:
-    permutations = source.entry.permutations
-    return (
-        {name: axis for name, axis in permutations.product.items() if name not in source.sets},
-        {name: axis for name, axis in permutations.zip.items() if name not in source.sets},
-    )
+def _axes(source: Source) -> Axes:
+    product = source.entry.permutations.product
+    return {name: axis for name, axis in product.items() if name not in source.sets}
 
 
-def _check(source: Source, benchmark: Benchmark[Any], zipped: Axes, report: Report) -> None:
-    """Report names that cannot be varied, empty lists, and lists of `zip` that do not match."""
+def _wrong_axes(source: Source, benchmark: Benchmark[Any]) -> Iterator[Mistake]:
+    """Yield names that cannot be varied, and empty lists."""
     permutations = source.entry.permutations
-    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
     empty = "an empty list gives no point; give at least one"
-    for kind, axes in (("product", permutations.product), ("zip", permutations.zip)):
-        for name, values in axes.items():
-            named.append((("permutations", kind, name), name))
-            if not values:
-                report(("permutations", kind, name), f"{empty} value or remove it")
+    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
+    for name, values in permutations.product.items():
+        named.append((("permutations", "product", name), name))
+        if not values:
+            yield named[-1][0], f"{empty} value or remove it"
     for index, values_of in enumerate(permutations.explicit):
         named += [(("permutations", "explicit", index, name), name) for name in values_of]
     if not permutations.explicit and "explicit" in permutations.model_fields_set:
-        report(("permutations", "explicit"), f"{empty} or remove it")
+        yield ("permutations", "explicit"), f"{empty} or remove it"
     for path, name in named:
         if text := _wrong_name(benchmark, name):
-            report(path, text)
-    for name in permutations.product.keys() & permutations.zip.keys():
-        report(("permutations", "zip", name), "is in `product` too; keep it in one of them")
-    if len({len(values) for values in zipped.values()}) > 1:
-        lengths = ", ".join(f"{name} has {len(values)}" for name, values in zipped.items())
-        report(("permutations", "zip"), f"lists of different length: {lengths}")
+            yield path, text
 
 
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
@@ -133,54 +112,42 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
 
 
 def _exclusions(
-    permutations: Permutations,
-    benchmark: Benchmark[Any],
-    axes: Axes,
-    zipped: Sequence[str],
-    report: Report,
+    source: Source, benchmark: Benchmark[Any], mistakes: list[Mistake]
 ) -> list[dict[str, list[bool]]]:
     """Return the conditions: for each axis that one names, whether each of its values meets it.
 
     A condition on what `--set` fixes excludes nothing, and that is no mistake.
     """
-    every, conditions = {**permutations.product, **permutations.zip}, []
-    for index, condition in enumerate(permutations.exclude):
+    axes, conditions = _axes(source), []
+    for index, condition in enumerate(source.entry.permutations.exclude):
         path: Where = ("permutations", "exclude", index)
         if not condition:
-            report(path, "an empty condition would leave out every point")
+            mistakes.append((path, "an empty condition would leave out every point"))
         hits = {}
         for name, wanted in condition.items():
             try:
-                hits[name] = _hits(every, benchmark, name, wanted)
+                of_name = _hits(source.entry.permutations.product, benchmark, name, wanted)
             except ValueError as error:
-                report((*path, name), str(error))
-        if len(hits) < len(condition) or not condition.keys() <= axes.keys():
+                mistakes.append(((*path, name), str(error)))
+            else:
+                if of_name is not None and name in axes:
+                    hits[name] = of_name
+        if len(hits) < len(condition):
             continue
-        if any(values is None for values in hits.values()):
-            continue  # a value that cannot be read, which its point reports
-        readable = {name: values for name, values in hits.items() if values is not None}
-        conditions.append(readable)
-        never = sorted(
-            (name for name, values in readable.items() if values and not any(values)),
-            key=list(axes).index,
-        )
+        never = [name for name, axis in axes.items() if axis and not any(hits.get(name, (True,)))]
         if never:
             text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
-            report(
-                (*path, never[0]), f"leaves nothing out: {text}; correct or remove the condition"
-            )
-            continue
-        rows = [readable[name] for name in zipped if name in readable]
-        if len({*map(len, rows)}) == 1 and not any(map(all, zip(*rows, strict=True))):
-            text = "leaves nothing out: `zip` never has these values side by side"
-            report(path, f"{text}; correct or remove the condition")
+            text = f"leaves nothing out: {text}; correct or remove the condition"
+            mistakes.append(((*path, never[0]), text))
+        conditions.append(hits)
     return conditions
 
 
 def _hits(axes: Axes, benchmark: Benchmark[Any], name: str, wanted: Any) -> list[bool] | None:
     """Return for each value of an axis whether a condition wants it, None if one is unreadable.
 
-    Raises ValueError, which says what is wrong with the condition.
+    An unreadable value is reported with its points. Raises ValueError, which says what is wrong
+    with the condition.
     """
     if name not in axes:
         known = choices(name, sorted(axes) or ["none"], "axes:")

@@ -40,8 +40,6 @@ from perfdag.suite.permutations import combinations, count_combinations, nested
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
 MAX_POINTS = 100_000
-MAX_PARAMS = 32 << 20
-"""Characters of the params and shapes of all points, as JSON."""
 _ALL = ("all", ACROSS)
 Round = list[tuple[int, int]]
 HUNT_MEASUREMENTS = 28
@@ -67,13 +65,6 @@ class Pair:
     def name(self) -> str:
         """The name of the pair, for example `0-3`."""
         return f"{self.first}-{self.second}"
-
-
-def count_pairs(kind: str, hosts: int) -> int:
-    """Return the number of pairs of a kind (see `rounds`) of so many hosts; 0 for a hunt."""
-    if kind in ("ring", "hunt"):
-        return hosts if kind == "ring" else 0
-    return hosts * (hosts - 1) // 2 if kind in _ALL else int(kind.removeprefix("random "))
 
 
 def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
@@ -122,16 +113,6 @@ def _ring(hosts: int) -> list[Round]:
     around = [(min(i, (i + 1) % hosts), max(i, (i + 1) % hosts)) for i in range(hosts)]
     even, odd = around[0 : hosts - hosts % 2 : 2], around[1::2]
     return [even, odd, around[-1:]] if hosts % 2 else [even, odd]
-
-
-def host_pairs(kind: str, hosts: int, seed: int, of: str, parallel: int) -> Iterator[Pair]:
-    """Yield the pairs of one set of params and shape, round by round.
-
-    Raises ValueError as `rounds` does.
-    """
-    for number, pairs in enumerate(rounds(kind, hosts, seed)):
-        for slot, (first, second) in enumerate(pairs):
-            yield Pair(first, second, number, slot, of, parallel)
 
 
 PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -270,7 +251,6 @@ class _Enumeration:
         self.mistakes: dict[Problem, int] = {}
         self._read: dict[bytes, tuple[int, Shape, str] | None] = {}
         self._indices: dict[str, int] = {}
-        self._length = 0
 
     def _refuse(self, source: Source, path: Where, text: str) -> None:
         problem = source.problem(path, text)
@@ -293,7 +273,17 @@ class _Enumeration:
             each for each in (entry.retries, defaults.retries, suite.retries) if each is not None
         )
         optional = bool(defaults.optional if entry.optional is None else entry.optional)
-        fixed, shape_keys = self._fixed(source, benchmark)
+        fields = benchmark.Params.model_fields
+        for name in entry.params.keys() - fields.keys():
+            what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
+            self._refuse(source, ("params", name), removal_note(name) or what)
+        params = {**defaults.params, **entry.params}
+        fixed = {name: value for name, value in params.items() if name in fields}
+        below, above = (
+            {key: value for key, value in raw.items() if key in SHAPE_KEYS}
+            for raw in (source.raw_defaults, source.raw)
+        )
+        shape_keys = merge(below, above)
         for origin, varied in combinations(
             source, benchmark, lambda path, text: self._refuse(source, path, text)
         ):
@@ -306,11 +296,11 @@ class _Enumeration:
             pairs: list[Pair | None] = [None]
             if kind and kind != "hunt":
                 try:
-                    pairs = list(
-                        host_pairs(
-                            kind, shape.hosts.count, self._seed, ident, shape.hosts.parallel_pairs
-                        )
-                    )
+                    pairs = [
+                        Pair(first, second, round, slot, ident, shape.hosts.parallel_pairs)
+                        for round, each in enumerate(rounds(kind, shape.hosts.count, self._seed))
+                        for slot, (first, second) in enumerate(each)
+                    ]
                 except ValueError as error:
                     self._refuse(source, ("hosts", "pairs"), str(error))
             for pair in pairs:
@@ -336,26 +326,6 @@ class _Enumeration:
                 if len(self.points) + self.merged > MAX_POINTS:
                     self._refuse(source, ("permutations",), f"more than {MAX_POINTS:,} points")
                     return
-            if self._length > MAX_PARAMS:
-                text = f"params and shapes of all points have more than {MAX_PARAMS:,} characters"
-                self._refuse(source, ("permutations",), text)
-                return
-
-    def _fixed(
-        self, source: Source, benchmark: Benchmark[Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the params and shape keys that all combinations of an entry begin with."""
-        fields = benchmark.Params.model_fields
-        for name in source.entry.params.keys() - fields.keys():
-            what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            self._refuse(source, ("params", name), removal_note(name) or what)
-        params = {**source.defaults.params, **source.entry.params}
-        params = {name: value for name, value in params.items() if name in fields}
-        below, above = (
-            {key: value for key, value in raw.items() if key in SHAPE_KEYS}
-            for raw in (source.raw_defaults, source.raw)
-        )
-        return params, merge(below, above)
 
     def _combine(
         self,
@@ -410,7 +380,6 @@ class _Enumeration:
                 self._refuse(source, place((param,), ("params", param)), text)
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(stored | dict(model.retired))
-        self._length += len(identity) + len(shaped[2])
         return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
 
     def _shape(
@@ -475,7 +444,7 @@ class _Enumeration:
             return True
         for text in benchmark.check(model, shape.pair() if hosts.pairs else shape):
             self._refuse(source, origin or ("params",), text)
-        if hosts.pairs and count_pairs(hosts.pairs, hosts.count) > MAX_POINTS:
+        if hosts.pairs in _ALL and hosts.count * (hosts.count - 1) // 2 > MAX_POINTS:
             text = (
                 f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`"
             )

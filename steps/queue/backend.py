@@ -6,13 +6,12 @@ current item. The workload is the built-in `sleep` or `usl`, or a command.
 
 import contextlib
 import glob as globbing
-import json
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,6 +50,7 @@ class Workload:
     directory: str = ""
     null_in: bool = False
     null_out: bool = False
+    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
@@ -92,15 +92,22 @@ class Workload:
             )
         except OSError as error:
             return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
+        self.running.add(process)
         try:
             in_time = _wait(process, limit)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # also processes that the command left
-                os.killpg(process.pid, signal.SIGKILL)
+            self.kill(process)
             code = process.wait()
+            self.running.remove(process)
         if not in_time:
             return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
         return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
+
+    def kill(self, *processes: subprocess.Popen[bytes]) -> None:
+        """Kill commands, by default all that run, with the processes that they started."""
+        for process in processes or tuple(self.running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def check_program(program: str) -> None:
@@ -155,11 +162,12 @@ def _numbers(command: Sequence[str]) -> list[float]:
     values = []
     for arg in args[: BUILT_IN[name]]:
         try:
-            values.append(float(arg))
+            value = float(arg)
         except ValueError:
-            raise ValueError(f"invalid {name} time value '{arg}'") from None
-        if not 0 <= values[-1] < 1e9:
-            raise ValueError(f"invalid {name} time value '{arg}': not between 0 and 1e9")
+            value = math.nan
+        if not 0 <= value < 1e9:
+            raise ValueError(f"invalid {name} time value '{arg}'")
+        values.append(value)
     return values
 
 
@@ -179,9 +187,9 @@ class UnreachableError(Exception):
     """The frontend is unreachable or does not speak the protocol; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a backend asks for items. Times are in seconds.
+@dataclass
+class Backend:
+    """One worker of one queue. Times are in seconds.
 
     `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0 exits on
     an empty queue. `retry_seconds`: how long to retry a frontend that does not answer.
@@ -191,61 +199,45 @@ class Options:
     queue: str
     pod: str
     node: str
+    workload: Workload
     backoff: float = 0.0
     backoff_max: float = 5.0
     retry_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.backoff < 0 or self.backoff_max < self.backoff:
-            raise ValueError(
-                f"back-off {self.backoff:g} s must be between 0 and its maximum "
-                f"{self.backoff_max:g} s"
-            )
-
-
-@dataclass
-class Backend:
-    """One worker of one queue."""
-
-    options: Options
-    workload: Workload
     completed: int = 0
     stopping: bool = False
-    pipe: tuple[int, int] = field(default_factory=lambda: os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def stop(self, *_: object) -> None:
         """End after the current item; safe in a signal handler."""
         self.stopping = True
-        os.write(self.pipe[1], b"x")
 
     def serve(self) -> None:
         """Work until `stop` or a signal, or until the queue is empty without back-off.
 
         Raises UnreachableError.
         """
-        options, pause, reached = self.options, self.options.backoff, time.monotonic()
+        pause, reached = self.backoff, time.monotonic()
         while not self.stopping:
             try:
                 empty = not self._serve_one()
                 reached = time.monotonic()
             except (OSError, UnreachableError) as error:
-                if time.monotonic() - reached > options.retry_seconds:
-                    raise UnreachableError(f"frontend {options.frontend}: {error}") from None
+                if time.monotonic() - reached > self.retry_seconds:
+                    raise UnreachableError(f"frontend {self.frontend}: {error}") from None
                 self.pause(0.2)
                 continue
             if not empty:
-                pause = options.backoff
-            elif not options.backoff:
+                pause = self.backoff
+            elif not self.backoff:
                 return
             else:
-                self.pause(shorter(pause, options.backoff_max, self.workload.limit))
-                pause += options.backoff
+                self.pause(shorter(pause, self.backoff_max, self.workload.limit))
+                pause += self.backoff
 
     def _serve_one(self) -> bool:
         """Ask for an item, run it and reply; return False if the queue is empty."""
-        address = (self.options.frontend.host or "localhost", self.options.frontend.port)
+        address = (self.frontend.host or "localhost", self.frontend.port)
         with socket.create_connection(address, ANSWER_SECONDS) as peer:
-            peer.sendall(protocol.encode({"Queue": self.options.queue}))
+            peer.sendall(protocol.encode({"Queue": self.queue}))
             item = _receive(peer)
             if item["Empty"]:
                 return False
@@ -261,8 +253,8 @@ class Backend:
         began = time.perf_counter()
         outcome = self.workload.run(item["Args"], item["Limit"], item["Running"])
         return {
-            "Pod": self.options.pod,
-            "Node": self.options.node,
+            "Pod": self.pod,
+            "Node": self.node,
             "Device": Path(self.workload.device).name,
             "Error": outcome.error,
             "Timeout": outcome.timeout,
@@ -272,7 +264,9 @@ class Backend:
 
     def pause(self, seconds: float) -> None:
         """Sleep, at most until `stop`."""
-        select.select([self.pipe[0]], [], [], seconds)
+        end = time.monotonic() + seconds
+        while not self.stopping and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
 
 
 def _receive(peer: socket.socket) -> protocol.Message:
@@ -294,20 +288,3 @@ def serve_until_signal(backend: Backend) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, backend.stop)
     backend.serve()
-
-
-def main(argument: str) -> int:
-    """Run a backend from a JSON argument: the fields of Options, and `workload`."""
-    fields = json.loads(argument)
-    workload = Workload(**fields.pop("workload"))
-    options = Options(**fields | {"frontend": protocol.address(fields["frontend"])})
-    try:
-        serve_until_signal(Backend(options, workload))
-    except UnreachableError as error:
-        sys.stderr.write(f"{error}\n")
-        return 4
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

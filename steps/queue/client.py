@@ -7,16 +7,18 @@ later one. No part of an item is then counted or lost at the edges of the measur
 import asyncio
 import math
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+from perfdag.stats.robust import needed
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.protocol import Message
 
-PERCENTILES = {0.5: 1, 0.9: 44, 0.95: 90, 0.99: 459, 0.999: 4603}
-"""Samples that each needs: with fewer, the chance that none lies above it exceeds 1 %."""
+PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 STEP = math.log(1.01)
 ERRORS_KEPT = 1000
 RETRY_SECONDS = 0.2
@@ -24,7 +26,7 @@ UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
 """Causes of requests that no frontend answered."""
 
 
-class Latencies:
+class Times:
     """Seconds in logarithmic buckets 1 % wide; exact count, sum, least and largest."""
 
     def __init__(self) -> None:
@@ -43,27 +45,22 @@ class Latencies:
 
     def percentile(self, p: float) -> float | None:
         """Return the nearest rank in seconds, within 1 %; None with fewer samples than needed."""
-        if self.count < PERCENTILES[p]:
+        if self.count < needed(p):
             return None
-        rank, seen = math.ceil(p * self.count), 0
-        for bucket in sorted(self.buckets):
-            seen += self.buckets[bucket]
-            if seen >= rank:
-                break
-        return min(self.largest, max(self.least, math.exp(STEP * (bucket + 0.5)) * 1e-7))
+        buckets = sorted(self.buckets.items())
+        at = bisect_left(list(accumulate(n for _, n in buckets)), math.ceil(p * self.count))
+        return min(self.largest, max(self.least, math.exp(STEP * (buckets[at][0] + 0.5)) * 1e-7))
 
     def summary(self) -> dict[str, float | None]:
         """Return min, mean, max and the percentiles that the count allows, in seconds."""
         if not self.count:
             return {"count": 0}
-        points = {f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES}
-        mean = self.sum / self.count
         return {
             "count": self.count,
             "min": self.least,
-            "mean": mean,
+            "mean": self.sum / self.count,
             "max": self.largest,
-            **points,
+            **{f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES},
         }
 
 
@@ -100,7 +97,7 @@ class ClientStats:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead = (Latencies() for _ in range(4))
+        self.latency, self.run, self.wait, self.overhead = (Times() for _ in range(4))
         self.chains: dict[int, tuple[float, float, int]] = {}
 
     def begin(self) -> None:
@@ -115,11 +112,10 @@ class ClientStats:
         error = reply["Error"] or f"return code {reply['Retcode']}"
         node = self.nodes.setdefault(reply["Node"], Node()) if reply["Node"] else Node()
         if not protocol.succeeded(reply):
-            self.failed(cause_of(reply))
+            self.failed(error)
             node.failure += 1
             node.failed_devices[reply["Device"]] += 1
-            if error in node.errors or len(node.errors) < ERRORS_KEPT:
-                node.errors[error] += 1
+            _count(node.errors, error)
             return
         self.success += 1
         first, _, count = self.chains.get(slot, (now, now, -1))
@@ -137,7 +133,7 @@ class ClientStats:
     def failed(self, cause: str) -> None:
         """Count a failed request."""
         self.failure += 1
-        self.causes[cause] += 1
+        _count(self.causes, cause)
 
     @property
     def seconds(self) -> float:
@@ -171,18 +167,9 @@ class ClientStats:
         }
 
 
-def cause_of(reply: Message) -> str:
-    """Return the cause of a failed reply, for example `timeout` or `backend lost`."""
-    error = reply["Error"]
-    if reply["Timeout"]:
-        return "timeout"
-    if "at full capacity" in error:
-        return "queue full"
-    if error.startswith(("Unknown '", "invalid queue name")):
-        return "unknown queue"
-    if "worker reply read" in error or error.startswith("Worker write"):
-        return "backend lost"
-    return f"exit code {reply['Retcode']}" if reply["Node"] and reply["Retcode"] else "error"
+def _count(errors: Counter[str], error: str) -> None:
+    if error in errors or len(errors) < ERRORS_KEPT:
+        errors[error] += 1
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ in HTML and quoted in JSON.
 """
 
 import asyncio
-import base64
+import contextlib
 import hmac
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
-from perfdag.steps.queue.client import ClientStats, Latencies, Load
+from perfdag.steps.queue.client import ClientStats, Load, Times
 from perfdag.steps.queue.protocol import Address
 from perfdag.units import plural
 
@@ -24,7 +24,6 @@ UNAUTHORIZED = (
     "a token is needed: Authorization: Bearer TOKEN, X-Perfdag-Token: TOKEN, or TOKEN as the "
     "password\n"
 )
-BACK = '<p><a href="stats">Back to stats</a></p>'
 Handler = Callable[[web.BaseRequest], web.Response]
 
 
@@ -61,14 +60,9 @@ async def serve(address: Address, handler: Handler, token: str = "") -> asyncio.
 def _secret(request: web.BaseRequest) -> bytes:
     """Return the token of a request, empty without one."""
     header = request.headers.get("Authorization", "")
-    scheme, _, secret = header.partition(" ")
-    if not header:
-        secret = request.headers.get("X-Perfdag-Token", "")
-    elif scheme.lower() == "basic":
-        try:
-            return base64.b64decode(secret, validate=True).partition(b":")[2]
-        except ValueError:
-            return b""
+    secret = header.removeprefix("Bearer ") or request.headers.get("X-Perfdag-Token", "")
+    with contextlib.suppress(ValueError):  # not Basic
+        secret = BasicAuth.decode(header).password
     return secret.encode(errors="surrogateescape")
 
 
@@ -77,31 +71,20 @@ class Control:
 
     def __init__(self, load: Load) -> None:
         self.load, self.stats = load, load.stats
-        self.completed = self.rejected = 0
 
     def __call__(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
-        kind = request.query.get("type", "html")
+        stats, kind = self.stats, request.query.get("type", "html")
         if kind not in KINDS:
             text = f"type {kind!r} is none of {', '.join(KINDS)}\n"
-            response = web.Response(status=400, text=text)
-        else:
-            response = self._answer(request.path, kind, request.query.get("value", ""))
-        if response.status == 200:
-            self.completed += 1
-        else:
-            self.rejected += 1
-        return response
-
-    def _answer(self, path: str, kind: str, value: str) -> web.Response:
-        stats = self.stats
-        match path:
+            return web.Response(status=400, text=text)
+        match request.path:
             case "/stats":
-                return self._page(kind, stats_text(stats, self.completed, self.rejected), True)
+                return self._page(kind, stats_lines(stats), self._forms())
             case "/nodes":
-                return self._page(kind, nodes_text(stats))
+                return self._page(kind, nodes_lines(stats))
             case "/pods":
-                return self._page(kind, pods_text(stats))
+                return self._page(kind, pods_lines(stats))
             case "/fails":
                 return _value(kind, stats.failure, "request failures")
             case "/reqs-per-sec":
@@ -110,6 +93,7 @@ class Control:
                 stats.reset()
                 return _value(kind, "Reseted", "")
             case "/parallel":
+                value = request.query.get("value", "")
                 try:
                     wanted = int(value)
                 except ValueError:
@@ -117,27 +101,33 @@ class Control:
                 return _value(kind, self.load.set_parallel(wanted), "requests in parallel")
         return web.Response(status=404)
 
-    def _page(self, kind: str, text: str, forms: bool = False) -> web.Response:
+    def _page(self, kind: str, lines: Iterator[str], head: str = "") -> web.Response:
         if kind == "json":
             return web.json_response(self.stats.as_json())
-        if kind == "plain":
-            return web.Response(text=text)
-        head = self._forms() if forms else BACK
-        body = f"<!doctype html><title>queue client</title>{head}<pre>{html.escape(text)}</pre>\n"
-        return web.Response(text=body, content_type="text/html")
+        text = "\n".join(lines) + "\n"
+        return _html(head, f"<pre>{html.escape(text)}</pre>") if kind == "html" else _plain(text)
 
     def _forms(self) -> str:
-        """Return buttons that change the client, and links to the pages."""
+        """Return buttons that change the client."""
         counts = [0, *(1 << power for power in range(self.load.most.bit_length()))]
         buttons = "".join(
             f'<button formaction="parallel?value={count}">{count}</button> ' for count in counts
         )
         return (
-            f'<h1>Queue client</h1><form method="post"><p>Requests in parallel: {buttons}</p>'
+            f'<form method="post"><p>Requests in parallel: {buttons}</p>'
             '<p><button formaction="reset">Reset statistics</button></p></form>'
-            '<p><a href="pods">Pods</a> <a href="nodes">Nodes and devices</a> <a '
-            'href="stats">Refresh</a></p>'
         )
+
+
+def _plain(text: str, status: int = 200) -> web.Response:
+    return web.Response(status=status, text=text)
+
+
+def _html(*parts: str, status: int = 200) -> web.Response:
+    """Return a page with links to all pages."""
+    links = '<a href="stats">Stats</a> <a href="pods">Pods</a> <a href="nodes">Nodes, devices</a>'
+    body = f"<!doctype html><title>queue client</title><p>{links}</p>{''.join(parts)}\n"
+    return web.Response(status=status, text=body, content_type="text/html")
 
 
 def _value(kind: str, result: float | str, info: str, status: int = 200) -> web.Response:
@@ -145,83 +135,71 @@ def _value(kind: str, result: float | str, info: str, status: int = 200) -> web.
         return web.json_response({"result": result, "info": info}, status=status)
     text = f"{result:f}" if isinstance(result, float) else str(result)
     if kind == "plain":
-        return web.Response(status=status, text=f"{text}\n")
-    body = f"<p>{html.escape(f'{text} {info}'.strip())}.</p>{BACK}\n"
-    return web.Response(status=status, text=body, content_type="text/html")
+        return _plain(f"{text}\n", status)
+    return _html(f"<p>{html.escape(f'{text} {info}'.strip())}.</p>", status=status)
 
 
-def stats_text(stats: ClientStats, completed: int = 0, rejected: int = 0) -> str:
+def stats_lines(stats: ClientStats) -> Iterator[str]:
     """Return the overall statistics as text."""
-    lines = [
-        _header("Overall request / reply statistics"),
-        f"\nSending {plural(stats.parallel, 'request')} in parallel.",
+    yield _header("Overall request / reply statistics")
+    yield f"\nSending {plural(stats.parallel, 'request')} in parallel."
+    yield (
         f"\n{stats.pending} pending, {stats.failure} failed and {stats.success} successful "
-        f"requests in {stats.seconds:.1f} seconds.",
-    ]
-    if stats.success:
-        lines.append(f"= {stats.rate:.2f} successfully completed requests / second.")
-        lines.append("\nMax / average / min timings (in seconds, for successful requests):")
-        lines += [
-            f"- {_times(stats.run)} - backend run time",
-            f"- {_times(stats.wait)} - queue wait time",
-            f"- {_times(stats.overhead)} - communication overhead",
-        ]
-        lines.append("\nLatency of the whole request, seconds (percentiles need enough samples):")
-        known = [f"{k} {v:.6g}" for k, v in stats.latency.summary().items() if v is not None]
-        lines.append(f"- {', '.join(known)}")
-    if stats.causes:
-        lines.append("\nFailures by cause:")
-        lines += [f"- {count}: {cause}" for cause, count in stats.causes.most_common()]
-    lines.append(f"\nHTTP queries: {completed} completed, {rejected} rejected in total.")
-    return "\n".join(lines) + "\n"
-
-
-def nodes_text(stats: ClientStats) -> str:
-    """Return replies by node, then devices and errors of every node, as text."""
-    lines = [_header("Backend / worker node statistics")]
-    nodes = sorted(stats.nodes.items())
-    done, failed = (
-        {n: getattr(node, what) for n, node in nodes} for what in ("success", "failure")
+        f"requests in {stats.seconds:.1f} seconds."
     )
-    lines += _bars("Node", "Success replies", done, stats.success)
-    lines += _bars("Node", "Failure replies", failed, stats.failure)
-    if stats.failure and not any(failed.values()):
-        lines.append("No such replies => fails happened in communication, not running workloads")
+    if stats.success:
+        yield f"= {stats.rate:.2f} successfully completed requests / second."
+        yield "\nMax / average / min timings (in seconds, for successful requests):"
+        yield f"- {_times(stats.run)} - backend run time"
+        yield f"- {_times(stats.wait)} - queue wait time"
+        yield f"- {_times(stats.overhead)} - communication overhead"
+        yield "\nLatency of the whole request, seconds (percentiles need enough samples):"
+        known = [f"{k} {v:.6g}" for k, v in stats.latency.summary().items() if v is not None]
+        yield f"- {', '.join(known)}"
+    if stats.causes:
+        yield "\nFailures by cause:"
+        yield from (f"- {count}: {cause}" for cause, count in stats.causes.most_common())
+
+
+def nodes_lines(stats: ClientStats) -> Iterator[str]:
+    """Return replies by node, then devices and errors of every node, as text."""
+    yield _header("Backend / worker node statistics")
+    nodes = sorted(stats.nodes.items())
+    yield from _bars("Node", "Success replies", {name: node.success for name, node in nodes})
+    yield from _bars("Node", "Failure replies", {name: node.failure for name, node in nodes})
+    if stats.failure and not any(node.failure for _, node in nodes):
+        yield "No such replies => fails happened in communication, not running workloads"
     for name, node in nodes:
-        lines.append(_header(f"Node: {name}"))
-        lines += _bars("Device", "Completed requests", node.devices, node.success)
-        lines += _bars("Device", "Failed requests", node.failed_devices, node.failure)
+        yield _header(f"Node: {name}")
+        yield from _bars("Device", "Completed requests", node.devices)
+        yield from _bars("Device", "Failed requests", node.failed_devices)
         if node.errors:
-            lines.append("\nNode errors (count / description):")
-            lines += [f"- {count}: {error}" for error, count in node.errors.most_common()]
-    return "\n".join(lines if nodes else [*lines, "\nNo statistics for nodes"]) + "\n"
+            yield "\nNode errors (count / description):"
+            yield from (f"- {count}: {error}" for error, count in node.errors.most_common())
 
 
-def pods_text(stats: ClientStats) -> str:
+def pods_lines(stats: ClientStats) -> Iterator[str]:
     """Return replies by pod of every node, as text."""
-    lines = [_header("Per-node backend / worker pod statistics")]
+    yield _header("Per-node backend / worker pod statistics")
     for name, node in sorted(stats.nodes.items()):
-        lines.append(_header(f"Node: {name}"))
-        lines += _bars("Pod", "Completed requests", node.pods, node.success)
-    return "\n".join(lines if stats.nodes else [*lines, "No statistics for nodes"]) + "\n"
+        yield _header(f"Node: {name}")
+        yield from _bars("Pod", "Completed requests", node.pods)
 
 
 def _header(title: str) -> str:
     return f"\n\n{title}\n{'=' * len(title)}"
 
 
-def _bars(left: str, right: str, counts: Mapping[str, int], total: int) -> list[str]:
-    """Return a table of shares of a total as text, nothing if the total is 0."""
-    if not total or not counts:
-        return []
-    width = max(map(len, (*counts, left)))
-    lines = [f"\n{left:>{width}} | {right}:", f"{'-' * (width + 1)}+{'-' * (len(right) + 2)}"]
-    for name, count in sorted(counts.items()):
-        share = count / total
-        bar = "#" * round(COLUMNS * share)
-        lines.append(f"{name:>{width}} | {bar} {100 * share:.1f}% ({count})")
-    return lines
+def _bars(left: str, right: str, counts: Mapping[str, int]) -> Iterator[str]:
+    """Return a table of shares of the total as text, nothing if the total is 0."""
+    if total := sum(counts.values()):
+        width = max(map(len, (*counts, left)))
+        yield f"\n{left:>{width}} | {right}:"
+        yield f"{'-' * (width + 1)}+{'-' * (len(right) + 2)}"
+        for name, count in sorted(counts.items()):
+            bar = "#" * round(COLUMNS * count / total)
+            yield f"{name:>{width}} | {bar} {100 * count / total:.1f}% ({count})"
 
 
-def _times(times: Latencies) -> str:
+def _times(times: Times) -> str:
     return f"{times.largest:.6f} / {times.sum / times.count:.6f} / {times.least:.6f}"

@@ -4,7 +4,6 @@ The objects are the YAML files in `templates`. A `$name` there is replaced by th
 name.
 """
 
-import functools
 import hashlib
 import secrets
 import shlex
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from perfdag import IMAGES
 from perfdag.kube.client import Object
 from perfdag.steps.queue.backend import check_program
+from perfdag.suite.document import BadDocument, Document, explain
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -164,31 +164,28 @@ class Queues(_Model):
 def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
     """Load queues from a YAML file and `NAME=COMMAND` lines.
 
-    Raises ValueError with file, place and reason.
+    Raises ValueError with the file and the reason, BadDocument with the place of each error.
     """
     import yaml
 
     if not file and not lines:
         raise ValueError("no queues: name a YAML file with `queues`, or add --queue NAME=COMMAND")
     try:
-        document = yaml.safe_load(Path(file).read_text()) if file else {}
+        data = yaml.safe_load(Path(file).read_text()) if file else {}
     except yaml.YAMLError as error:
         raise ValueError(f"{file}: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{file}: not a mapping with `queues`")
-    document |= {key: value for key, value in shared.items() if value is not None}
-    for line in lines:
-        name, _, command = line.partition("=")
-        queue = {"name": name, "command": shlex.split(command)}
-        document["queues"] = [*document.get("queues", []), queue]
+    if isinstance(data, dict):
+        data |= {key: value for key, value in shared.items() if value is not None}
+        for line in lines:
+            name, _, command = line.partition("=")
+            queue = {"name": name, "command": shlex.split(command)}
+            data["queues"] = [*data.get("queues", []), queue]
     try:
-        return Queues.model_validate(document)
-    except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise ValueError(f"{file or 'queues'}: {'; '.join(problems)}") from None
+        return Queues.model_validate(data)
+    except ValidationError as errors:
+        document = Document(file or "queues", "", lines={(): 0})  # a merge key hides the lines
+        problems = (explain(document, (), error, Queues) for error in errors.errors())
+        raise BadDocument(problems) from None
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[Object]:
@@ -205,12 +202,10 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
         metadata["labels"] = labels | metadata.get("labels", {})
         if kind not in ("Namespace", "PersistentVolume"):
             metadata["namespace"] = queues.namespace
-        shared = kind.startswith("PersistentVolume") and objects.get((kind, name)) == body
-        if (kind, name) in objects and not shared:
+        if objects.setdefault((kind, name), body) != body:
             raise ValueError(
                 f"two queues define {kind} {name}: rename one, or give its data another claim"
             )
-        objects[kind, name] = body
     return list(objects.values())
 
 
@@ -306,16 +301,12 @@ def _option(name: str, value: float | str) -> list[str]:
     return [name, f"{value:g}" if isinstance(value, float) else value] if value else []
 
 
-@functools.cache
-def _parsed(name: str) -> list[Object]:
-    import yaml
-
-    return list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
-
-
 def _template(name: str, values: Mapping[str, Any]) -> list[Object]:
     """Return the documents of a template with its names replaced."""
-    filled: list[Object] = fill(_parsed(name), values)
+    import yaml
+
+    documents = list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
+    filled: list[Object] = fill(documents, values)
     return filled
 
 

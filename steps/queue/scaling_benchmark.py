@@ -39,7 +39,7 @@ ITEM = 5.0
 
 
 class QueueScalingParams(Params):
-    """Without a deployment, backends are processes on the measuring host."""
+    """Without a deployment, backends run on the measuring host."""
 
     command: list[str] = Field(
         ["sleep", "0.5"],
@@ -74,7 +74,7 @@ class QueueScalingParams(Params):
         None, description="an item that runs longer is killed, and failed"
     )
     deployment: str | None = Field(
-        None, description="scale this Deployment instead of processes; its pods run the command"
+        None, description="scale this Deployment; its pods run the command"
     )
     namespace: str | None = Field(None, description="of the Deployment")
     client: str | None = Field(
@@ -240,9 +240,9 @@ def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurem
         steps = result["steps"]
     except (KeyError, ValueError):
         raise Failed("the validator printed no result") from None
-    measured = measurements_of(result)
+    measured = list(measurements_of(result))
     for step in steps:
-        if step["failures"] or step["lost"]:
+        if step["failures"]:
             reason = f"at {step['replicas']} replicas: {'; '.join(step['problems'])}"
             raise Failed(reason, texts, measured)
     if not steps or steps[-1]["replicas"] != params.limit:
@@ -254,7 +254,7 @@ def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurem
 
 
 async def _validated(params: QueueScalingParams, seconds: float) -> Result:
-    """Validate the queue of a Deployment, or of processes. Raises TimeoutError after `seconds`."""
+    """Validate a Deployment, or this machine. Raises TimeoutError after `seconds`."""
     from perfdag.steps.queue import sites
 
     async with asyncio.timeout(seconds):

@@ -6,20 +6,17 @@ import contextlib
 import json
 import math
 import os
-import signal
 import socket
-import subprocess
-import sys
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from perfdag.hosts.local import signal_tree
 from perfdag.kube.client import Kube
 from perfdag.kube.config import ignore_status
-from perfdag.kube.pods import pod_trouble
+from perfdag.kube.pods import is_ready, pod_trouble
 from perfdag.steps.queue import protocol
-from perfdag.steps.queue.backend import Workload, find_device
+from perfdag.steps.queue.backend import Backend, Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
@@ -31,75 +28,17 @@ TOKEN_SECRET = "perfdag-queue-token"
 """Secret of the token of the clients' control ports."""
 CLIENT_SECONDS = 10.0
 """Time of a client's control port to answer."""
-
-
-class Processes:
-    """Backends of one queue as processes of this machine.
-
-    `workload` and `options`: fields of Workload and of the backend's Options. `grace`: seconds to
-    end the current item before a replica is killed.
-    """
-
-    def __init__(
-        self,
-        frontend: Address,
-        queue: str,
-        workload: Mapping[str, Any],
-        grace: float = 30.0,
-        **options: Any,
-    ) -> None:
-        self.grace = grace
-        self.options = {
-            "frontend": f"{frontend.host or 'localhost'}:{frontend.port}",
-            "queue": queue,
-            # In a pod the host name is the pod's.
-            "node": os.environ.get("PERFDAG_NODE") or socket.gethostname(),
-            "workload": workload,
-            **options,
-        }
-        self.running: list[subprocess.Popen[bytes]] = []
-        self.leaving: list[subprocess.Popen[bytes]] = []
-        self.started = 0
-
-    def scale(self, replicas: int) -> None:
-        """Start or end replicas, and replace lost ones.
-
-        The youngest end first, after their current item.
-        """
-        self.running = [process for process in self.running if process.poll() is None]
-        while len(self.running) < replicas:
-            self.started += 1
-            options = self.options | {"pod": f"{self.options['queue']}-{self.started}"}
-            argv = [sys.executable, "-m", "perfdag.steps.queue.backend", json.dumps(options)]
-            self.running.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
-        while len(self.running) > replicas:
-            process = self.running.pop()
-            process.terminate()
-            self.leaving.append(process)
-
-    def leave(self) -> int:
-        """Return how many of those that were scaled in have not ended yet."""
-        self.leaving = [process for process in self.leaving if process.poll() is None]
-        return len(self.leaving)
-
-    async def stop(self) -> None:
-        """End all replicas; kill those that do not end within the grace, with their commands."""
-        self.scale(0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.grace):
-                while self.leave():
-                    await asyncio.sleep(0.02)
-        for process in self.leaving:
-            signal_tree(process.pid, signal.SIGKILL)  # a command has a session of its own
-            process.wait()
+GRACE_SECONDS = 30.0
+"""Time of the backends to end their items before the commands are killed."""
 
 
 class LocalSite(Site):
-    """A queue on this machine, as an async context manager: backends as processes.
+    """A queue on this machine, as an async context manager.
 
-    Its frontend and its client run in this process. `most`: requests in parallel. `glob`: its first
-    match replaces FILENAME. `item_limit`: seconds that an item may run, 0 for no limit. Raises
-    ValueError for a command that cannot run, a glob without a match, and a bad limit.
+    Its frontend and its client run in this process, and its backends in threads of it: a command is
+    a process of its own. `most`: requests in parallel. `glob`: its first match replaces FILENAME.
+    `item_limit`: seconds that an item may run, 0 for no limit. Raises ValueError for a command that
+    cannot run, a glob without a match, and a bad limit.
     """
 
     name = "local"
@@ -109,42 +48,46 @@ class LocalSite(Site):
     ) -> None:
         if not 0 <= item_limit < math.inf:
             raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
-        file = find_device(glob)
-        Workload(command, file)  # raises early for a bad command
         self.most, self.item_limit = most, item_limit
-        self.workload = {"command": list(command), "device": file}
+        self.workload = Workload(command, find_device(glob))
+        self.backends: list[Backend] = []
+        self.threads: list[threading.Thread] = []
 
     async def __aenter__(self) -> "LocalSite":
         here = Address("127.0.0.1", 0)
         self.frontend = Frontend([self.name])
         await self.frontend.start(here, here, here)
-        clients, backends, _ = (here._replace(port=port) for port in self.frontend.ports)
-        # Without a wait of its own a backend would end when the queue is empty between two steps.
-        polling = {"backoff": 0.005, "backoff_max": 0.02}
-        self.backends = Processes(backends, self.name, self.workload, **polling)
+        clients, self.address, _ = (here._replace(port=port) for port in self.frontend.ports)
         work = Work(clients, self.name, limit=self.item_limit)
         self.load = Load(work, ClientStats(), self.most)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.load.stop()
-        await self.backends.stop()
+        await self.scale(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                while (await self.replicas()).present:
+                    await asyncio.sleep(0.02)
+        self.workload.kill()
         await self.frontend.stop()
 
     async def replicas(self) -> Replicas:
-        running = self.backends.running
-        ready = sum(process.poll() is None for process in running)
-        return Replicas(len(running), ready, ready + self.backends.leave())
+        ready = len(self.backends)
+        return Replicas(ready, ready, sum(thread.is_alive() for thread in self.threads))
 
     async def scale(self, replicas: int) -> None:
-        self.backends.scale(replicas)
-
-    def lost(self) -> str:
-        running = self.backends.running
-        codes = Counter(code for process in running if (code := process.poll()) is not None)
-        how = ", ".join(f"{count} by {_end(code)}" for code, count in codes.items())
-        lost = f"{codes.total()} of {len(running)} backends ended by themselves ({how})"
-        return lost if codes else ""
+        while len(self.backends) < replicas:
+            pod = f"{self.name}-{len(self.threads)}"
+            # In a pod the host name is the pod's.
+            node = os.environ.get("PERFDAG_NODE") or socket.gethostname()
+            # Without a wait of its own a backend would end when the queue is empty.
+            backend = Backend(self.address, self.name, pod, node, self.workload, 0.005, 0.02)
+            self.backends.append(backend)
+            self.threads.append(threading.Thread(target=backend.serve, daemon=True))
+            self.threads[-1].start()
+        while len(self.backends) > replicas:
+            self.backends.pop().stop()
 
     async def parallel(self, requests: int) -> int:
         return self.load.set_parallel(requests)
@@ -154,10 +97,6 @@ class LocalSite(Site):
 
     async def stats(self) -> Stats:
         return self.load.stats.as_json()
-
-
-def _end(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 class DeploymentSite(Site):
@@ -195,14 +134,7 @@ class DeploymentSite(Site):
             for pod in await self.kube.list(self.pods, self.namespace, labels=self.selector)
             if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
         ]
-        ready = sum(
-            "deletionTimestamp" not in pod["metadata"]
-            and any(
-                (condition["type"], condition["status"]) == ("Ready", "True")
-                for condition in pod.get("status", {}).get("conditions", [])
-            )
-            for pod in pods
-        )
+        ready = sum("deletionTimestamp" not in pod["metadata"] and is_ready(pod) for pod in pods)
         reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in pods)))
         why = "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
         return Replicas(self.wanted, ready, len(pods), why)
@@ -265,7 +197,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
 async def validate_local(
     command: Sequence[str], plan: Plan, glob: str = "", item_limit: float = 0.0
 ) -> Result:
-    """Validate processes of this machine. Raises ValueError as LocalSite and validate() do."""
+    """Validate a command on this machine. Raises ValueError as LocalSite and validate() do."""
     async with LocalSite(command, plan.limit, glob, item_limit) as site:
         return (await validate([site], plan))[0]
 

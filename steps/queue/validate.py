@@ -19,7 +19,7 @@ import statistics
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -33,15 +33,15 @@ from perfdag.units import plural
 
 Step = dict[str, Any]
 """One number of replicas: `replicas`, `per_second`, `windows` (their rates), `steady`, `problems`
-(why it does not count), `failures`, `lost` and what else `validate.measure` returns."""
+(why it does not count), `failures` and what else `validate.measure` returns."""
 Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
 Chains = dict[str, tuple[float, float, int]]
 ITEMS, WINDOWS, POLL_SECONDS = 3, 3, 0.1
 """Items of each slot in a window, and the windows that must agree."""
-STOP_SECONDS = 5.0
-"""Time of a client to stop its requests when a validation ends early."""
+STOP_SECONDS = 10.0
+"""Time to put back the replicas, and to stop the requests, when a validation ends early."""
 logger = logging.getLogger(__name__)
 SCALE_TIMEOUT_HINT = (
     "the scale timeout (--scale-timeout, scale_timeout of the benchmark) must be longer than "
@@ -87,10 +87,6 @@ class Site(ABC):
     @abstractmethod
     async def stats(self) -> Stats:
         """Return the client's statistics."""
-
-    def lost(self) -> str:
-        """Describe replicas that ended by themselves and are not replaced, "" for none."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -144,16 +140,11 @@ async def validate(sites: Sequence[Site], plan: Plan) -> list[Result]:
     replicas are restored, or it is logged that they could not be.
     """
     together = asyncio.Barrier(len(sites))
-    tasks = [asyncio.create_task(_validate(site, plan, together)) for site in sites]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()):
-            raise error
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_validate(site, plan, together)) for site in sites]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
@@ -162,7 +153,12 @@ async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result
     try:
         await _check_limit(site, plan)
         for replicas in plan.steps():
-            step = await _measure(site, plan, replicas, together)
+            # Meanwhile the queues of other sites have as many replicas and requests.
+            await _prepare(site, plan, replicas)
+            await together.wait()
+            await site.parallel(replicas)
+            step = await measure(site, plan, replicas)
+            await together.wait()
             measured.append(step)
             problems = f"  FAIL: {'; '.join(step['problems'])}" if step["problems"] else ""
             logger.info(
@@ -180,16 +176,15 @@ async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result
 async def _restore(site: Site, before: int) -> None:
     """Put back the replicas and stop the requests. The user sees the first error, so raise none."""
     logger.info(f"{site.name}: restoring {plural(before, 'replica')}")
-    try:
-        await site.scale(before)  # first: a client that hangs must not delay it
-    except Exception as error:
-        reason = str(error) or type(error).__name__
-        logger.error(f"{site.name}: {plural(before, 'replica')} could not be restored: {reason}")
-    try:
-        await asyncio.wait_for(site.parallel(0), STOP_SECONDS)
-    except Exception as error:
-        reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
-        logger.error(f"{site.name}: the client may continue to send: {reason}")
+    for work, trouble in (
+        (lambda: site.scale(before), f"{plural(before, 'replica')} could not be restored"),
+        (lambda: site.parallel(0), "the client may continue to send"),
+    ):
+        try:
+            await asyncio.wait_for(work(), STOP_SECONDS)
+        except Exception as error:
+            reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
+            logger.error(f"{site.name}: {trouble}: {reason}")
 
 
 async def _check_limit(site: Site, plan: Plan) -> None:
@@ -242,25 +237,13 @@ async def _wait(site: Site, obstacle: Callable[[], Awaitable[str]], seconds: flo
     """Wait until `obstacle` returns "". Raises ValueError with it after `seconds`."""
     end = time.monotonic() + seconds
     while text := await obstacle():
-        if lost := site.lost():
-            raise ValueError(lost)
         if time.monotonic() > end:
             raise ValueError(f"after {seconds:g} s {text}")
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _measure(site: Site, plan: Plan, replicas: int, together: asyncio.Barrier) -> Step:
-    """Measure one step; the queues of other sites have as many replicas and requests meanwhile."""
-    await _prepare(site, plan, replicas)
-    await together.wait()
-    await site.parallel(replicas)
-    step = await measure(site, plan, replicas)
-    await together.wait()
-    return step
-
-
 async def measure(site: Site, plan: Plan, replicas: int) -> Step:
-    """Poll until the rate is steady, the time ends, all requests fail, or a replica is lost."""
+    """Poll until the rate is steady, the time ends, or all requests fail."""
     began, rates, start = time.monotonic(), list[float](), None
     while True:
         stats = await site.stats()
@@ -275,17 +258,13 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             start = chains
         last, seconds = rates[-WINDOWS:], time.monotonic() - began
         steady = len(last) == WINDOWS and _agree(last, plan.tolerance)
-        lost = site.lost()
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
-        if steady or all_failed or lost or seconds > max(plan.seconds, 16 * _longest(stats)):
+        if steady or all_failed or seconds > max(plan.seconds, 16 * _longest(stats)):
             break
         await asyncio.sleep(POLL_SECONDS)
     windows = last if steady else rates[1:] or rates
-    problems = [lost] if lost else []
-    problems += failures(stats)
-    if not lost:
-        have = (await site.replicas()).ready
-        problems += _shortfalls(stats, windows, steady, seconds, replicas, have)
+    have = (await site.replicas()).ready
+    problems = failures(stats) + _shortfalls(stats, windows, steady, seconds, replicas, have)
     nodes = stats["nodes"]
     return {
         "replicas": replicas,
@@ -295,8 +274,12 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
         "seconds": seconds,
         "latency": stats["latency"],
         "failures": stats["failure"],
-        "failed": by_device(nodes, "failed_devices"),
-        "lost": lost,
+        # Requests that reached no backend belong to no device.
+        "failed": {
+            device_name(node, device): count
+            for node, of in nodes.items()
+            for device, count in of["failed_devices"].items()
+        },
         "problems": problems,
         "item_seconds": {
             device_name(node, device): seconds / of["devices"][device]
@@ -316,34 +299,16 @@ def window(before: Chains, after: Chains) -> float:
     )
 
 
-def by_device(nodes: Mapping[str, Any], what: str) -> dict[str, int]:
-    """Return counts by node or device, most first.
-
-    Requests that reached no backend belong to none.
-    """
-    counts = {
-        device_name(node, device): count
-        for node, of in nodes.items()
-        for device, count in of[what].items()
-    }
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
 def count_pods(stats: Stats) -> int:
     """Return the number of backends that completed an item."""
     return sum(len(node["pods"]) for node in stats["nodes"].values())
 
 
 def failures(stats: Stats) -> list[str]:
-    """Describe the failed requests, their causes, and the most frequent error of backends."""
-    if not stats["failure"]:
-        return []
-    causes = ", ".join(f"{count} {cause}" for cause, count in stats["causes"].items())
-    errors: Counter[str] = Counter()
-    for node in stats["nodes"].values():
-        errors.update(node["errors"])
-    hint = f": {errors.most_common(1)[0][0]}" if errors else ""
-    return [f"{stats['failure']} failed requests ({causes}){hint}"]
+    """Describe the failed requests, with their most frequent causes."""
+    causes = Counter[str](stats["causes"]).most_common(3)
+    text = "; ".join(f"{cause} ({count})" for cause, count in causes)
+    return [f"{stats['failure']} failed requests: {text}"] if stats["failure"] else []
 
 
 def _longest(stats: Stats) -> float:
@@ -442,19 +407,16 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> dict[str
         return None
     # n/x is linear in 1, n - 1 and n (n - 1). The best fit without a negative parameter is that of
     # the parameters that are not zero.
-    rows = [[x / n, (n - 1) * x / n, (n - 1) * x][:count] for n, x in points]
-    best, rest = [0.0, 0.0, 0.0], math.inf
-    for size in range(1, count + 1):
-        for free in combinations(range(count), size):
-            solved = least_squares([[row[index] for index in free] for row in rows])
-            fitted = [0.0, 0.0, 0.0]
-            for index, value in zip(free, solved, strict=True):
-                fitted[index] = value
-            squares = sum((1 - sum(map(operator.mul, row, fitted))) ** 2 for row in rows)
-            if min(fitted) >= 0 and squares < rest:
-                best, rest = fitted, squares
-    a, b, c = best
-    error = math.sqrt(rest / len(points))
+    rows = [[x / n, (n - 1) * x / n, (n - 1) * x] for n, x in points]
+    fits = []
+    for free in ((0, *more) for k in range(count) for more in combinations(range(1, count), k)):
+        solved = iter(least_squares([[row[i] for i in free] for row in rows]))
+        law = [next(solved) if i in free else 0.0 for i in range(3)]
+        if min(law) >= 0:
+            squares = sum((1 - sum(map(operator.mul, row, law))) ** 2 for row in rows)
+            fits.append((squares, law))
+    squares, (a, b, c) = min(fits)
+    error = math.sqrt(squares / len(points))
     return {"rate_per_second": 1 / a, "sigma": b / a, "kappa": c / a, "relative_error": error}
 
 
@@ -478,48 +440,33 @@ def device_name(node: str, device: str) -> str:
     return f"{node}/{device}" if device else node
 
 
-def measurements_of(result: Result) -> list[Measurement]:
+def measurements_of(result: Result) -> Iterator[Measurement]:
     """Return the measurements of all steps, and those of the fitted laws."""
-    rows = list[Measurement]()
     for step in result["steps"]:
         at, latency = {"replicas": step["replicas"]}, step["latency"]
-
-        def by_subject(
-            metric: str, values: Mapping[str, float], at: dict[str, int] = at
-        ) -> list[Measurement]:
-            return [
-                Measurement(metric, float(value), coords=at, subject=subject)
-                for subject, value in values.items()
-                if value is not None
-            ]
-
         windows = len(step["windows"])
-        rows.append(Measurement("throughput", step["per_second"], coords=at, n=windows))
-        rows.append(Measurement("efficiency", step["efficiency"], coords=at))
-        rows += [
-            Measurement("latency", latency[p], p, at, latency["count"])
-            for p in ("p50", "p95", "p99")
-            if latency.get(p) is not None
-        ]
-        rows += [
-            Measurement("gain", value, stat, at)
-            for stat, value in zip(("value", "lower", "upper"), step["ratio"] or (), strict=False)
-            if value is not None
-        ]
-        rows += by_subject("item_time", step.get("item_seconds", {}))
-        rows += by_subject("failures", step["failed"])
-    rows += [
-        Measurement("items", float(count), subject=device_name(node, device))
-        for node, of in result["nodes"].items()
-        for device, count in of["devices"].items()
-    ]
-    if amdahl := result["amdahl"]:
-        rows.append(Measurement("amdahl_share", amdahl["sigma"]))
-    if usl := result["usl"]:
-        rows.append(Measurement("single_rate", usl["rate_per_second"]))
-        rows.append(Measurement("serial_share", usl["sigma"]))
-        rows.append(Measurement("coherence", usl["kappa"]))
-    return rows
+        yield Measurement("throughput", step["per_second"], coords=at, n=windows)
+        yield Measurement("efficiency", step["efficiency"], coords=at)
+        for p in ("p50", "p95", "p99"):
+            if latency.get(p) is not None:
+                yield Measurement("latency", latency[p], p, at, latency["count"])
+        for stat, value in zip(("value", "lower", "upper"), step["ratio"] or (), strict=False):
+            if value is not None:
+                yield Measurement("gain", value, stat, at)
+        for metric, values in (("item_time", "item_seconds"), ("failures", "failed")):
+            for subject, value in step.get(values, {}).items():
+                yield Measurement(metric, float(value), coords=at, subject=subject)
+    for node, of in result["nodes"].items():
+        for device, count in of["devices"].items():
+            yield Measurement("items", float(count), subject=device_name(node, device))
+    for metric, law, parameter in (
+        ("amdahl_share", "amdahl", "sigma"),
+        ("single_rate", "usl", "rate_per_second"),
+        ("serial_share", "usl", "sigma"),
+        ("coherence", "usl", "kappa"),
+    ):
+        if result[law]:
+            yield Measurement(metric, result[law][parameter])
 
 
 def scaling_verdict(result: Result, factor: float) -> Measurement:
@@ -533,12 +480,7 @@ def scaling_verdict(result: Result, factor: float) -> Measurement:
     if not grown:
         return verdict("inconclusive", rule, "one step has nothing to compare with: raise limit")
     step = min(grown, key=lambda step: step["ratio"][1] / step["needed"])
-    value, low, high = step["ratio"]
-    note = (
-        f"{value:.3f} times at {step['replicas']} replicas (95 % {low:.3f} to "
-        f"{high or math.inf:.3f}), {step['needed']:.3f} needed"
-    )
-    return verdict(result["verdict"], rule, note)
+    return verdict(result["verdict"], rule, _gain(step, f"times at {step['replicas']} replicas"))
 
 
 def summary(result: Result) -> str:
@@ -548,11 +490,7 @@ def summary(result: Result) -> str:
         text = f"{step['replicas']:>4} replicas: {step['per_second']:.4g}/s"
         text += f", efficiency {100 * step['efficiency']:.1f} %"
         if step["ratio"]:
-            value, low, high = step["ratio"]
-            text += (
-                f", {value:.3f} times the step before (95 % {low:.3f} to {high or math.inf:.3f}; "
-                f"{step['needed']:.3f} needed)"
-            )
+            text += f", {_gain(step, 'times the step before')}"
         if step["verdict"] != "passed":
             text += f"  {': '.join([step['verdict'].upper(), *step['problems']])}"
         lines.append(text)
@@ -564,15 +502,20 @@ def summary(result: Result) -> str:
             else f"{name}: too few steps to fit"
         )
     for name, node in sorted(result["nodes"].items()):
-        devices = {device: [count, 0] for device, count in node["devices"].items()}
-        for device, count in node["failed_devices"].items():
-            devices.setdefault(device, [0, 0])[1] = count
+        counts = (("", node["devices"]), (" failed", node["failed_devices"]))
         shares = ", ".join(
-            f"{device or '-'} {done}" + (f" ({failed} failed)" if failed else "")
-            for device, (done, failed) in sorted(devices.items())
+            f"{device or '-'} {count}{how}"
+            for how, devices in counts
+            for device, count in sorted(devices.items())
         )
         lines.append(
             f"node {name}: {node['success']} done, {node['failure']} failed, "
             f"{len(node['pods'])} pods; devices: {shares}"
         )
     return "\n".join([*lines, result["verdict"].upper()])
+
+
+def _gain(step: Step, what: str) -> str:
+    value, low, high = step["ratio"]
+    interval = f"95 % {low:.3f} to {high or math.inf:.3f}"
+    return f"{value:.3f} {what} ({interval}), {step['needed']:.3f} needed"

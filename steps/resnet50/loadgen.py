@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,13 +33,7 @@ class UnusableError(Exception):
 
 
 class System(Protocol):
-    """Answers batches of samples by index."""
-
-    def load(self, indices: Sequence[int]) -> None:
-        """Load these samples into host memory, outside every clock."""
-
-    def unload(self, indices: Sequence[int]) -> None:
-        """Drop them."""
+    """Answers batches of samples, which are in host memory, by index."""
 
     def infer(self, indices: Ids, ready: float) -> np.ndarray:
         """Return the class of each sample, once the answer is in host memory.
@@ -51,6 +45,39 @@ class System(Protocol):
         """Return the batch sizes to warm so that any batch is warm, the largest last."""
 
 
+class Stub:
+    """A system of known service time, to measure the harness itself.
+
+    It is a single server that takes exactly `base + each * b` seconds for a batch of b samples.
+    Ends are scheduled, not slept one after the other. A late timer delays one answer by tens of
+    microseconds but never the server, so the theory of a deterministic server (M/D/1) holds.
+    """
+
+    facts: Mapping[str, Any] = {
+        "model": {"system": "stub", "weights": "none"},
+        "device": {"name": "stub"},
+    }
+
+    def __init__(self, base: float, each: float = 0.0, batch: int = 1) -> None:
+        self.base, self.each, self.batch, self.end = base, each, batch, 0.0
+
+    def sizes(self) -> Sequence[int]:
+        """Return one size, as every size is equally warm."""
+        return (self.batch,)
+
+    def infer(self, indices: Ids, ready: float) -> np.ndarray:
+        """Wait for the service time and return the classes: sample i has class i modulo 1000."""
+        self.end = max(ready, self.end) + self.base + self.each * len(indices)
+        sleep_until(self.end)
+        return np.asarray(indices) % 1000
+
+
+def sleep_until(deadline: float) -> None:
+    """Sleep until time.monotonic() is `deadline`; the timer may be some 60 us late."""
+    if (left := deadline - time.monotonic()) > 0:
+        time.sleep(left)
+
+
 class Batcher:
     """Hands queued ids and indices to `infer` in batches and their results to `complete`.
 
@@ -58,7 +85,7 @@ class Batcher:
     `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
     `max_delay` is how many seconds the oldest query may wait for a full batch; 0 means none.
     `failed(error)` is called if infer raises, and that worker ends. `workers` batches are in
-    flight at most, each in a thread of its own.
+    flight at most, each in a thread of its own, which first infers the batches of `warm`.
     """
 
     def __init__(
@@ -69,17 +96,15 @@ class Batcher:
         max_delay: float,
         failed: Callable[[BaseException], None],
         workers: int = 1,
+        warm: Sequence[np.ndarray] = (),
     ) -> None:
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
         self._taking = threading.Lock()  # a batch that waits for more must not lose them to another
         self.batch_sizes: Counter[int] = Counter()
+        self._warm, self._ready = warm, threading.Barrier(workers + 1)
         self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
-
-    def start(self, first: Callable[[], object] = lambda: None) -> None:
-        """Start the workers, and wait until each has called `first` in its thread."""
-        self._first, self._ready = first, threading.Barrier(len(self._workers) + 1)
         for worker in self._workers:
             worker.start()
         self._ready.wait()
@@ -95,8 +120,7 @@ class Batcher:
         for _ in self._workers:
             self._queue.put(None)
         for worker in self._workers:
-            if worker.ident:  # it was started
-                worker.join()
+            worker.join()
 
     def _take(self) -> list[tuple[int, int, float]]:
         """Return the next batch, empty at the end."""
@@ -118,14 +142,13 @@ class Batcher:
 
     def _work(self) -> None:
         try:
-            try:
-                self._first()
-            finally:
-                self._ready.wait()
-            while batch := self._take():
-                ids, indices, queued = zip(*batch, strict=True)
+            for batch in self._warm:
+                self._infer(batch, time.monotonic())
+            self._ready.wait()
+            while samples := self._take():
+                ids, indices, queued = zip(*samples, strict=True)
                 self._complete(np.array(ids), self._infer(np.array(indices), queued[-1]))
-                self.batch_sizes[len(batch)] += 1
+                self.batch_sizes[len(samples)] += 1
         except BaseException as error:
             self._failed(error)
 
@@ -179,20 +202,14 @@ def settings(load: Load) -> Any:
     return test
 
 
-def measure(
-    system: System,
-    load: Load,
-    failed: Callable[[BaseException], None],
-    begin: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+def measure(system: System, load: Load, failed: Callable[[BaseException], None]) -> dict[str, Any]:
     """Run one LoadGen test to its end; return LoadGen's `logs` by name, and the `batches` by size.
 
     It `started` with the first query that LoadGen issued and `ended` with the last answer, in
     seconds since the epoch: LoadGen's own times of day have no time zone.
 
     `failed` is called in another thread if the system raises. It must end the process, as
-    LoadGen cannot be stopped from outside. `begin` is called when samples are loaded and the
-    answering thread is warm.
+    LoadGen cannot be stopped from outside.
     """
     import mlperf_loadgen as lg
 
@@ -210,24 +227,15 @@ def measure(
         except BaseException as error:
             failed(error)
 
-    def load_samples(indices: Sequence[int]) -> None:
-        # LoadGen calls this before its clock starts. An exception would end the process silently.
-        try:
-            system.load(indices)
-            if "loaded" in times:
-                return
-            times["loaded"] = time.time()
-            if load.scenario != "single-stream":
-                # The first batch of a thread allocates its arena and its handles.
-                batches = [np.resize(indices, size) for size in system.sizes()]
-                batcher.start(lambda: [system.infer(one, time.monotonic()) for one in batches])
-            begin()
-        except BaseException as error:
-            failed(error)
-
-    delay = load.max_delay if load.scenario == "server" else 0.0
-    batcher = Batcher(system.infer, complete, load.batch, delay, failed, load.workers)
-    take = answer if load.scenario == "single-stream" else batcher.put
+    alone = load.scenario == "single-stream"
+    delay, workers = (
+        load.max_delay if load.scenario == "server" else 0.0,
+        0 if alone else load.workers,
+    )
+    # The first batch of a thread allocates its arena and its handles.
+    warm = [np.arange(size) % load.samples for size in system.sizes()]
+    batcher = Batcher(system.infer, complete, load.batch, delay, failed, workers, warm)
+    take = answer if alone else batcher.put
 
     def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
         times.setdefault("begin", time.time())
@@ -239,7 +247,7 @@ def measure(
         logs.log_output.outdir = folder
         # The fast SUT gives two lists of numbers instead of an object a sample.
         sut = lg.ConstructFastSUT(issue, lambda: None)
-        qsl = lg.ConstructQSL(load.samples, load.samples, load_samples, system.unload)
+        qsl = lg.ConstructQSL(load.samples, load.samples, lambda _: None, lambda _: None)
         try:
             # An audit configuration in the working directory would change the test.
             nowhere = f"{folder}/audit.config"

@@ -34,12 +34,6 @@ class StubParams(contract.Params):
 
     base: PositiveDuration = Field(0.01, description="seconds of a batch")
     each: Duration = Field(0.0, description="seconds a sample adds")
-    lock: Text | None = Field(
-        None,
-        description="a file locked while serving, so that copies that share it wait for each other",
-    )
-    stalled: int = Field(0, ge=0, description="number of the query that stalls (1 is the first)")
-    stall: Duration = Field(0.0, description="seconds that this query takes longer")
 
 
 class Workload(contract.Params):

@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from perfdag.steps.resnet50 import loadgen
-from perfdag.steps.resnet50.loadgen import Load, UnusableError
+from perfdag.steps.resnet50.loadgen import Load, Stub, UnusableError
 from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
-from perfdag.steps.resnet50.stub import Stub
 from perfdag.units import parse_cpu_list
 
 WINDOW = 5
@@ -61,15 +60,13 @@ def classify(error: BaseException) -> tuple[str, str]:
 class Warmup:
     """A warm-up in seconds: `first` batch, and `steady` median of the last window.
 
-    The first batch includes lazy initialisation, compilation and tuning. `few` means that there
-    were not three windows to compare.
+    The first batch includes lazy initialisation, compilation and tuning.
     """
 
     first: float
     steady: float
     batches: int
     stable: bool
-    few: bool = False
 
 
 def warm_up(
@@ -102,7 +99,7 @@ def warm_up(
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
-            return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
+            return Warmup(first, medians[-1], 1 + len(seconds), stable)
 
 
 def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, dict[str, Any]]:
@@ -128,7 +125,6 @@ def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, di
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
         "stable": all(warmup.stable for warmup in ends),
-        "few": any(warmup.few for warmup in ends),
         "batches": sum(warmup.batches for warmup in warmups.values()),
         "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
     }
@@ -177,11 +173,10 @@ class Program:
 
             system = torch_system(dict(spec))
         self.result |= system.facts
-        system.load(range(spec["samples"]))
         rate, self.result["warmup"] = warm_all(spec, system)
         load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        tested = loadgen.measure(system, load, self.fail, system.begin)
+        tested = loadgen.measure(system, load, self.fail)
         self.result["test"] = {"rate": load.target_rate, **tested}
 
     def _load(self, rate: float) -> Load:

@@ -88,19 +88,20 @@ class Resnet50:
     def __init__(self, spec: dict[str, Any], net: torch.nn.Module) -> None:
         compiling = spec["backend"] == "compile"
         self.padded = padded_sizes(spec["batch"], spec["scenario"], compiling or spec["fast"])
-        self.seed = spec["seed"]
-        self.store = torch.empty(0)
-        self._row_of = np.empty(0, np.intp)
         self.device, self.dtype = torch.device(spec["device"]), _TYPES[spec["precision"]]
         self.net: Any = net.to(self.device, self.dtype, memory_format=torch.channels_last)
         if compiling:
             with torch.inference_mode():  # lazy initialisation is no part of compile_time
                 self.net(torch.zeros(1, 3, 224, 224, device=self.device, dtype=self.dtype))
             self.net = compiled(self.net, len(self.padded))
+        samples = range(spec["samples"])
+        parts = (images(spec["seed"], samples[at : at + 64]) for at in samples[::64])
+        pixels = (torch.from_numpy(preprocess(part).transpose(0, 2, 3, 1)) for part in parts)
+        self.store = torch.cat([part.to(self.dtype) for part in pixels])
 
     def gather(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
         """Return a batch in host memory, padded with its first sample to one of the sizes."""
-        rows: np.ndarray = self._row_of[np.asarray(indices)]
+        rows = np.asarray(indices, np.intp)
         size = self.padded[bisect.bisect_left(self.padded, len(rows))]
         rows = np.append(rows, rows[:1].repeat(size - len(rows)))
         return torch.index_select(self.store, 0, torch.from_numpy(rows))
@@ -119,23 +120,6 @@ class Resnet50:
         """Return the class of each sample; it waits for the device."""
         classes: np.ndarray = logits.argmax(1).cpu().numpy()
         return classes
-
-    def load(self, indices: Sequence[int]) -> None:
-        """Preprocess images and keep them in host memory."""
-        parts = (
-            preprocess(images(self.seed, indices[at : at + 64])).transpose(0, 2, 3, 1)
-            for at in range(0, len(indices), 64)
-        )
-        self.store = torch.cat([torch.from_numpy(part).to(self.dtype) for part in parts])
-        self._row_of = np.zeros(max(indices) + 1, np.intp)
-        self._row_of[np.asarray(indices)] = np.arange(len(indices))
-
-    def unload(self, indices: Sequence[int]) -> None:
-        """Drop the images."""
-        self.store = torch.empty(0)
-
-    def begin(self) -> None:
-        """Do nothing: only the stub counts queries."""
 
     def sizes(self) -> Sequence[int]:
         """Return the sizes to which batches are padded; all are warmed beforehand."""

@@ -15,7 +15,6 @@ from perfdag.kube.client import Kube, KubeError, Object, Resource
 from perfdag.kube.config import ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
 from perfdag.steps.scale.objects import RUN_LABEL, VMI
-from perfdag.steps.scale.watch import PROBE
 
 logger = logging.getLogger(__name__)
 LEASE = "perfdag-performance-run"
@@ -62,10 +61,8 @@ class ExclusiveRun:
                 await self._kube.delete(leases, LEASE, LEASE_NAMESPACE)
 
     async def _read(self) -> Object | None:
-        with ignore_status(404):
-            leases = await self._kube.resource(_COORDINATION, "Lease")
-            return await self._kube.get(leases, LEASE, LEASE_NAMESPACE)
-        return None
+        kind = _COORDINATION, "Lease"
+        return await get_or_none(self._kube, *kind, LEASE, LEASE_NAMESPACE)
 
     async def _write(self, lease: Object | None) -> None:
         """Create the Lease, or replace the one that was read: of two takers only one succeeds.
@@ -158,10 +155,6 @@ _HYPERVISOR = "feature.node.kubernetes.io/cpu-cpuid.HYPERVISOR"
 the guests' CPU instead."""
 
 
-class TooDenseError(ValueError):
-    """More VMIs were requested than `per_node` allows."""
-
-
 def is_simulated(node: Object) -> bool:
     """Tell whether KWOK simulates it."""
     return NODE_ANNOTATION in (node["metadata"].get("annotations") or {})
@@ -170,7 +163,7 @@ def is_simulated(node: Object) -> bool:
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     """Return facts about the nodes that can run VMIs; `vmis_before` are existing VMIs by node.
 
-    Raises TooDenseError if all VMIs together exceed `per_node`; KubeError.
+    Raises ValueError if all VMIs together exceed `per_node`; KubeError.
     """
     every = await kube.list(await kube.resource("v1", "Node"))
     nodes = [node for node in every if is_schedulable(node)]
@@ -182,7 +175,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     before = await _vmis_by_node(kube)
     if count + before.total() > per_node * len(usable):
         beside = f" beside {before.total()} existing ones" if before else ""
-        raise TooDenseError(
+        raise ValueError(
             f"{count} VMIs{beside} on {len(usable)} nodes are more than {per_node} a node; use "
             f"{-(-(count + before.total()) // per_node)} nodes, or raise per_node"
         )
@@ -204,12 +197,12 @@ def _label(node: Object, name: str) -> str | None:
 
 async def _vmis_by_node(kube: Kube) -> Counter[str]:
     """Count the cluster's VMIs that have not ended; none without the right to list."""
-    vmis = list[Object]()
     with ignore_status(403, 404):
         vmis = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
-    states = [vmi.get("status") or {} for vmi in vmis]
-    alive = [state for state in states if state.get("phase") not in ("Succeeded", "Failed")]
-    return Counter(str(state.get("nodeName", "")) for state in alive)
+        states = [vmi.get("status") or {} for vmi in vmis]
+        alive = [state for state in states if state.get("phase") not in ("Succeeded", "Failed")]
+        return Counter(str(state.get("nodeName", "")) for state in alive)
+    return Counter()
 
 
 async def _kubevirt_version(kube: Kube) -> str | None:
@@ -279,13 +272,10 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
             "spec": {"taints": [{"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
             "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
         }
-        try:
+        with ignore_status(409):
             await kube.create(body)
-        except KubeError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            return False
-        return True
+            return True
+        return False
 
     names = [f"{_PREFIX}{index}" for index in range(count)]
     return sum(await asyncio.gather(*map(make, names)))
@@ -313,15 +303,14 @@ async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
     return False
 
 
-PRIMER = "primer"
-"""Suffix of the label of what runs before the measurement. Sizes of a ladder are `<run>-1` ..."""
+PRIMER, PROBE = "primer", "watch-lag"
+"""Suffixes of the labels of what runs before the measurement, and of the object that measures the
+lag of the watch. Sizes of a ladder are `<run>-1` ..."""
 PARALLEL = 20
 """Deletions in flight."""
 POLL_S = 0.3
 NAMESPACE_TIMEOUT_S = 120.0
 """How long a namespace of an earlier run may take to be gone."""
-_DEFAULT_OBJECTS = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
-"""Objects that Kubernetes puts into every namespace."""
 
 
 def belongs(run: str, metadata: Object) -> bool:
@@ -342,11 +331,10 @@ async def remove(
 ) -> int:
     """Delete the objects of a run and its parts, and return how many are left after `timeout`.
 
-    `also` selects objects without the label. Namespace None is the whole cluster. A refused
-    deletion does not stop the others and is raised at the end as a KubeError.
+    `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError,
+    of a refused deletion after all were tried.
     """
     deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
-    refused: dict[str, KubeError] = {}
 
     async def found() -> list[tuple[Resource, Object]]:
         return [
@@ -358,117 +346,49 @@ async def remove(
         ]
 
     async def work(resource: Resource, metadata: Object) -> None:
-        try:
-            async with slots:
-                await kube.delete(resource, metadata["name"], metadata.get("namespace"))
-        except KubeError as error:
-            if not 400 <= error.status < 500:
-                raise
-            text = f"{resource.kind} {metadata['name']} was not deleted: {error}"
-            refused[metadata["uid"]] = KubeError(error.status, error.reason, text)
+        async with slots:
+            await kube.delete(resource, metadata["name"], metadata.get("namespace"))
 
-    while left := await found():
-        waiting = [item for item in left if item[1]["uid"] not in refused]
-        if not waiting or time.monotonic() > deadline:
-            break
-        await asyncio.gather(*(work(*i) for i in waiting if "deletionTimestamp" not in i[1]))
+    while (left := await found()) and time.monotonic() <= deadline:
+        deletions = [work(*item) for item in left if "deletionTimestamp" not in item[1]]
+        for error in await asyncio.gather(*deletions, return_exceptions=True):
+            if error:
+                raise error
         await asyncio.sleep(POLL_S)
-    if left and refused:
-        raise next(iter(refused.values()))
     return len(left)
-
-
-async def _deletable_resources(kube: Kube) -> list[Resource]:
-    """All kinds of the cluster that can be listed and deleted by us. Raises KubeError."""
-    groups = (await kube.request("GET", "/apis"))["groups"]
-    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
-    resources = []
-    for version in versions:
-        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        with suppress(KubeError):  # an API service that is down serves nothing of ours
-            resources += [
-                Resource(version, kind["kind"], kind["name"], kind["namespaced"])
-                for kind in (await kube.request("GET", path))["resources"]
-                if "/" not in kind["name"]
-                and {"list", "delete"} <= set(kind.get("verbs") or ())
-                and kind["kind"] != "Event"
-            ]
-    return resources
 
 
 async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float) -> int:
-    """Delete all objects of a run and its parts, of any kind, and the run's own namespaces.
+    """Delete all objects of a run and its parts, of any kind except namespaces.
 
     Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
-    seconds, or how many namespaces after as many more. Raises KubeError.
+    seconds. Raises KubeError.
     """
-    resources, namespaces = [], list[str]()
-    for resource in await _deletable_resources(kube):
-        if namespace and not resource.namespaced:
-            continue
-        with ignore_status(403, 404, 405):
-            bodies = await kube.list(resource, namespace, labels=RUN_LABEL)
-            ours = [body["metadata"] for body in bodies if belongs(run, body["metadata"])]
-            if ours and resource.kind == "Namespace":
-                namespaces = [metadata["name"] for metadata in ours]
-            elif ours:
-                resources.append(resource)
-    left = await remove(kube, run, resources, [namespace], timeout)
-    return left or await remove_namespaces(kube, run, namespaces, timeout)
+    groups, resources = (await kube.request("GET", "/apis"))["groups"], []
+    for version in ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]:
+        path, kinds = f"/apis/{version}" if "/" in version else f"/api/{version}", list[Object]()
+        with suppress(KubeError):  # an API service that is down serves nothing of ours
+            kinds = (await kube.request("GET", path))["resources"]
+        for kind in kinds:
+            resource = Resource(version, kind["kind"], kind["name"], kind["namespaced"])
+            usable = {"list", "delete"} <= set(kind.get("verbs") or ()) and "/" not in kind["name"]
+            if not usable or kind["kind"] in ("Event", "Namespace"):
+                continue
+            if namespace and not resource.namespaced:
+                continue
+            with ignore_status(403, 404, 405):
+                bodies = await kube.list(resource, namespace, labels=RUN_LABEL)
+                if any(belongs(run, body["metadata"]) for body in bodies):
+                    resources.append(resource)
+    return await remove(kube, run, resources, [namespace], timeout)
 
 
-async def remove_namespaces(kube: Kube, run: str, names: Sequence[str], timeout: float) -> int:
-    """Delete the run's own namespaces, except those that hold other objects, and wait.
-
-    Returns how many are left after `timeout` seconds. Raises KubeError.
-    """
-    going = []
-    for name in names:
-        namespace = None
-        with ignore_status(403):  # who may not see a namespace made none
-            namespace = await namespace_of(kube, name)
-        if namespace and belongs(run, namespace["metadata"]):
-            if other := await _other_in(kube, run, name):
-                logger.warning(f"the namespace {name}, which was made for this run, stays: {other}")
-            else:
-                going.append(name)
-    namespaces = await kube.resource("v1", "Namespace")
-    for name in going:
-        await kube.delete(namespaces, name)
-    deadline = time.monotonic() + timeout
-    while left := [name for name in going if await namespace_of(kube, name)]:
-        if time.monotonic() >= deadline:
-            break
-        await asyncio.sleep(POLL_S)
-    return len(left)
-
-
-async def _other_in(kube: Kube, run: str, namespace: str) -> str:
-    """Describe an object in a namespace that is not the run's, or return an empty string.
-
-    Objects with a listed owner are skipped, because they go with it.
-    """
-    kinds = [kind for kind in await _deletable_resources(kube) if kind.namespaced]
-    listed = {kind.kind for kind in kinds}
-    for resource in kinds:
-        bodies = list[Object]()
-        with ignore_status(403, 404, 405):
-            bodies = await kube.list(resource, namespace)
-        for metadata in [body["metadata"] for body in bodies]:
-            if not (
-                any(owner["kind"] in listed for owner in metadata.get("ownerReferences") or [])
-                or "deletionTimestamp" in metadata
-                or belongs(run, metadata)
-                or (resource.kind, metadata["name"]) in _DEFAULT_OBJECTS
-            ):
-                return f"{resource.kind} {metadata['name']} is in it"
-    return ""
-
-
-async def namespace_of(kube: Kube, name: str) -> Object | None:
-    """Return a namespace, or None if it does not exist. Raises KubeError."""
+async def get_or_none(
+    kube: Kube, api_version: str, kind: str, name: str, namespace: str | None = None
+) -> Object | None:
+    """Return an object, or None if it does not exist. Raises KubeError."""
     with ignore_status(404):
-        return await kube.get(await kube.resource("v1", "Namespace"), name)
+        return await kube.get(await kube.resource(api_version, kind), name, namespace)
     return None
 
 
@@ -495,7 +415,7 @@ async def ensure_namespace(
     Waits up to `timeout` seconds for a namespace that is being deleted. Raises KubeError.
     """
     deadline = time.monotonic() + timeout
-    while namespace := await namespace_of(kube, name):
+    while namespace := await get_or_none(kube, "v1", "Namespace", name):
         if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:

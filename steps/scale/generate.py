@@ -67,23 +67,13 @@ empty string if it is unknown. Counts retries by cause. Raises KubeError."""
 
 async def api_submitter(kube: Kube, template: Template) -> Submit:
     """Return what POSTs to the API server. Raises KubeError for a kind that it does not know."""
-    kinds = [(document.api_version, document.kind) for document in template.documents]
-    resources = [await kube.resource(*kind) for kind in kinds]
+    for document in template.documents:
+        await kube.resource(document.api_version, document.kind)
 
     async def submit(bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
-        uid = ""
-        for resource, body in zip(resources, bodies, strict=True):
-            path, before = resource.path(namespace), tally.total()
-            try:
-                _, _, data = await kube.raw("POST", path, body=body, tally=tally)
-            except KubeError as error:
-                # A conflict after a retry is our own create whose answer was lost.
-                if error.reason != "AlreadyExists" or tally.total() == before:
-                    raise
-                name = orjson.loads(body)["metadata"]["name"]
-                _, _, data = await kube.raw("GET", f"{path}/{name}")
-            uid = orjson.loads(data)["metadata"]["uid"]
-        return uid
+        for body in bodies:
+            created = await kube.create(orjson.loads(body), namespace, tally=tally)
+        return str(created["metadata"]["uid"])
 
     return submit
 

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -226,12 +227,17 @@ _BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
 
 def failure(body: Object) -> str:
     """Return an object's failure message in one line."""
-    status, messages = body.get("status") or {}, []
-    for name, condition in _conditions(body).items():
-        state, reason = condition.get("status"), condition.get("reason", name)
-        false = state == "False" and name in _BAD_IF_FALSE and reason != "SchedulingGated"
-        if false or (state == "True" and name.endswith("Failed")):
-            messages.append(f"{reason}: {condition.get('message', '')}")
+    status = body.get("status") or {}
+    messages = [
+        f"{condition.get('reason', name)}: {condition.get('message', '')}"
+        for name, condition in _conditions(body).items()
+        if (condition.get("status") == "True" and name.endswith("Failed"))
+        or (
+            condition.get("status") == "False"
+            and name in _BAD_IF_FALSE
+            and condition.get("reason") != "SchedulingGated"
+        )
+    ]
     if status.get("phase") == "Failed":
         messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
     return " ".join("; ".join(messages).split())[:500]
@@ -427,9 +433,10 @@ _ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
 def members_of(body: Mapping[str, Any]) -> int | None:
     """Return the pods (or VMIs) of an object; None if its kind does not show the number."""
     kind, spec = body["kind"], body.get("spec") or {}
-    if kind in _ONE:
-        return 1
-    try:
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        # The API server says what is wrong with it.
+        if kind in _ONE:
+            return 1
         if kind in (*_REPLICAS, SET):
             return int(spec.get("replicas", 1))
         if kind == "Job":
@@ -438,17 +445,11 @@ def members_of(body: Mapping[str, Any]) -> int | None:
             return sum(int(of.get("replicas", 1)) for of in spec["pytorchReplicaSpecs"].values())
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None  # the API server says what is wrong with it
     return None
 
 
 _NAME, _NAMESPACE, _INDEX = "perfdag-0name0", "perfdag-0namespace0", 918273645
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-
-
-class TemplateError(ValueError):
-    """A template that cannot be used: which file, what is wrong, what to do."""
 
 
 @dataclass(frozen=True)
@@ -480,7 +481,6 @@ class Template:
     `shared` documents are created once for all workloads, in each namespace.
     """
 
-    source: str
     documents: tuple[Document, ...]
     shared: tuple[Document, ...] = ()
 
@@ -502,20 +502,20 @@ def built_in() -> dict[str, Path]:
 
 
 def template_text(source: str) -> tuple[str, str]:
-    """Return name and text of a template: built in, a file, or YAML. Raises TemplateError."""
+    """Return name and text of a template: built in, a file, or YAML. Raises ValueError."""
     if "\n" in source:
         return "the template", source
     path = built_in().get(source) or Path(source)
     try:
         return str(path), path.read_text()
     except (OSError, UnicodeDecodeError):
-        raise TemplateError(
+        raise ValueError(
             f"no template {source!r}: not a file, and built in are {', '.join(built_in())}"
         ) from None
 
 
 def inlined(source: str) -> str:
-    """Return the text of a user's template, or the name of a built-in one. Raises TemplateError."""
+    """Return the text of a user's template, or the name of a built-in one. Raises ValueError."""
     return source if source in built_in() else template_text(source)[1].rstrip("\n") + "\n"
 
 
@@ -529,7 +529,7 @@ def load(
 ) -> Template:
     """Read a template by built-in name, file path or YAML text.
 
-    `pvc` adds a small ephemeral claim to every pod. Raises TemplateError.
+    `pvc` adds a small ephemeral claim to every pod. Raises ValueError.
     """
     path, text = template_text(source)
     image = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -539,7 +539,7 @@ def load(
     def fill(match: re.Match[str]) -> str:
         if match[1] not in values:
             allowed = ", ".join(sorted(values))
-            raise TemplateError(
+            raise ValueError(
                 f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var"
             )
         return str(values[match[1]])
@@ -553,11 +553,11 @@ def load(
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
         elif pvc and body is bodies[-1] and not _pod_specs(body):
-            raise TemplateError(f"{path}: a {body['kind']} has no pod spec to add a claim to")
+            raise ValueError(f"{path}: a {body['kind']} has no pod spec to add a claim to")
         name = body["metadata"]["name"]
         document = Document(body["apiVersion"], body["kind"], name, orjson.dumps(body))
         (documents if _NAME in name else shared).append(document)
-    return Template(source, tuple(documents), tuple(shared))
+    return Template(tuple(documents), tuple(shared))
 
 
 def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
@@ -566,18 +566,18 @@ def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
     try:
         parsed = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
-        raise TemplateError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     bodies: list[dict[str, Any]] = [body for body in parsed if body is not None]
     if not bodies:
-        raise TemplateError(f"{path} holds no object")
+        raise ValueError(f"{path} holds no object")
     for number, body in enumerate(bodies, 1):
         where = f"{path}, document {number}"
         if not isinstance(body, dict) or not body.get("apiVersion") or not body.get("kind"):
-            raise TemplateError(f"{where} has no apiVersion or no kind")
+            raise ValueError(f"{where} has no apiVersion or no kind")
         metadata = body.get("metadata")
         name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
         if _NAME not in name and (run not in name or body is bodies[-1]):
-            raise TemplateError(f"{where}: metadata.name must contain ${{name}}")
+            raise ValueError(f"{where}: metadata.name must contain ${{name}}")
     return bodies
 
 

@@ -11,9 +11,11 @@ stages of a pod take 0 s: they are used where no watch saw the stage, and stand 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from perfdag.stats.robust import needed
 from perfdag.steps.scale.generate import Submission
@@ -278,24 +280,16 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Summary:
-    """One stage of a run, in seconds.
+    """One stage of a run, with its rows by status.
 
-    Percentiles are nearest-rank over ok and censored rows. They are None with too few samples, or
-    if the rank falls among censored rows.
+    `seconds` has p50, p95, p99, mean, min and max. Percentiles are nearest-rank over ok and
+    censored rows: None with too few samples, or if the rank falls among censored rows.
     """
 
     stage: str
     since: str
-    ok: int
-    censored: int
-    failed: int
-    unobserved: int
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    mean: float | None
-    min: float | None
-    max: float | None
+    count: Counter[str]
+    seconds: dict[str, float | None]
     resolution_s: float | None
 
 
@@ -316,40 +310,28 @@ def summaries(rows: Iterable[Row]) -> list[Summary]:
 
 
 def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
-    count = Counter(row.status for row in rows)
+    count = Counter[str](row.status for row in rows)
     values = sorted(row.seconds for row in rows if row.status == "ok" and row.seconds is not None)
     ranked = [*values, *([math.inf] * count["censored"])]
-    return Summary(
-        stage,
-        since,
-        count["ok"],
-        count["censored"],
-        count["failed"],
-        count["unobserved"],
-        rank(ranked, 0.50),
-        rank(ranked, 0.95),
-        rank(ranked, 0.99),
-        sum(values) / len(values) if values else None,
-        min(values, default=None),
-        max(values, default=None),
-        max((row.resolution_s for row in rows if row.resolution_s is not None), default=None),
+    seconds = {f"p{round(100 * p)}": rank(ranked, p) for p in (0.5, 0.95, 0.99)} | {
+        "mean": sum(values) / len(values) if values else None,
+        "min": min(values, default=None),
+        "max": max(values, default=None),
+    }
+    resolution = max(
+        (row.resolution_s for row in rows if row.resolution_s is not None), default=None
     )
+    return Summary(stage, since, count, seconds, resolution)
 
 
 def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
     """Return objects per second: the mean, and the best `window` seconds; None below 2 objects."""
-    times = sorted(reached)
+    times = np.sort(np.array(reached))
     if len(times) < 2 or times[-1] <= times[0]:
         return None, None
-    mean = (len(times) - 1) / (times[-1] - times[0])
-    if times[-1] - times[0] < window:
-        return mean, None
-    best, start = 0, 0
-    for end, at in enumerate(times):
-        while at - times[start] >= window - 1e-9:
-            start += 1
-        best = max(best, end - start + 1)
-    return mean, best / window
+    span = float(times[-1] - times[0])
+    inside = np.searchsorted(times, times + window - 1e-9) - np.arange(len(times))
+    return (len(times) - 1) / span, float(inside.max()) / window if span >= window else None
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -357,12 +339,6 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
-    schema = pa.schema(
-        (column.name, next((types[t] for t in types if t in str(column.type)), pa.string()))
-        for column in fields(Row)
-    )
-    columns = {column.name: [getattr(row, column.name) for row in rows] for column in fields(Row)}
     new = path.with_suffix(".new")
-    pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows]), new, compression="zstd")
     new.replace(path)

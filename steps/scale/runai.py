@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,14 +26,11 @@ from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.config import IN_POD, Cluster
 from perfdag.steps.scale.cluster import (
     ensure_namespace,
-    namespace_of,
+    get_or_none,
     remove,
-    remove_namespaces,
-    simulated_nodes,
 )
 from perfdag.steps.scale.generate import (
     Batch,
-    Schedule,
     Submission,
     api_submitter,
     generate,
@@ -41,17 +38,10 @@ from perfdag.steps.scale.generate import (
     program_submitter,
     without_name,
 )
-from perfdag.steps.scale.objects import (
-    RUNAI_STORAGE,
-    TemplateError,
-    kinds_of,
-    load,
-    new_run,
-    now_ns,
-)
-from perfdag.steps.scale.rows import Row, on_simulated, rows_of, summaries, write_rows
-from perfdag.steps.scale.watch import Observer, server_offset, settled
-from perfdag.steps.scale.workloads import RUNAI_KINDS
+from perfdag.steps.scale.objects import RUNAI_STORAGE, kinds_of, new_run
+from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
+from perfdag.steps.scale.watch import Observer, settled
+from perfdag.steps.scale.workloads import RUNAI_KINDS, ScaleParams
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,10 +55,6 @@ _SAMPLED = ("sampled.json", "times.csv", "general.png", "detailed.png")
 _SUBMITTED = ("run.json", "submitted.json")
 
 
-class SettingsError(ValueError):
-    """A settings file or a file of a run that cannot be used."""
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write JSON (atomically, keys in the order given)."""
     new = path.with_suffix(".new")
@@ -77,7 +63,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def checked(kind: type[T], body: Any, where: object = "") -> T:
-    """Return a value of a type from its parts. Raises SettingsError in one line with the key."""
+    """Return a value of a type from its parts. Raises ValueError in one line with the key."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -86,7 +72,7 @@ def checked(kind: type[T], body: Any, where: object = "") -> T:
         error = errors.errors()[0]
         text = error["msg"].removeprefix("Value error, ")
         words = str(where), ".".join(map(str, error["loc"])), text
-        raise SettingsError(": ".join(filter(None, words))) from None
+        raise ValueError(": ".join(filter(None, words))) from None
 
 
 @dataclass
@@ -110,18 +96,18 @@ class RunFile:
 
 
 def read_json(path: Path, verb: str) -> Any:
-    """Return the contents of a file that a verb of `perfdag scale` writes. Raises SettingsError."""
+    """Return the contents of a file that a verb of `perfdag scale` writes. Raises ValueError."""
     try:
         return orjson.loads(path.read_bytes())
     except FileNotFoundError:
         hint = f"run `perfdag scale {verb} -o {path.parent}` first"
-        raise SettingsError(f"no {path}; {hint}") from None
+        raise ValueError(f"no {path}; {hint}") from None
     except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read {path}: {error}") from None
+        raise ValueError(f"cannot read {path}: {error}") from None
 
 
 def read_run(folder: Path) -> RunFile:
-    """Read run.json. Raises SettingsError."""
+    """Read run.json. Raises ValueError."""
     path = folder / "run.json"
     return checked(RunFile, read_json(path, "submit"), path)
 
@@ -133,14 +119,6 @@ def remove_outputs(folder: Path, *, submission: bool = False) -> None:
     """
     for name in (*_SAMPLED, *OUTPUTS, *(_SUBMITTED if submission else ())):
         (folder / name).unlink(missing_ok=True)
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Return the contents of summary.json, or an empty dictionary if it cannot be read."""
-    with suppress(OSError, ValueError):
-        if isinstance(summary := orjson.loads((folder / "summary.json").read_bytes()), dict):
-            return summary
-    return {}
 
 
 @dataclass
@@ -162,7 +140,7 @@ class Settings:
 
 
 def read_settings(path: Path | None) -> Settings:
-    """Read settings from a YAML file, or return the defaults. Raises SettingsError with the key."""
+    """Read settings from a YAML file, or return the defaults. Raises ValueError with the key."""
     if path is None:
         return Settings()
     import yaml
@@ -171,116 +149,81 @@ def read_settings(path: Path | None) -> Settings:
         values = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
-        raise SettingsError(f"cannot read the settings {path}: {text}") from None
+        raise ValueError(f"cannot read the settings {path}: {text}") from None
     return checked(Settings, values, path)
 
 
-@dataclass
-class SubmitRequest:
-    """A submission of workloads."""
-
-    template: str
-    count: int
-    parallel: int
-    schedule: Schedule
-    folder: Path
-    settings: Settings
-    workers: int = 1
-    gpus: str = "1"
-    pvc: bool = False
-    namespaces: list[str] = field(default_factory=list)
-    """Namespaces of the workloads, in turn; none: runai-<project>."""
-    create_namespace: bool = False
-    variables: dict[str, Any] = field(default_factory=dict)
-
-
-def program_of(cluster: Cluster, request: SubmitRequest) -> list[str]:
+def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> list[str]:
     """Return the program of the settings that submits, with its arguments; none means the API.
 
-    Raises TemplateError, SettingsError.
+    Raises ValueError.
     """
-    settings = request.settings
     if settings.submitter == "kubectl":
         context = [] if cluster.source == IN_POD else ["--context", cluster.context]
         return [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
     if settings.submitter != "runai-cli":
         return []
-    if request.template not in RUNAI_KINDS:
-        raise TemplateError(
-            f"the Run:ai CLI submits {', '.join(RUNAI_KINDS)}, not {request.template}"
-        )
+    if params.template not in RUNAI_KINDS:
+        raise ValueError(f"the Run:ai CLI submits {', '.join(RUNAI_KINDS)}; choose it with -t")
     if not cluster.current:
-        raise SettingsError(
+        raise ValueError(
             f"the Run:ai CLI submits to the current context of the kubeconfig, not to "
             f"{cluster.context!r}; run `kubectl config use-context {cluster.context}` first, or "
             "use --submitter api"
         )
-    return runai_argv(request)
-
-
-def runai_argv(request: SubmitRequest) -> list[str]:
-    """Return the Run:ai CLI's arguments for a workload, with {name} and {project}."""
-    settings, distributed = request.settings, request.template == "distributed"
+    distributed = params.template == "distributed"
     verb = "submit-pytorch" if distributed else "submit"
     argv = [settings.runai_cli_path, verb, "{name}", "--project", "{project}", "-i", settings.image]
-    argv += ["--image-pull-policy", "IfNotPresent", "-g", request.gpus]
+    argv += ["--image-pull-policy", "IfNotPresent", "-g", str(params.gpus)]
     if distributed:
-        argv += ["--clean-pod-policy", "none", "--workers", str(request.workers)]
-    if request.template == "interactive":
+        argv += ["--clean-pod-policy", "none", "--workers", str(params.workers)]
+    if params.template == "interactive":
         argv += ["--interactive"]
-    if request.pvc:
-        storage = settings.storage_class or RUNAI_STORAGE
+    if params.pvc:
         claim = "ephemeral,size=1Mi,accessmode-rwo,path=/path-new"
+        storage = params.storage_class or RUNAI_STORAGE
         argv += ["--new-pvc", f"{claim},storageclass={storage},claimname=my-pvc"]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
-async def submit(kube: Kube, request: SubmitRequest) -> RunFile:
+async def submit(
+    kube: Kube, params: ScaleParams, folder: Path, settings: Settings, create_namespace: bool
+) -> RunFile:
     """Submit all workloads, and write run.json and submitted.json, also during the submission.
 
-    Raises TemplateError, SettingsError (the folder's run was not deleted) and KubeError before
-    anything is created.
+    Raises ValueError (such as a folder whose run was not deleted) and KubeError before anything is
+    created.
     """
-    require_deleted(request.folder)
-    run, settings = new_run(), request.settings
-    values = {"project": settings.project, "workers": request.workers, "gpus": request.gpus}
-    template = load(
-        request.template,
-        run,
-        {**values, "image": settings.image, **request.variables},
-        pvc=request.pvc,
-        storage_class=settings.storage_class or None,
-    )
+    require_deleted(folder)
+    params.check()
+    run = new_run()
+    template = params.load(run)
     if template.shared:
-        raise TemplateError(f"{request.template}: `scale submit` creates no objects without name")
-    if template.kind.startswith("VirtualMachine"):
-        raise TemplateError(f"use `perfdag scale vmi` for a {template.kind}")
-    namespaces = request.namespaces or [f"runai-{settings.project}"]
-    program = program_of(kube.cluster, request)
+        raise ValueError("`scale submit` creates no objects without ${name} in their name")
+    program = program_of(kube.cluster, params, settings)
     submitter = program_submitter(program) if program else await api_submitter(kube, template)
     *others, last = [(document.api_version, document.kind) for document in template.documents]
-    name = f"j-{run[-6:]}"
-    file = RunFile(run, *last, namespaces, settings.project, template.members, others=others)
+    name, namespaces = f"j-{run[-6:]}", params.namespaces
+    file = RunFile(run, *last, namespaces, params.project, template.members, others=others)
     file.prefix = f"{name}-" if settings.submitter == "runai-cli" else ""
     for namespace in namespaces:
-        if request.create_namespace:
+        if create_namespace:
             await ensure_namespace(kube, namespace, run)
-        elif not await namespace_of(kube, namespace):
+        elif not await get_or_none(kube, "v1", "Namespace", namespace):
             hint = "create the project, or give --create-namespace"
             raise KubeError(404, "NoNamespace", f"no namespace {namespace!r}", hint)
-    request.folder.mkdir(parents=True, exist_ok=True)
-    remove_outputs(request.folder)
-    where = ", ".join(namespaces)
-    logger.info(f"run {run}: submitting {request.count} {template.kind} to {where}")
-    batch = plan(name, request.count, namespaces, request.schedule)
-    writer = asyncio.create_task(_keep_writing(request.folder, file, batch))
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_outputs(folder)
+    logger.info(f"run {run}: submitting {params.count} {template.kind} to {', '.join(namespaces)}")
+    batch = plan(name, params.count, namespaces, params.schedule)
+    writer = asyncio.create_task(_keep_writing(folder, file, batch))
     try:
-        await generate(submitter, template, batch, request.parallel)
+        await generate(submitter, template, batch, params.parallel)
         file.finished = True
     finally:
         writer.cancel()
         file.generator = batch.summary()
-        _write_submission(request.folder, file, batch)
+        _write_submission(folder, file, batch)
     return file
 
 
@@ -297,33 +240,33 @@ def _write_submission(folder: Path, file: RunFile, batch: Batch) -> None:
     In an open loop the time of a submission is when it was due.
     """
     file.submissions = [item for item in batch.submissions if item.answered_ns or file.finished]
-    jobs = [
-        {
-            "jobName": item.name,
-            "projectName": file.project,
-            "jobNamespace": item.namespace,
-            "submitTimestamp": _iso(item.intended_ns / 1e9),
-        }
-        for item in batch.created
-    ]
+    jobs = [_job(item, file.project) for item in batch.created]
     write_json(folder / "submitted.json", jobs)
     write_json(folder / "run.json", file)
 
 
+def _job(item: Submission, project: str) -> dict[str, Any]:
+    return {
+        "jobName": item.name,
+        "projectName": project,
+        "jobNamespace": item.namespace,
+        "submitTimestamp": _iso(item.intended_ns / 1e9),
+    }
+
+
 def require_deleted(folder: Path) -> None:
-    """Raise SettingsError if the folder's run was not deleted: run.json is the record of it."""
+    """Raise ValueError if the folder's run was not deleted: run.json is the record of it."""
     if (folder / "run.json").exists() and not (file := read_run(folder)).deleted:
-        raise SettingsError(
+        raise ValueError(
             f"{folder} holds run {file.run}; `perfdag scale delete -o {folder}` first, or give "
             "another folder with -o"
         )
 
 
 async def delete(kube: Kube, folder: Path, timeout: float) -> int:
-    """Delete the run's objects and its own namespaces, and return how many are left.
+    """Delete the run's objects, and return how many are left after `timeout` seconds.
 
-    Waits up to `timeout` seconds for each. A namespace that holds other objects stays, and the log
-    says why.
+    A namespace that `submit` made stays.
     """
     file = read_run(folder)
     kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
@@ -333,14 +276,13 @@ async def delete(kube: Kube, folder: Path, timeout: float) -> int:
 
     also = named if file.prefix else None
     left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
-    left = left or await remove_namespaces(kube, file.run, file.namespaces, timeout)
     file.deleted = not left
     write_json(folder / "run.json", file)
     return left
 
 
 def read_submission(folder: Path, workload_type: str | None, project: str | None) -> RunFile:
-    """Read what was submitted until now. Raises SettingsError for another type or project.
+    """Read what was submitted until now. Raises ValueError for another type or project.
 
     A folder of Run:ai's own submitter has no run.json: they say there what was submitted.
     """
@@ -358,11 +300,9 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
         return RunFile(*own, submissions=submissions, prefix="j-")
     file = read_run(folder)
     if workload_type and kind != file.kind:
-        raise SettingsError(f"run {file.run} is of {file.kind}, not {workload_type}")
+        raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
     if project and project != file.project:
-        raise SettingsError(
-            f"run {file.run} was submitted to project {file.project}, not {project}"
-        )
+        raise ValueError(f"run {file.run} was submitted to project {file.project}, not {project}")
     return file
 
 
@@ -377,7 +317,7 @@ async def sample(
 
     Returns the rows and the summary. `read` reads what was submitted until now. Watches until all
     are ready, at most `watch` seconds. Results of an earlier run stay until new ones exist. Raises
-    SettingsError, KubeError.
+    ValueError, KubeError.
     """
     file = read()
     observer = Observer(
@@ -389,9 +329,8 @@ async def sample(
         named=(file.kind, file.prefix) if file.prefix else None,
         events=settings.scheduler_event_times,
     )
-    offset, simulated = await server_offset(kube), await simulated_nodes(kube)
-    deadline = time.monotonic() + watch
     async with observer:
+        deadline = time.monotonic() + watch
         while (left := deadline - time.monotonic()) > 0:
             known, file = len(file.submissions), read()
             ready, wanted = progress(observer, file)
@@ -399,26 +338,13 @@ async def sample(
             if file.finished and ready >= wanted and len(file.submissions) == known:
                 break
             await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
-        rows = list(
-            rows_of(
-                file.submissions,
-                observer.records,
-                run=file.run,
-                kind=file.kind,
-                until_ns=now_ns(),
-                ahead_s=offset,
-                members=file.expected_pods,
-                simulated=simulated,
-            )
-        )
+        rows = observer.rows(file.submissions, file.kind, file.expected_pods)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
-    if read_summary(folder).get("run") != file.run:
-        remove_outputs(folder)
     write_json(folder / "sampled.json", sampled)
     write_rows(folder / "stages.parquet", rows)
     facts = {
-        "server_clock_ahead_s": offset,
+        "server_clock_ahead_s": observer.ahead_s,
         "generator": file.generator,
         "submitted": len(file.submissions),
         "scheduled": len(sampled),
@@ -427,7 +353,7 @@ async def sample(
         "unseen": unseen,
         "run": file.run,
         "simulated": on_simulated(rows),
-        "stages": [asdict(summary) for summary in summaries(rows)],
+        "stages": [vars(summary) for summary in summaries(rows)],
     }
     write_json(folder / "summary.json", facts)
     return rows, facts
@@ -444,14 +370,14 @@ def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
     """Return when jobs appeared in the backend (Unix seconds), from the plug-in of the settings.
 
-    Raises SettingsError.
+    Raises ValueError.
     """
     if not settings.backend_times:
         return {}
     group, times = "perfdag.backend_times", dict[str, float]()
     matches = entry_points(group=group, name=settings.backend_times)
     if not matches:
-        raise SettingsError(f"no plug-in {settings.backend_times!r} is installed for {group}")
+        raise ValueError(f"no plug-in {settings.backend_times!r} is installed for {group}")
     (plugin,) = matches
     for namespace in namespaces:
         times |= plugin.load()(project, namespace)
@@ -501,28 +427,20 @@ def sampled_json(
             workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
     scheduled, unseen = [], dict[str, list[str]]()
     for (namespace, name), stages in workloads.items():
+        watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
+        times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
+        if "created" in stages and stages["created"].kind == "Pod":
+            times["first_pod_created"] = times["last_pod_created"] = times["created"]
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
-        item |= _times_of(stages)
+        for key, names in _TIMES.items():
+            item[key] = _iso(next(filter(None, (times.get(stage) for stage in names)), None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
-        if not item["podSchedulingDecisionTimestamp"]:
-            continue
-        unseen[name] = [key for key in _STAND_INS if not item[key]]
-        for key, other in _STAND_INS.items():
-            item[key] = item[key] or item[other]
-        scheduled.append(item)
+        if item["podSchedulingDecisionTimestamp"]:
+            unseen[name] = [key for key in _STAND_INS if not item[key]]
+            for key, other in _STAND_INS.items():
+                item[key] = item[key] or item[other]
+            scheduled.append(item)
     return scheduled, unseen, len(workloads) - len(scheduled)
-
-
-def _times_of(stages: Mapping[str, Row]) -> dict[str, str | None]:
-    """Return the times of a workload from its rows by stage, all on one clock."""
-    watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
-    times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
-    if "created" in stages and stages["created"].kind == "Pod":
-        times["first_pod_created"] = times["last_pod_created"] = times["created"]
-    return {
-        key: _iso(next(filter(None, (times.get(name) for name in names)), None))
-        for key, names in _TIMES.items()
-    }
 
 
 def _iso(seconds: float | None) -> str | None:
@@ -573,9 +491,11 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
 
     Refused workloads come from run.json. Files of the original tool are accepted. If the other
     times are whole seconds of the API, the submission time is shifted to the API server's clock.
-    Raises SettingsError.
+    Raises ValueError.
     """
-    summary = read_summary(folder)
+    summary = dict[str, Any]()
+    with suppress(FileNotFoundError):  # the original tool writes none
+        summary = orjson.loads((folder / "summary.json").read_bytes())
     submitted, sampled = (
         {
             (workload["jobName"], workload["projectName"]): workload
@@ -593,7 +513,17 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
         _times({**sampled.get(key, {}), **submitted.get(key, stray)}, ahead)
         for key in dict.fromkeys((*submitted, *sampled))
     ]
-    workloads += _refused(folder)
+    if (folder / "run.json").exists():
+        file = read_run(folder)
+        workloads += [
+            WorkloadTimes(
+                _job(item, file.project),
+                dict.fromkeys(REFERENCE),
+                f"refused: {without_name(item.error, item.name)}",
+            )
+            for item in file.submissions
+            if item.error
+        ]
     return sorted(workloads, key=lambda workload: str(workload.info["submitTimestamp"]))
 
 
@@ -613,24 +543,6 @@ def _forget_unseen(
             item.pop(key, None)
 
 
-def _refused(folder: Path) -> list[WorkloadTimes]:
-    """Return the refused workloads with the reason."""
-    if not (folder / "run.json").exists():
-        return []
-    file, refused = read_run(folder), []
-    for item in file.submissions:
-        if item.error:
-            info = {
-                "jobName": item.name,
-                "jobNamespace": item.namespace,
-                "projectName": file.project,
-                "submitTimestamp": _iso(item.intended_ns / 1e9),
-            }
-            why = f"refused: {without_name(item.error, item.name)}"
-            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), why))
-    return refused
-
-
 def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
     """Return the workloads of a file, which have a name, a project and `keys`."""
     data = checked(list[dict[str, Any]], read_json(path, verb), path)
@@ -638,19 +550,13 @@ def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
         lacking = [key for key in ("jobName", "projectName", *keys) if key not in workload]
         if lacking:
             which = f"workload {number} of {len(data)}"
-            raise SettingsError(f"{path}: {which} has no {', '.join(lacking)}")
+            raise ValueError(f"{path}: {which} has no {', '.join(lacking)}")
     return data
 
 
 def _time_of(info: Mapping[str, Any], key: str) -> float | None:
-    """Return a time of a workload in Unix seconds. Raises SettingsError."""
-    text = info.get(key)
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else None
-    except (TypeError, ValueError):
-        raise SettingsError(
-            f"workload {info['jobName']}: {key} is {text!r}, not a time (ISO 8601)"
-        ) from None
+    """Return a time of a workload in Unix seconds. Raises ValueError."""
+    return datetime.fromisoformat(info[key]).timestamp() if info.get(key) else None
 
 
 def _times(info: dict[str, Any], ahead: float) -> WorkloadTimes:
@@ -700,10 +606,13 @@ def select(
 
 def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
     """Write times.csv: all workloads, excluded ones with the reason; unobserved is empty."""
+    rows = [
+        [
+            *(workload.info.get(key) or "" for key in _INFO.values()),
+            *("" if (d := workload.deltas[name]) is None else f"{d:.6f}" for name in REFERENCE),
+            workload.excluded,
+        ]
+        for workload in times
+    ]
     with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow([*_INFO, *REFERENCE, "Excluded"])
-        for workload in times:
-            info = [workload.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (d := workload.deltas[n]) is None else f"{d:.6f}" for n in REFERENCE]
-            out.writerow([*info, *deltas, workload.excluded])
+        csv.writer(file).writerows([[*_INFO, *REFERENCE, "Excluded"], *rows])

@@ -17,18 +17,16 @@ import orjson
 from pydantic import AfterValidator, Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params, Rights
+from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
-from perfdag.steps.scale.api_metrics import DELETION
+from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cluster import (
     ExclusiveRun,
-    TooDenseError,
     own_namespaces,
     remove,
-    simulated_nodes,
 )
 from perfdag.steps.scale.figures import (
     Gate,
@@ -61,11 +59,11 @@ from perfdag.steps.scale.objects import (
 from perfdag.steps.scale.rows import (
     Row,
     on_simulated,
-    rows_of,
     summaries,
     throughput,
+    with_deletion,
 )
-from perfdag.steps.scale.watch import Observer, WatchLag, server_offset, settled
+from perfdag.steps.scale.watch import Observer, WatchLag, settled
 from perfdag.units import Duration, PositiveDuration, plural
 
 logger = logging.getLogger(__name__)
@@ -107,7 +105,9 @@ class ScenarioParams(Params):
         3600.0, description="seconds to wait for another performance run to end"
     )
     gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
-        [], description="METRIC < VALUE, or METRIC < RATIO * METRIC"
+        [],
+        description="METRIC < VALUE, or METRIC < RATIO * METRIC; of VMIs, it replaces an equal "
+        "metric of `api_gates`",
     )
 
     @property
@@ -133,9 +133,6 @@ class Session:
     members: int | None
     """Pods or VMIs of one workload; None if unknown."""
     watch_lag: WatchLag = field(default_factory=WatchLag)
-    server_ahead_s: float = 0.0
-    simulated: set[str] | None = None
-    """Nodes that KWOK simulates; None without the right to list nodes."""
     servers: list[Kube] = field(default_factory=list)
     """All API servers, for /metrics."""
     scrapes: list[api_metrics.Scrape] = field(default_factory=list)
@@ -170,10 +167,6 @@ class Session:
         late = time.monotonic() >= self.context.deadline
         return "at the time limit of the sample" if late else f"after {timeout:g} s"
 
-    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
-        return await self.observer.until(done, self._left(timeout) or 0.0)
-
     def alive(self) -> list[Submission]:
         """Return the accepted submissions whose objects were not deleted since."""
         accepted = (item for item in self.submissions if item.answered_ns and not item.error)
@@ -183,11 +176,11 @@ class Session:
         """Wait until all reached the goal or failed. Return False at the time limit."""
 
         def done() -> bool:
-            counts = settled(self.observer, self.template.kind, self.members, goal, self.deleted)
+            counts = settled(self.observer, self.template.kind, self.members, goal)
             wanted = self.members or 1
             return all(counts.get(item.name, 0) >= wanted for item in self.alive())
 
-        return await self.until(done, timeout)
+        return await self.observer.until(done, self._left(timeout) or 0.0)
 
     async def resources(self, *, shared: bool = False) -> list[Resource]:
         """Return the kinds of the template: the workload first, then what it needed."""
@@ -248,9 +241,7 @@ class Session:
 
         Labels also match objects whose creation was never answered.
         """
-        left: int | None = None
-        why = "interrupted"
-        run, namespaces = self.context.run, self.namespaces
+        run, namespaces, left = self.context.run, self.namespaces, "interrupted"
         try:
             await self.watch_lag.stop()
             kinds = [
@@ -260,15 +251,15 @@ class Session:
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
                 await asyncio.sleep(IN_FLIGHT_S)
-            left = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
+            count = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
+            left = plural(count, "object") if count else ""
         except KubeError as error:
-            why = str(error)
+            left = str(error)
         finally:
-            if left != 0:
-                what = f"objects may be left ({why})" if left is None else plural(left, "object")
+            if left:
                 logger.warning(
-                    f"left behind in {', '.join(namespaces)}: {what}; `perfdag scale delete "
-                    f"--run {run}` deletes them"
+                    f"objects may be left behind in {', '.join(namespaces)} ({left}); `perfdag "
+                    f"scale delete --run {run}` deletes them"
                 )
 
     async def scrape(self, phase: str) -> None:
@@ -290,17 +281,31 @@ class Session:
     async def rows(self) -> list[Row]:
         """Return one row per workload and stage. The first call ends the probe of the watch lag."""
         await self.watch_lag.stop()
-        rows = rows_of(
-            self.submissions,
-            self.observer.records,
-            run=self.context.run,
-            kind=self.template.kind,
-            until_ns=now_ns(),
-            ahead_s=self.server_ahead_s,
-            members=self.members,
-            simulated=self.simulated,
-        )
-        return list(rows)
+        return self.observer.rows(self.submissions, self.template.kind, self.members)
+
+    async def finish(
+        self, stage: str, count: int, parallel: int, timeout: float
+    ) -> tuple[list[Row], dict[str, float | None]]:
+        """Delete all, and return all rows and what became of the objects.
+
+        The goal is a `stage`. The pace is that of the first `count` objects: what replaces them has
+        one of its own.
+        """
+        await self.scrape(CREATION)
+        rows = await self.rows()
+        left = await self.delete_all(parallel, timeout)
+        self.notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
+        rows = with_deletion(rows, await self.rows())
+        final = [row for row in rows if row.stage == stage]
+        ok = [row for row in final if row.status == "ok"]
+        mean, best = throughput([row.reached or 0.0 for row in ok if row.index < count])
+        return rows, {
+            "throughput_mean": mean,
+            "throughput_best_5s": best,
+            "success_ratio": len(ok) / len(final) if final else None,
+            "censored": float(sum(row.status == "censored" for row in final)),
+            "left_behind": left,
+        }
 
     def result(
         self,
@@ -318,7 +323,7 @@ class Session:
         """
         stages = summaries(rows)
         percentiles = {
-            f"{summary.stage}_{stat}": getattr(summary, stat)
+            f"{summary.stage}_{stat}": summary.seconds[stat]
             for summary in stages
             for stat in ("p50", "p95", "p99")
         }
@@ -339,13 +344,13 @@ class Session:
                 f"watches were away: {replayed} changes have the API's time or none, no receive "
                 "time"
             )
-        if self.simulated is None:
+        if self.observer.simulated is None:
             notes.append("no permission to list nodes: whether they are simulated is unknown")
         facts = {
             "run": self.context.run,
             "members": self.members,
             "watch_lag": lag,
-            "server_clock_ahead_s": self.server_ahead_s,
+            "server_clock_ahead_s": self.observer.ahead_s,
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "generator": batches,
@@ -372,31 +377,12 @@ class Session:
 
 def phase_counts(observer: Observer) -> dict[str, float | None]:
     """`<phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
-    counts: dict[str, float | None] = {}
     phases = [
         max((stage for stage in vmi.stages if stage in VM_PHASES), key=VM_PHASES.index, default="")
         for vmi in observer.of(VMI)
         if "gone" not in vmi.stages
     ]
-    for phase in VM_PHASES:
-        counts[f"{phase}-phase-count"] = float(phases.count(phase))
-    return counts
-
-
-def outcome_figures(
-    final: Sequence[Row], paced: Sequence[Row], planned: int
-) -> dict[str, float | None]:
-    """Return the throughput of the `paced` rows, and what became of the `final` ones.
-
-    `final` has the last stage of each workload, of `planned` in all.
-    """
-    mean, best = throughput([row.reached for row in paced if row.reached and row.status == "ok"])
-    return {
-        "throughput_mean": mean,
-        "throughput_best_5s": best,
-        "success_ratio": sum(row.status == "ok" for row in final) / planned if planned else None,
-        "censored": float(sum(row.status == "censored" for row in final)),
-    }
+    return {f"{phase}-phase-count": float(phases.count(phase)) for phase in VM_PHASES}
 
 
 @asynccontextmanager
@@ -427,8 +413,6 @@ async def open_session(
         except KubeError as error:
             session.notes.append(f"no API server metrics: {error}")
         await stack.enter_async_context(observer)
-        session.server_ahead_s = await server_offset(kube)
-        session.simulated = await simulated_nodes(kube)
         try:
             await session.watch_lag.start(kube, context.run, namespaces[0])
             for namespace in namespaces:
@@ -450,12 +434,8 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     verdict: ClassVar[str] = "every gate holds; missing data fails a gate"
     system: ClassVar[str]
     """What is measured. The fact `version` has its version."""
-    headline: ClassVar[str]
-    """The stage that is the headline."""
     size: ClassVar[Literal["vms", "objects"]]
     """The coordinate of API requests with the number of objects."""
-    own_figures: ClassVar[tuple[str, ...]] = ()
-    """Figures of the scenario that are metrics of the same name."""
 
     def check(self, params: P, shape: Shape) -> list[str]:
         """See Benchmark."""
@@ -480,7 +460,6 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
 
         def seen(result: Result) -> None:
             results.append(result)
-            result.error = lock.lost
             context.seen(result)
 
         try:
@@ -489,7 +468,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
                 logger.info(f"run {context.run}: {self.name}")
                 async with own_namespaces(kube, params.namespaces, context.run):
                     await self.scenario(kube, params, replace(context, seen=seen))
-        except (KubeError, TooDenseError) as error:
+        except (KubeError, ValueError) as error:
             if not results:
                 raise
             results[-1].error = f"a later size was not measured: {error}"
@@ -515,7 +494,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
-            raise sample_error(error, self.name, self.api) from None
+            raise sample_error(error, self.name) from None
         simulated = any(result.facts["simulated"] for result in results)
         version = results[-1].facts.get("version")
         tool = f"{self.system} {version}" if version else "perfdag"
@@ -533,45 +512,39 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         not measured. It does so too if the schedule was not held, or another run disturbed this
         one.
         """
-        rows: list[Measurement] = []
-        notes: list[str] = []
+        rows, notes = list[Measurement](), list[str]()
+        headline = next(metric.name for metric in self.metrics if metric.headline)
         for result in results:
             members = (result.facts.get("members") or 1) if self.size == "vms" else 1
             size: dict[str, int] = {self.size: result.count * members}
             coords = {"count": result.count} if self.size == "vms" else {}
-            rows += measurements(result, self.headline, coords, size)
-            for name in self.own_figures:
-                if (value := result.figures.get(name)) is not None:
-                    rows.append(Measurement(name, value))
-            left, ratio = result.figures["left_behind"], result.figures["success_ratio"] or 0.0
+            rows += measurements(result, headline, coords, size)
+            ratio = result.figures["success_ratio"] or 0.0
             notes += result.facts["notes"]
-            notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
             if ratio < 1:
                 notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
             notes += [f"the open loop of {result.count} was late"] if result.late else []
         failures = failure_text([row for result in results for row in result.rows], notes)
         why = next((item.error for item in results if item.error), "")
-        if not any(row.metric == self.headline for row in rows):
+        if not any(row.metric == headline for row in rows):
             why = why or "nothing reached the goal"
         if why or any(item.incomplete or item.late for item in results):
             raise Invalid("; ".join(filter(None, (why, failures))), measurements=rows)
         return rows
 
 
-def sample_error(error: KubeError, benchmark: str, rights: Rights) -> SampleError:
+def sample_error(error: KubeError, benchmark: str) -> SampleError:
     """Convert an error of the cluster to the outcome of a sample.
 
-    A missing cluster, kind or right skips the sample, and an outage is retried. `rights` are
-    those that `install --allow` grants to the benchmark.
+    A missing cluster, kind or right skips the sample, and an outage is retried.
     """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
     if error.status in (401, 403):
-        kinds = sorted({name for rule in rights.named for name in rule["apiGroups"] if name})
         return Skip(
             f"{error}; `perfdag install --store ... --allow {benchmark}=NAMESPACE`, with its other "
-            f"options repeated, grants its pods there the kinds of {', '.join(kinds)} and pods; "
-            "bind a Role for others"
+            "options repeated, grants its pods what its own templates need there; bind a Role for "
+            "other kinds"
         )
     outage = error.status in (0, 429) or error.status >= 500
     return Infrastructure(str(error)) if outage else Failed(str(error))

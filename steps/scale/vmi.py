@@ -17,7 +17,6 @@ from pydantic import AfterValidator, Field
 from perfdag.benchmark.contract import Metric, Params, Rights
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale import figures
-from perfdag.steps.scale.api_metrics import CREATION
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
     PERFORMANCE_RUN,
@@ -26,11 +25,11 @@ from perfdag.steps.scale.cluster import (
     check_nodes,
 )
 from perfdag.steps.scale.figures import (
+    CHURN,
     COORDS,
     METRICS,
     Gate,
     Result,
-    check_gates,
     parse_gate,
     with_slo,
 )
@@ -40,13 +39,11 @@ from perfdag.steps.scale.objects import (
     VM_PHASES,
     VMI,
     Template,
-    TemplateError,
     chain,
     inlined,
     load,
 )
 from perfdag.steps.scale.prometheus import MAX_GAP_S, run_figures
-from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.scenario import (
     CLEANUP_TIMEOUT_S,
     SLACK_S,
@@ -55,16 +52,14 @@ from perfdag.steps.scale.scenario import (
     ScenarioParams,
     Session,
     open_session,
-    outcome_figures,
     phase_counts,
 )
 from perfdag.units import Duration, PositiveDuration, plural
 
 logger = logging.getLogger(__name__)
-PRIMER_TIMEOUT_S = 300.0
-PRIMER_DELETION_S = 60.0
+PRIMER_TIMEOUT_S = 180.0
+"""How long the primer may take to run, and to be gone."""
 _PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
-_CHURN = ("churn_cycles", "churn_throughput")
 
 
 class VmiParams(ScenarioParams):
@@ -84,14 +79,6 @@ class VmiParams(ScenarioParams):
     )
     per_node: int = Field(200, ge=1, description="VMIs a node at most, checked before starting")
     primer: bool = Field(True, description="one VMI before the clock starts")
-    timeout: PositiveDuration = Field(
-        900.0, description="seconds for all to run, and for all to be gone"
-    )
-    gates: Annotated[list[str], AfterValidator(check_gates)] = Field(
-        [],
-        description="METRIC < VALUE, or METRIC < RATIO * METRIC; replaces an equal metric of "
-        "`api_gates`",
-    )
     api_gates: bool = Field(True, description="api_p99 < 1 and api_list_p99 < 30 beside `gates`")
     prometheus: str | None = Field(
         None, description="URL of a Prometheus that scrapes KubeVirt; a note if it does not answer"
@@ -120,19 +107,19 @@ class VmiParams(ScenarioParams):
     @property
     def wait_limit(self) -> float:
         """The most seconds of one size, without its schedule."""
-        primer = PRIMER_TIMEOUT_S + PRIMER_DELETION_S + CLEANUP_TIMEOUT_S if self.primer else 0.0
+        primer = 2 * PRIMER_TIMEOUT_S + CLEANUP_TIMEOUT_S if self.primer else 0.0
         return 2 * self.timeout + primer + (MAX_GAP_S if self.prometheus else 0.0)
 
     def load(self, run: str) -> Template:
-        """Load the template for a run. Raises TemplateError."""
+        """Load the template for a run. Raises ValueError."""
         loaded = load(self.template, run, {"workers": self.replicas, **self.variables})
         if not loaded.kind.startswith("VirtualMachine") or loaded.kind not in CHAINS:
-            raise TemplateError(
+            raise ValueError(
                 f"{loaded.kind} creates no VMI: use the template vmi, vm or vmirs, or a file whose "
                 "last document has such a kind"
             )
         if loaded.members != self.replicas:
-            raise TemplateError(
+            raise ValueError(
                 f"the template has {loaded.members} replicas, not {self.replicas}: set replicas"
             )
         return loaded
@@ -180,14 +167,14 @@ class VmiSteadyParams(VmiParams):
         if self.churn > self.count:
             raise ValueError(f"churn: {self.churn} is too many of {self.count}")
         cycles = self.duration / self.pause if self.pause else math.inf
-        self.check_figures("steady", _CHURN, self.count + self.churn * cycles)
+        self.check_figures("steady", CHURN, self.count + self.churn * cycles)
 
 
 async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
     """Run bursts of rising size with pauses between them; `context.seen` gets their results.
 
     Ends early if a burst leaves objects behind, and at the deadline. Raises KubeError,
-    TooDenseError.
+    ValueError.
     """
     await check_nodes(kube, max(params.counts) * params.replicas, params.per_node)
     for number, size in enumerate(params.counts):
@@ -221,16 +208,13 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
             session.notes.append(f"{missing} of {running + missing} VMIs not Running {when}")
         if isinstance(params, VmiSteadyParams) and settled:
             own = await churn(session, params)
-        await session.scrape(CREATION)
-        rows, deleted = await session.rows(), time.time()
         own |= phase_counts(session.observer)
         _note_nodes(session, params, facts)
-        left = await session.delete_all(params.parallel, params.timeout)
-        rows = with_deletion(rows, await session.rows())
-        final = [row for row in rows if row.stage == "creation_to_running"]
-        # What is replaced after the ramp has a pace of its own.
-        ramp = [row for row in final if row.index < count * params.replicas]
-        own |= outcome_figures(final, ramp, len(final)) | {"left_behind": left}
+        deleted = time.time()
+        rows, outcome = await session.finish(
+            "creation_to_running", count * params.replicas, params.parallel, params.timeout
+        )
+        own |= outcome
         if params.prometheus:
             own |= await _component_figures(session, params, deleted, facts)
         scenario = "steady" if isinstance(params, VmiSteadyParams) else "burst"
@@ -280,37 +264,29 @@ async def _component_figures(
 
 
 async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
-    """Run and delete one object, in a session of its own. Return notes if that failed.
+    """Run and delete one object, as a burst of its own. Return a note if that failed.
 
     Raises KubeError.
     """
-    own, members = replace(context, run=f"{context.run}-{PRIMER}"), params.replicas
-    namespaces, notes = params.namespaces[:1], list[str]()
-    async with open_session(kube, own, params.load(own.run), namespaces, members) as session:
-        await session.create(1, Schedule(), 1)
-        timeout = min(params.timeout, PRIMER_TIMEOUT_S)
-        await session.all_reached(timeout, "running")
-        if session.observer.count(VMI, "running") < members:
-            errors = (row.error for row in await session.rows())
-            why = next(filter(None, errors), session.wait_end(timeout))
-            notes.append(f"the primer did not run: {why}")
-        if await session.delete_all(1, PRIMER_DELETION_S):
-            notes.append(f"the primer was not gone {session.wait_end(PRIMER_DELETION_S)}")
-    return [f"{note}; the figures may include first-time costs" for note in notes]
+    limit = min(params.timeout, PRIMER_TIMEOUT_S)
+    alone: dict[str, Any] = {"primer": False, "timeout": limit, "prometheus": None, "duration": 0.0}
+    alone |= {"namespace": params.namespaces[0], "gates": [], "api_gates": False}
+    primer = params.model_copy(update={**alone, "arrival": "closed"})
+    result = await burst(kube, primer, replace(context, run=f"{context.run}-{PRIMER}"), 1)
+    why = figures.failure_text(result.rows, result.facts["notes"])
+    return [f"the primer failed, so figures may have first-time costs: {why}"] * result.incomplete
 
 
 def _note_nodes(session: Session, params: VmiParams, facts: dict[str, Any]) -> None:
-    """Note nodes that are virtual machines, and the most VMIs of one, with those before the run."""
+    """Note nodes that are virtual machines, and a node with more VMIs than were to be on one."""
     if virtual := facts["nested_virtualisation"]:
         on = plural(len(virtual), "node")
         session.notes.append(f"nested virtualisation on {on}: latencies are not of bare metal")
     here = Counter[str](facts["vmis_before"])
-    vmis = session.observer.of(VMI)
-    here.update(vmi.node for vmi in vmis if vmi.node and "gone" not in vmi.stages)
-    (node, most), *_ = here.most_common(1) or [("", 0)]
-    facts["vmis_per_node_max"] = most
-    if most > params.per_node:
-        session.notes.append(f"{node} had {most} VMIs, more than {params.per_node} a node")
+    here.update(vmi.node for vmi in session.observer.of(VMI) if "gone" not in vmi.stages)
+    for node, most in here.most_common(1):
+        if node and most > params.per_node:
+            session.notes.append(f"{node} had {most} VMIs, more than {params.per_node} a node")
 
 
 _KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]
@@ -328,6 +304,7 @@ V = TypeVar("V", bound=VmiParams)
 class VmiBenchmark(ScenarioBenchmark[V]):
     """The base of both benchmarks of VMIs."""
 
+    coords = ("count", *COORDS)
     api: ClassVar[Rights] = Rights(
         named=(
             *OWN_NAMESPACE,
@@ -344,9 +321,7 @@ class VmiBenchmark(ScenarioBenchmark[V]):
             {"apiGroups": ["kubevirt.io"], "resources": _VMIS, "verbs": ["list"]},
         ),
     )
-    system = "KubeVirt"
-    headline = HEADLINE.name
-    size = "vms"
+    system, size = "KubeVirt", "vms"
 
 
 class VmiBurst(VmiBenchmark[VmiBurstParams]):
@@ -362,7 +337,6 @@ class VmiBurst(VmiBenchmark[VmiBurstParams]):
 
     name = "vmi-burst"
     Params: ClassVar[type[Params]] = VmiBurstParams
-    coords = ("count", *COORDS)
     metrics = (HEADLINE, *METRICS)
 
     async def scenario(self, kube: Kube, params: VmiBurstParams, context: Context) -> None:
@@ -389,8 +363,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
 
     name = "vmi-steady"
     Params: ClassVar[type[Params]] = VmiSteadyParams
-    coords = ("count", *COORDS)
-    own_figures = _CHURN
     metrics = (
         HEADLINE,
         Metric("churn_cycles", "1", "none", "replacements made"),

@@ -7,13 +7,16 @@ only a list or a replay showed has no receive time. Objects are joined by owner 
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
 from perfdag.kube.client import MERGE_PATCH, Event, Kube, KubeError, Resource
+from perfdag.kube.config import ignore_status
+from perfdag.steps.scale.cluster import PROBE, simulated_nodes
+from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
     CLOCK_NS,
     EVENT_STAGES,
@@ -24,10 +27,12 @@ from perfdag.steps.scale.objects import (
     chain,
     evicted_pod,
     failure,
+    now_ns,
     owner_of,
     top_owner,
     unix_ns,
 )
+from perfdag.steps.scale.rows import Row, rows_of
 
 END_STAGES = frozenset(("succeeded", "failed", "gone"))
 """Stages after which a pod or VMI no longer runs."""
@@ -62,6 +67,10 @@ class Observer:
         self.records: dict[str, Record] = {}
         """By UID, also those of objects that are not the run's: their owner may come later. An
         object that only an Event named has a UID alone."""
+        self.ahead_s = 0.0
+        """The server's clock minus ours, measured on entering."""
+        self.simulated: set[str] | None = None
+        """Nodes that KWOK simulates; None without the right to list nodes."""
         self.roots: set[str] = set()
         """UIDs of the objects that belong to the run by label or name."""
         self._failed: list[KubeError] = []
@@ -69,17 +78,15 @@ class Observer:
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> "Observer":
+        self.ahead_s = await server_offset(self.kube)
+        self.simulated = await simulated_nodes(self.kube)
         resources = []
-        for api_version, kind in self.kinds:
-            try:
-                resources.append(await self.kube.resource(api_version, kind))
-            except KubeError as error:
-                if error.status != 404:
-                    raise
-                self.absent.append(f"{kind}.{api_version}")
-        served = {resource.kind for resource in resources}
+        for kind in self.kinds:
+            with ignore_status(404):
+                resources.append(await self.kube.resource(*kind))
         # A kind such as PodGroup exists in several groups.
-        self.absent = [kind for kind in self.absent if kind.partition(".")[0] not in served]
+        served = {resource.kind for resource in resources}
+        self.absent = [kind for _, kind in self.kinds if kind not in served]
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         gc.freeze()  # a full collection would delay the watches by tens of ms
@@ -145,13 +152,10 @@ class Observer:
         named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
         if label or named:
             self.roots.add(uid)
-        if kind == "Pod":
-            record.node = (body.get("spec") or {}).get("nodeName", "") or record.node
-        elif kind == VMI:
-            record.node = (body.get("status") or {}).get("nodeName", "") or record.node
-        if "status" in body or "creationTimestamp" in metadata:
-            for stage, api, fresh in EXTRACTORS[kind](body):
-                self._note(record, stage, api, received if fresh else 0)
+        spec, status = body.get("spec") or {}, body.get("status") or {}
+        record.node = spec.get("nodeName") or status.get("nodeName") or record.node
+        for stage, api, fresh in EXTRACTORS[kind](body):
+            self._note(record, stage, api, received if fresh else 0)
         self._refine(record)
         message, over = failure(body), deleted or "failed" in record.stages
         # An object that lives on without a message has recovered.
@@ -189,16 +193,27 @@ class Observer:
         if record.put(stage, api, received):
             self._changed.set()
 
+    def rows(self, submissions: Sequence[Submission], kind: str, members: int | None) -> list[Row]:
+        """Return one row per workload and stage, as observed until now."""
+        return list(
+            rows_of(
+                submissions,
+                self.records,
+                run=self.run,
+                kind=kind,
+                until_ns=now_ns(),
+                ahead_s=self.ahead_s,
+                members=members,
+                simulated=self.simulated,
+            )
+        )
+
     def of(self, kind: str) -> Iterator[Record]:
         """Return the run's records of a kind."""
         return (each for each in self.records.values() if each.kind == kind and self._ours(each))
 
     def _ours(self, record: Record) -> bool:
-        while record.uid not in self.roots:
-            if record.owner not in self.records:
-                return False
-            record = self.records[record.owner]
-        return True
+        return top_owner(self.records, record).uid in self.roots
 
     def count(self, kind: str, stage: str) -> int:
         """Count the run's objects of a kind that reached a stage."""
@@ -223,18 +238,16 @@ class Observer:
             await asyncio.sleep(min(max(0.02, 9 * took), max(0.0, left)))
 
 
-def settled(
-    observer: Observer, kind: str, members: int | None, goal: str, without: Collection[str] = ()
-) -> dict[str, int]:
+def settled(observer: Observer, kind: str, members: int | None, goal: str) -> dict[str, int]:
     """Count the pods or VMIs of each workload that reached the goal, or failed for good.
 
     The workloads of `kind`, by name, have `members` each; with None a workload counts as one, once
-    it has pods and all of them are settled. Workloads named in `without` are left out.
+    it has pods and all of them are settled.
     """
     vmis = kind.startswith("VirtualMachine")
     own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
     groups: dict[str, tuple[Record, list[Record]]] = {
-        each.uid: (each, []) for each in observer.of(kind) if each.name not in without
+        each.uid: (each, []) for each in observer.of(kind)
     }
     for record in observer.of(VMI if vmis else "Pod"):
         top = top_owner(observer.records, record)
@@ -252,8 +265,10 @@ def _settled_members(
     """Count the `members` of one workload that reached the goal or failed.
 
     A pod that ended counts only if no other one replaces it. A `finite` workload reports its own
-    failure and retries failed pods until then.
+    failure and retries failed pods until then. Whether it succeeded is its own stage.
     """
+    if goal == "succeeded":
+        return (members or 1) * (not {goal, "failed"}.isdisjoint(own.stages))
     if members is None:
         waiting = [pod for pod in group if {goal, "failed"}.isdisjoint(pod.stages)]
         return int(len(waiting) < len(group) and all("gone" in pod.stages for pod in waiting))
@@ -291,8 +306,6 @@ async def server_offset(kube: Kube) -> float:
     )
 
 
-PROBE = "watch-lag"
-"""Suffix of the label of the object that measures the lag of the watch."""
 PROBES = "perfdag/probes"
 """Annotation with the moment of the last change, in monotonic ns."""
 PROBE_PERIOD_S = 0.5
@@ -309,7 +322,6 @@ class WatchLag:
     def __init__(self) -> None:
         self.lags: list[float] = []
         self.error = ""
-        self._sent_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, kube: Kube, run: str, namespace: str) -> None:
@@ -322,16 +334,11 @@ class WatchLag:
 
     async def stop(self) -> None:
         """End the probe, because later work of this process is not the watch's fault."""
-        self._received(time.monotonic_ns())
         await signals.cancel(self._tasks)
-
-    def _received(self, now_ns: int) -> None:
-        if self._sent_ns:
-            self.lags.append((now_ns - self._sent_ns) / 1e9)
-        self._sent_ns = 0
 
     async def _probe(self, kube: Kube, namespace: str, name: str) -> None:
         """Wait for each change before the next is sent."""
+        sent = 0
         try:
             maps = await kube.resource("v1", "ConfigMap")
             async for event in kube.watch(
@@ -339,14 +346,17 @@ class WatchLag:
             ):
                 if event.type == "BOOKMARK":
                     continue
-                self._received(event.received_ns)
+                self.lags += [(event.received_ns - sent) / 1e9] if sent else []
+                sent = 0
                 await asyncio.sleep(PROBE_PERIOD_S)
                 now = time.monotonic_ns()
-                self._sent_ns = 0 if event.listed else now  # the watch opens after the list
+                sent = 0 if event.listed else now  # the watch opens after the list
                 patch = {"metadata": {"annotations": {PROBES: str(now)}}}
                 await kube.patch(maps, name, patch, namespace, content_type=MERGE_PATCH)
         except KubeError as error:
             self.error = str(error)
+        finally:
+            self.lags += [(time.monotonic_ns() - sent) / 1e9] if sent else []
 
     def summary(self) -> dict[str, Any]:
         """Return the p99 in seconds (None without any), how many changes came, and what failed."""

@@ -13,18 +13,20 @@ from pydantic import AfterValidator, Field
 from perfdag.benchmark.contract import Metric, Params, Rights
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import figures
-from perfdag.steps.scale.api_metrics import CREATION
-from perfdag.steps.scale.cluster import OWN_NAMESPACE, PERFORMANCE_RUN, WHOLE_CLUSTER
+from perfdag.steps.scale.cluster import (
+    OWN_NAMESPACE,
+    PERFORMANCE_RUN,
+    WHOLE_CLUSTER,
+    get_or_none,
+)
 from perfdag.steps.scale.figures import COORDS, METRICS, Result, parse_gate
 from perfdag.steps.scale.generate import Arrival, Schedule
 from perfdag.steps.scale.objects import (
     Template,
-    TemplateError,
     chain,
     inlined,
     load,
 )
-from perfdag.steps.scale.rows import with_deletion
 from perfdag.steps.scale.scenario import (
     SLACK_S,
     Context,
@@ -32,7 +34,6 @@ from perfdag.steps.scale.scenario import (
     ScenarioParams,
     Session,
     open_session,
-    outcome_figures,
 )
 from perfdag.units import Duration
 
@@ -67,7 +68,6 @@ class ScaleParams(ScenarioParams):
         description="closed (as fast as possible), constant (at `rate`), or batch (`parallel` at "
         "once every `delay`)",
     )
-    rate: float = Field(0.0, ge=0, description="submissions a second of an open loop")
     delay: Duration = Field(
         0.0, description="seconds between batches of `parallel` (arrival batch)"
     )
@@ -97,7 +97,7 @@ class ScaleParams(ScenarioParams):
         return Schedule(self.arrival, self.rate, self.parallel, self.delay)
 
     def load(self, run: str) -> Template:
-        """Load the template for a run. Raises TemplateError."""
+        """Load the template for a run. Raises ValueError."""
         values = {"project": self.project, "workers": self.workers, "gpus": self.gpus}
         return load(
             self.template,
@@ -112,9 +112,9 @@ class ScaleParams(ScenarioParams):
         template = self.load("check")
         steps = chain(template.kind)
         if template.kind.startswith("VirtualMachine"):
-            raise TemplateError(f"use vmi-burst or vmi-steady for a {template.kind}")
+            raise ValueError(f"use vmi-burst or vmi-steady for a {template.kind}")
         if STAGES[self.goal] not in {step.name for step in steps}:
-            raise TemplateError(
+            raise ValueError(
                 f"a {template.kind} does not end by itself: goal succeeded needs a Job, PyTorchJob "
                 "or Pod"
             )
@@ -129,12 +129,12 @@ class ScaleParams(ScenarioParams):
 
 
 async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
-    """Submit the workloads, wait for the goal, and delete them. Raises TemplateError, KubeError."""
+    """Submit the workloads, wait for the goal, and delete them. Raises ValueError, KubeError."""
     template = params.load(context.run)
     members, namespaces = template.members, params.namespaces
     async with open_session(kube, context, template, namespaces, members) as session:
         await session.create(params.count, params.schedule, params.parallel)
-        if not await _reached(session, params):
+        if not await session.all_reached(params.timeout, params.goal):
             text = f"not all workloads {params.goal} {session.wait_end(params.timeout)}"
             session.notes.append(text)
             if not session.observer.count("Pod", "created"):
@@ -143,31 +143,16 @@ async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
         return await finish(session, params)
 
 
-async def _reached(session: Session, params: ScaleParams) -> bool:
-    """Wait until all reached the goal, or failed."""
-    if params.goal != "succeeded":
-        return await session.all_reached(params.timeout, params.goal)
-    kind, count = session.template.kind, len(session.alive())
-    ends = {"succeeded", "failed"}
-    return await session.until(
-        lambda: sum(not ends.isdisjoint(own.stages) for own in session.observer.of(kind)) >= count,
-        params.timeout,
-    )
-
-
 async def finish(session: Session, params: ScaleParams) -> Result:
-    """Compute rows, figures and verdicts, and delete all objects."""
-    await session.scrape(CREATION)
-    rows = await session.rows()
-    final = [row for row in rows if row.stage == STAGES[params.goal]]
-    left = await session.delete_all(params.parallel, params.timeout)
-    rows = with_deletion(rows, await session.rows())
+    """Delete all objects, and return the result."""
+    rows, own = await session.finish(
+        STAGES[params.goal], params.count, params.parallel, params.timeout
+    )
     facts: dict[str, Any] = {"goal": params.goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
     if session.template.documents[-1].api_version.startswith("run.ai/"):
         facts["version"] = await _runai_version(session.kube)
-    own = {**outcome_figures(final, final, len(session.submissions)), "left_behind": left}
     return session.result("submit", rows, own, [parse_gate(text) for text in params.gates], facts)
 
 
@@ -177,9 +162,8 @@ async def _runai_version(kube: Kube) -> str | None:
     Source: Run:ai documentation, "Install a cluster", verify your installation.
     """
     with suppress(KubeError):
-        config_map = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
-        version: str | None = (config_map.get("data") or {}).get("cluster-version")
-        return version
+        published = await get_or_none(kube, "v1", "ConfigMap", "runai-public", "runai") or {}
+        return (published.get("data") or {}).get("cluster-version")
     return None
 
 
@@ -233,9 +217,7 @@ class Scale(ScenarioBenchmark[ScaleParams]):
         ),
     )
     Params: ClassVar[type[Params]] = ScaleParams
-    system = "Run:ai"
-    headline = "submission_to_scheduled"
-    size = "objects"
+    system, size = "Run:ai", "objects"
     coords = COORDS
     metrics = (
         Metric(

@@ -1,21 +1,21 @@
 """A frontend on free ports of the loopback, and what talks to it."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
 from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
-from perfdag.steps.queue.sites import Processes
 from tests.queue import conversation
 
 ANY = Address("127.0.0.1", 0)
 Start = Callable[..., Awaitable[Frontend]]
-StartBackends = Callable[..., Awaitable[Processes]]
+StartBackends = Callable[..., list[subprocess.Popen[bytes]]]
 Dial = Callable[..., Awaitable[conversation.Connection]]
 Loop = Callable[..., Load]
 
@@ -47,16 +47,16 @@ async def frontend(start: Start) -> Frontend:
 
 @pytest.fixture
 def backends(ending: AsyncExitStack) -> StartBackends:
-    """Starts backends of a queue `sleep` as processes and stops them after the test."""
+    """Starts backends of a queue `sleep` as processes and kills them after the test."""
 
-    async def some(frontend: Frontend, count: int, *command: str, **options: Any) -> Processes:
-        polling = {"backoff": 0.005, "backoff_max": 0.02}
-        replicas = Processes(
-            workers(frontend), "sleep", {"command": command}, **{**polling, **options}
-        )
-        ending.push_async_callback(replicas.stop)
-        replicas.scale(count)
-        return replicas
+    def some(frontend: Frontend, count: int, *command: str) -> list[subprocess.Popen[bytes]]:
+        at = ["--faddr", str(workers(frontend)), "--backoff", "0.005", "--backoff-max", "0.02"]
+        argv = [sys.executable, "-m", "perfdag", "queue", "backend", *at, "--", *command]
+        processes = [subprocess.Popen(argv) for _ in range(count)]
+        for process in processes:
+            ending.callback(process.wait)
+            ending.callback(process.kill)
+        return processes
 
     return some
 

@@ -13,8 +13,8 @@ from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape
-from perfdag.steps.queue import backend
-from perfdag.steps.queue.backend import Backend, Options, Outcome, Workload
+from perfdag.steps.queue import backend, sites
+from perfdag.steps.queue.backend import Backend, Outcome, Workload
 from perfdag.steps.queue.client import ClientStats, Work
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
@@ -48,12 +48,7 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
         (["sleep", "60"], None, 0.05, Outcome(0, 0.05, "Sleep timeout")),
         (["sleep"], None, 0, Outcome(1, 0.0, "Sleep time (seconds) argument missing")),
         (["sleep"], ["x"], 0, Outcome(1, 0.0, "invalid sleep time value 'x'")),
-        (
-            ["sleep", "nan"],
-            None,
-            0,
-            Outcome(1, 0.0, "invalid sleep time value 'nan': not between 0 and 1e9"),
-        ),
+        (["sleep", "nan"], None, 0, Outcome(1, 0.0, "invalid sleep time value 'nan'")),
     ],
 )
 def test_built_in_sleep(
@@ -87,7 +82,7 @@ async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(backend, "ANSWER_SECONDS", 0.1)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     at = Address("127.0.0.1", silent.sockets[0].getsockname()[1])
-    slot = Backend(Options(at, "sleep", "p", "n", retry_seconds=0.3), Workload(["sleep", "0"]))
+    slot = Backend(at, "sleep", "p", "n", Workload(["sleep", "0"]), retry_seconds=0.3)
     with pytest.raises(backend.UnreachableError, match="timed out"):
         await asyncio.to_thread(slot.serve)
     silent.close()
@@ -104,19 +99,19 @@ async def test_backoff_grows_by_its_step_up_to_the_most(
             if len(pauses) == 4:
                 self.stop()
 
-    options = Options(workers(frontend), "sleep", "p", "n", backoff=0.1, backoff_max=0.25)
-    await asyncio.to_thread(Hurried(options, Workload(["sleep", "0"])).serve)
+    own = (workers(frontend), "sleep", "p", "n", Workload(["sleep", "0"]))
+    await asyncio.to_thread(Hurried(*own, backoff=0.1, backoff_max=0.25).serve)
     assert pauses == [0.1, 0.2, 0.25, 0.25]
 
 
 async def test_one_verdict_of_a_timeout_on_both_sides(
     frontend: Frontend, client_stats: ClientStats, backends: StartBackends
 ) -> None:
-    await backends(frontend, 1, "sleep", "60")
+    backends(frontend, 1, "sleep", "60")
     began = time.monotonic()
     await Work(clients(frontend), "sleep", limit=0.5).request(client_stats, 0)
     assert time.monotonic() - began < 4
-    assert client_stats.causes == {"timeout": 1}
+    assert client_stats.causes == {"Sleep timeout": 1}
     assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
 
 
@@ -124,21 +119,20 @@ async def test_sigterm_ends_after_the_current_item(
     frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
     line = await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    [process] = (await backends(frontend, 1, "sleep", "0.5")).running
+    [process] = backends(frontend, 1, "sleep", "0.5")
     await until(lambda: frontend.queues["sleep"].running)
     process.send_signal(signal.SIGTERM)
     assert (await line.receive())["Retcode"] == 0
     assert await asyncio.to_thread(process.wait, 5) == 0
 
 
-async def test_a_replica_that_does_not_end_is_killed_with_its_command(
-    frontend: Frontend, dial: Dial, backends: StartBackends
-) -> None:
+async def test_a_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "GRACE_SECONDS", 0.1)
     marker = "54321.725"
-    await dial(frontend.ports[0], '{"Queue": "sleep"}')
-    replicas = await backends(frontend, 1, "/bin/sleep", marker, grace=0.1)
-    await until(lambda: commands(marker) == 1)
-    await replicas.stop()
+    async with sites.LocalSite(["/bin/sleep", marker], 1) as site:
+        await site.scale(1)
+        await site.parallel(1)
+        await until(lambda: commands(marker) == 1)
     assert commands(marker) == 0
 
 
@@ -155,7 +149,7 @@ async def test_backends_outlive_a_restarted_frontend(
     start: Start, client_stats: ClientStats, backends: StartBackends
 ) -> None:
     first = await start()
-    await backends(first, 1, "sleep", "0")
+    backends(first, 1, "sleep", "0")
     await until(lambda: first.connections["work"])
     await first.stop()
     second = Frontend(["sleep"])

@@ -3,13 +3,12 @@
 import asyncio
 import html
 import json
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client import ClientStats, Latencies, Load, Work, cause_of
+from perfdag.steps.queue.client import ClientStats, Load, Times, Work
 from perfdag.steps.queue.control import Control, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
@@ -43,7 +42,7 @@ async def test_live_control_of_a_closed_loop(
     closed_loop: Loop,
     backends: StartBackends,
 ) -> None:
-    await backends(frontend, 3, "sleep", "0.02")
+    backends(frontend, 3, "sleep", "0.02")
     control = Control(closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
@@ -73,7 +72,6 @@ def test_control_refuses_what_it_does_not_know(
     code, text = get(control, path, **{"type": "html", **query})
     assert code == status
     assert message in html.unescape(text)
-    assert (control.completed, control.rejected) == (0, 1)
 
 
 def test_errors_are_escaped(client_stats: ClientStats) -> None:
@@ -100,25 +98,10 @@ def test_failures_are_counted_by_cause_and_device(client_stats: ClientStats) -> 
             reply |= {"Retcode": 9, "Error": "x returned error code 9"}
         client_stats.finish(reply, 0, 0)
     stats = client_stats.as_json()
-    assert stats["causes"] == {"exit code 9": 9}
+    assert stats["causes"] == {"x returned error code 9": 9}
     node = stats["nodes"]["n1"]
     assert (node["failed_devices"], node["devices"]["card1"]) == ({"card2": 9}, 10)
     assert "card1" in get(idle(client_stats), "/nodes")[1]
-
-
-@pytest.mark.parametrize(
-    ("reply", "cause"),
-    [
-        ({"Timeout": 2.0, "Retcode": 1}, "timeout"),
-        ({"Error": "'q' queue already at full capacity (3)"}, "queue full"),
-        ({"Error": "Unknown 'q' queue"}, "unknown queue"),
-        ({"Error": "No bytes (0) / error (EOF) from worker reply read"}, "backend lost"),
-        ({"Error": "x", "Node": "n", "Retcode": 3}, "exit code 3"),
-        ({"Error": "x", "Retcode": 1}, "error"),
-    ],
-)
-def test_the_cause_of_a_failed_reply(reply: dict[str, Any], cause: str) -> None:
-    assert cause_of({**REPLY, **reply}) == cause
 
 
 async def test_failures_of_the_network_are_counted(
@@ -134,7 +117,7 @@ async def test_failures_of_the_network_are_counted(
 
 
 def test_percentiles_within_one_percent_and_refused_below_their_samples() -> None:
-    latencies = Latencies()
+    latencies = Times()
     assert latencies.percentile(0.5) is None
     for n in range(1, 459):
         latencies.add(n / 1000)
@@ -142,7 +125,7 @@ def test_percentiles_within_one_percent_and_refused_below_their_samples() -> Non
     latencies.add(0.459)
     assert latencies.percentile(0.5) == pytest.approx(0.230, rel=0.012)
     assert latencies.percentile(0.99) == pytest.approx(0.455, rel=0.012)
-    assert latencies.summary()["p99.9"] is None
+    assert latencies.summary()["p99"] == latencies.percentile(0.99)
 
 
 SECRET = "Authorization: Bearer secret"

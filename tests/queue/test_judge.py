@@ -113,7 +113,6 @@ def test_the_verdict_is_a_row(word: Any, note: str, last: dict[str, Any]) -> Non
     ("kind", "message", "last"),
     [
         (Invalid, "not steady at 3 replicas", {"steady": False}),
-        (Failed, "at 3 replicas: 1 of 3 ended", {"lost": "1", "problems": ["1 of 3 ended"]}),
         (
             Failed,
             "at 3 replicas: 3 failed requests",

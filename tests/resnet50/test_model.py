@@ -116,7 +116,6 @@ def test_preprocessing_is_the_published_one() -> None:
 
 def test_classes_do_not_depend_on_the_batch(net: Any) -> None:
     network = system(net, batch=4, samples=4, scenario="server", target_rate=5)
-    network.load(range(4))
     together = list(network.infer([0, 1, 2, 3], 0.0))
     assert together == [network.infer([index], 0.0)[0] for index in range(4)]
     assert len(network.infer([2, 1, 0], 0.0)) == 3
@@ -160,8 +159,7 @@ def test_weights_that_are_missing_or_of_another_model(
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
-    network = system(net, batch=6, scenario="server", target_rate=5)
-    network.load([0])
+    network = system(net, batch=6, samples=4, scenario="server", target_rate=5)
     assert list(network.sizes()) == [1, 2, 4, 6]
     assert [len(network.gather([0] * count)) for count in (1, 2, 3, 5, 6)] == [1, 2, 4, 6, 6]
     assert len(network.infer([0, 0, 0], 0.0)) == 3

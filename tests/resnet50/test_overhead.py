@@ -130,7 +130,7 @@ def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
 
 WRAPPER = """
 import sys
-import perfdag.steps.resnet50.stub as system
+import perfdag.steps.resnet50.loadgen as system
 plain = system.sleep_until
 system.sleep_until = lambda deadline: plain(deadline + 0.01)
 sys.argv = sys.argv[3:]
@@ -158,7 +158,7 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
     ("bad", "message"),
     [
         (
-            {"warmup": {"stable": False}},
+            {"warmup": {"stable": False, "steady": 1.0}},
             r"run 2 \(treatment\): batch times still differed",
         ),
     ],

@@ -33,6 +33,7 @@ def submissions_of(*names: str) -> list[Submission]:
 
 def observer_of(*records: Record, **more: Any) -> Observer:
     observer = Observer(None, "r", [], ["ns"], **more)  # type: ignore[arg-type]
+    observer.simulated = set()
     for item in records:
         observer.records[item.uid] = item
         if not item.owner:
@@ -58,7 +59,6 @@ def session_of(
         "namespaces": ["ns"],
         "submitter": kube,
         "members": 1,
-        "simulated": set[str](),
     }
     return Session(
         kube, template=template or load("pod", "r"), observer=observer, **defaults | fields

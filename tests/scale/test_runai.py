@@ -5,25 +5,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
 
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale import runai, workloads
-from perfdag.steps.scale.generate import Schedule
+from perfdag.steps.scale import runai, watch, workloads
 from perfdag.steps.scale.objects import Record, unix_ns
 from perfdag.steps.scale.runai import (
     RunFile,
     Settings,
-    SettingsError,
-    SubmitRequest,
     read_run,
     read_submission,
     write_json,
 )
+from perfdag.steps.scale.workloads import ScaleParams
 from tests.fakes.api_server import ApiServer, client
 
 from .builders import BASE, record, rows_for, submissions_of
@@ -31,9 +29,12 @@ from .builders import BASE, record, rows_for, submissions_of
 THING = "apiVersion: {}\nkind: {}\nmetadata: {{name: '${{name}}'}}\n"
 
 
-def request_of(folder: Path, template: str = "pod", **more: Any) -> SubmitRequest:
-    values: dict[str, Any] = {"namespaces": ["ns"], "settings": Settings(), "gpus": "0", **more}
-    return SubmitRequest(template, 2, 1, Schedule(), folder, **values)
+def params_of(template: str = "pod", **more: Any) -> ScaleParams:
+    return ScaleParams(template=template, count=2, **{"namespace": "ns", "gpus": 0, **more})
+
+
+async def submitted(kube: Kube, folder: Path, params: ScaleParams) -> RunFile:
+    return await runai.submit(kube, params, folder, Settings(), create_namespace=False)
 
 
 @pytest.fixture
@@ -45,30 +46,26 @@ def cluster(server: ApiServer) -> ApiServer:
 async def test_a_submission_is_sampled_and_deleted_by_its_folder(
     cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runai, "server_offset", Mock(side_effect=_no_offset))
+    monkeypatch.setattr(watch, "server_offset", AsyncMock(return_value=0.0))
     async with client(cluster) as kube:
-        file = await runai.submit(kube, request_of(tmp_path))
+        file = await submitted(kube, tmp_path, params_of())
         assert file.generator["created"] == 2
-        submitted = orjson.loads((tmp_path / "submitted.json").read_bytes())
-        assert [item["jobName"] for item in submitted] == cluster.names("Pod")
-        with pytest.raises(SettingsError, match=f"holds run {file.run}; `perfdag scale delete"):
-            await runai.submit(kube, request_of(tmp_path))
+        jobs = orjson.loads((tmp_path / "submitted.json").read_bytes())
+        assert [item["jobName"] for item in jobs] == cluster.names("Pod")
+        with pytest.raises(ValueError, match=f"holds run {file.run}; `perfdag scale delete"):
+            await submitted(kube, tmp_path, params_of())
         for pod in cluster.of("Pod"):
             condition = {"type": "PodScheduled", "status": "True"}
             condition["lastTransitionTime"] = "2026-01-01T00:00:09Z"
             cluster.add(pod | {"status": {"conditions": [condition]}})
-        for watch in (0.0, 0.1):
+        for seconds in (0.0, 0.1):
             _, facts = await runai.sample(
-                kube, tmp_path, Settings(), lambda: read_run(tmp_path), watch
+                kube, tmp_path, Settings(), lambda: read_run(tmp_path), seconds
             )
             assert (facts["scheduled"], facts["waiting"]) == (2, 0)
         assert await runai.delete(kube, tmp_path, 5.0) == 0
         assert cluster.of("Pod") == []
-        assert (await runai.submit(kube, request_of(tmp_path))).run != file.run
-
-
-async def _no_offset(_: Kube) -> float:
-    return 0.0
+        assert (await submitted(kube, tmp_path, params_of())).run != file.run
 
 
 @pytest.mark.parametrize(
@@ -86,9 +83,9 @@ async def _no_offset(_: Kube) -> float:
 async def test_what_the_cluster_has_not_is_said_and_nothing_is_created(
     template: str, namespace: str, message: str, cluster: ApiServer, tmp_path: Path
 ) -> None:
-    request = request_of(tmp_path / "out", template, namespaces=[namespace])
+    params = params_of(template, namespace=namespace)
     with pytest.raises(KubeError, match=message):
-        await runai.submit(cluster.client(), request)
+        await submitted(cluster.client(), tmp_path / "out", params)
     assert cluster.of("Pod") == []
     assert not (tmp_path / "out").exists()
 
@@ -107,9 +104,9 @@ def test_a_folder_of_another_run_is_refused_and_one_of_the_original_tool_is_read
     own = RunFile("r", "run.ai/v2alpha1", "TrainingWorkload", ["ns"], "p", 1)
     write_json(tmp_path / "run.json", own)
     assert read_submission(tmp_path, "training", None).run == "r"
-    with pytest.raises(SettingsError, match="run r is of TrainingWorkload, not distributed"):
+    with pytest.raises(ValueError, match="run r is of TrainingWorkload, not distributed"):
         read_submission(tmp_path, "distributed", None)
-    with pytest.raises(SettingsError, match="run r was submitted to project p, not q"):
+    with pytest.raises(ValueError, match="run r was submitted to project p, not q"):
         read_submission(tmp_path, None, "q")
 
 
@@ -127,7 +124,7 @@ def test_a_folder_of_another_run_is_refused_and_one_of_the_original_tool_is_read
 )
 def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(ValueError, match=message):
         runai.read_settings(tmp_path / "s.yaml")
 
 
@@ -140,7 +137,7 @@ def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Pa
 )
 def test_a_run_file_of_another_shape_is_named(body: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(orjson.dumps(body))
-    with pytest.raises(SettingsError, match=rf"run\.json: .*{message}"):
+    with pytest.raises(ValueError, match=rf"run\.json: .*{message}"):
         read_run(tmp_path)
 
 
@@ -165,12 +162,14 @@ def test_a_run_file_of_another_shape_is_named(body: Any, message: str, tmp_path:
     ],
 )
 def test_the_arguments_of_the_command_line_of_runai(
-    workload: str, storage: str | None, first: str, last: list[str], tmp_path: Path
+    workload: str, storage: str | None, first: str, last: list[str]
 ) -> None:
     """A claim is of the same class as where the workload is created as an object."""
-    settings = Settings(runai_cli_path="cli", image="an/image", storage_class=storage or "")
-    more: Any = {"settings": settings, "gpus": "2", "workers": 7, "pvc": storage is not None}
-    assert runai.runai_argv(request_of(tmp_path, workload, **more)) == [
+    settings = Settings(submitter="runai-cli", runai_cli_path="cli", image="an/image")
+    more: Any = {"gpus": 2, "workers": 7, "pvc": storage is not None}
+    params = params_of(workload, storage_class=storage or None, **more)
+    cluster = Mock(current=True)
+    assert runai.program_of(cluster, params, settings) == [
         *("cli", first, "{name}", "--project", "{project}", "-i", "an/image"),
         *("--image-pull-policy", "IfNotPresent", "-g", "2"),
         *(*last, "--command", "--", "sleep", "infinity"),
@@ -198,8 +197,7 @@ class TestContext:
 
     def program(self, context: str | None, name: Any) -> list[str]:
         settings = Settings(submitter=name, kubectl_path="/bin/kubectl")
-        request = SubmitRequest("training", 1, 1, Schedule(), Path(), settings)
-        return runai.program_of(Kube(context=context).cluster, request)
+        return runai.program_of(Kube(context=context).cluster, params_of("training"), settings)
 
     @pytest.mark.parametrize(("context", "message"), [(None, "first"), ("second", "second")])
     def test_kubectl_is_told_it(self, context: str | None, message: str) -> None:
@@ -211,7 +209,6 @@ class TestContext:
         for context in (None, "first"):
             assert self.program(context, "runai-cli")[0] == "runai"
         with pytest.raises(
-            SettingsError,
             match=(
                 r"submits to the current context.* not to 'second'; .*kubectl config use-context "
                 r"second"
@@ -233,7 +230,7 @@ def test_a_plug_in_fills_the_backend_row(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     backend = runai.backend_times(Settings(backend_times="ours"), "p", ["runai-p", "other"])
     assert backend == {"a": 1700000009.5}
-    with pytest.raises(SettingsError, match="no plug-in 'theirs'"):
+    with pytest.raises(ValueError, match="no plug-in 'theirs'"):
         runai.backend_times(Settings(backend_times="theirs"), "p", ["p"])
 
 
@@ -397,11 +394,7 @@ def test_what_was_never_scheduled_refused_or_submitted_is_counted_with_the_reaso
         ("submitted.json", [{}], r"workload 1 of 1 has no jobName, projectName, submitTimestamp"),
         ("submitted.json", ["x"], r"submitted\.json: 0: Input should be a valid dictionary"),
         ("sampled.json", [{"jobName": "a"}], r"sampled\.json: workload 1 of 1 has no projectName"),
-        (
-            "sampled.json",
-            [item("a") | {"jobCreatedTimestamp": "yesterday"}],
-            "workload a: jobCreatedTimestamp is 'yesterday', not a time",
-        ),
+        ("sampled.json", [item("a") | {"jobCreatedTimestamp": "yesterday"}], "yesterday"),
     ],
 )
 def test_files_of_another_shape_are_named_with_what_they_lack(
@@ -409,5 +402,5 @@ def test_files_of_another_shape_are_named_with_what_they_lack(
 ) -> None:
     fill(tmp_path, [item("a")])
     (tmp_path / file).write_bytes(orjson.dumps(body))
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(ValueError, match=message):
         runai.read_times(tmp_path)

@@ -69,7 +69,7 @@ def fill(
 
 def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
     result = ab_outcome.conclude(store, duet)
-    return result.exit_code, ab_outcome.outcome_text(result, markdown=True)
+    return result.exit_code, ab_outcome.outcome_text(result, store, markdown=True)
 
 
 @pytest.mark.parametrize(

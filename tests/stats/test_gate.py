@@ -44,7 +44,7 @@ def judge_and_tell(
     """Check a night, send its alerts, and record what it told."""
     gate = judge(store, night, *checks, **more)
     if webhook:
-        send(webhook, gate, gate.alerts)
+        assert send(webhook, gate)
     store_record(store, gate)
     return gate
 
