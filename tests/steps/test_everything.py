@@ -1,5 +1,5 @@
-"""The shipped suites plan, docs/kube-perftest.md has every field, and params that cannot be measured
-are refused. tests/test_import.py compares `everything` with the original.
+"""The shipped suites plan, docs/kube-perftest.md has every field, and params that cannot be
+measured are refused. tests/test_import.py compares `everything` with the original.
 """
 
 from pathlib import Path
