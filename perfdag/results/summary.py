@@ -334,6 +334,11 @@ class RunTrust:
         return "noisy" if "noisy" in levels else "good"
 
     @property
+    def proven(self) -> bool:
+        """Whether every point of the run has a spread, and it is good."""
+        return self.level == "good" and not self.skipped and not self.without_spread
+
+    @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
         parts = []
