@@ -3,7 +3,6 @@ Secret holds the keys of this shell alone.
 """
 
 import base64
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from perfdag.commands.cluster import installed_template
 from perfdag.commands.install import STORE_KEYS, store_secret
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.client import Object
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer, kubeconfig
 
@@ -225,86 +224,26 @@ def test_only_an_s3_store_without_keep_secret_gets_a_secret(
         assert "was not created" not in install("bench", *options).err
 
 
-@pytest.fixture
-def namespace() -> Iterator[str]:
-    """A namespace of the cluster that KUBECONFIG names; what it has cluster-wide is deleted with
-    it.
-    """
-    name = f"perfdag-install-{uuid.uuid4().hex[:6]}"
-    run_with_client(
-        lambda client: client.create(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        )
-    )
-
-    async def remove(client: Kube) -> None:
-        await client.delete(await client.resource("v1", "Namespace"), name)
-        for kind in ("ClusterRole", "ClusterRoleBinding"):
-            resource = await client.resource(RBAC, kind)
-            for item in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
-                if name in item["metadata"]["name"]:
-                    await client.delete(resource, item["metadata"]["name"])
-
-    yield name
-    run_with_client(remove)
-
-
-def listed(api: str, kind: str, namespace: str) -> dict[str, Object]:
-    async def work(client: Kube) -> dict[str, Object]:
-        return {
-            item["metadata"]["name"]: item
-            for item in await client.list(await client.resource(api, kind), namespace)
-        }
-
-    return run_with_client(work)
-
-
-@pytest.fixture
-def argo() -> None:
-    async def look(client: Kube) -> None:
-        await client.resource(ARGO, "WorkflowTemplate")
-
-    try:
-        run_with_client(look, retries=0)
-    except KubeError:
-        pytest.skip("no Argo Workflows on this cluster: its templates cannot be applied")
-
-
-@pytest.mark.argo
-@pytest.mark.parametrize("how", ["apply", "create"])
 def test_keys_of_before_are_not_in_the_secret(
-    how: str, namespace: str, argo: None, install: Install, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of an older version, which applied `stringData`, and those that somebody made."""
+    """Those that another field manager set would stay: server-side apply leaves them."""
     before = {
-        "AWS_SESSION_TOKEN": "old",
-        "AWS_ENDPOINT_URL_S3": "http://old",
-        "AWS_ACCESS_KEY_ID": "old",
-        "PERFDAG_WEBHOOK": "http://hook",
+        "AWS_SESSION_TOKEN": "b2xk",
+        "AWS_ENDPOINT_URL_S3": "b2xk",
+        "PERFDAG_WEBHOOK": "aHR0cA==",
     }
-    body = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "perfdag-store"},
-        "stringData": before,
-    }
-    run_with_client(lambda client: getattr(client, how)(body, namespace))
-    no_keys(monkeypatch)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_REGION", "eu")
-    expected = {
-        "AWS_ACCESS_KEY_ID": "id",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "PERFDAG_WEBHOOK": "http://hook",
-    }
-    install(namespace, "--namespaced")
-    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected | {
-        "AWS_REGION": "eu"
-    }
+    metadata = {"name": "perfdag-store", "namespace": "bench"}
+    api.add({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": before})
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for name, value in (keys | {"AWS_REGION": "eu"}).items():
+        monkeypatch.setenv(name, value)
+    install("bench")
+    [secret] = api.of("Secret")
+    assert opened(secret) == keys | {"AWS_REGION": "eu", "PERFDAG_WEBHOOK": "http"}
     monkeypatch.delenv("AWS_REGION")
-    install(namespace, "--namespaced")
-    assert opened(listed("v1", "Secret", namespace)["perfdag-store"]) == expected
+    install("bench")
+    assert opened(api.of("Secret")[0]) == keys | {"PERFDAG_WEBHOOK": "http"}
 
 
 @pytest.mark.parametrize("level", ["restricted", "privileged"])

@@ -89,34 +89,48 @@ def test_the_run_before_the_last_is_last_1(cluster: Cluster, resume: Resume) -> 
         workflow("perfdag-s-b", ID, "3", ROOT),
         workflow("perfdag-s-c", "20990101T010000Z-00000000", "4", ROOT),
     )
-    assert "perfdag-s: 2 runs begin so" in resume("perfdag-s", code=2).err
     resume("last~1")
     assert cluster.started == [NewRun(ID, "s", 3)]
-
-
-def test_a_run_of_another_store_is_not_continued(cluster: Cluster, resume: Resume) -> None:
-    cluster.add(workflow("perfdag-s-b", ID, "3", "claim://results"))
-    assert (
-        "is stored in claim://results, and the installation has the store" in resume(ID, code=2).err
-    )
 
 
 def test_where_no_workflow_is_left_a_run_is_named_by_its_id(
     cluster: Cluster, resume: Resume
 ) -> None:
-    for name in ("last", "perfdag-s-b"):
-        refused = resume(name, code=2)
-        assert f"namespace bench has no Workflow of run {name}" in refused.err
     resume(ID)
     assert cluster.started == [NewRun(ID, "resumed")]
 
 
-def test_a_workflow_without_a_plan_has_no_run(cluster: Cluster, resume: Resume) -> None:
-    cluster.add(workflow("perfdag-x", "", "3", ROOT))
-    assert (
-        resume("perfdag-x", code=2).err
-        == "perfdag submit: workflow perfdag-x has no plan, so there is nothing to resume\n"
-    )
+@pytest.mark.parametrize(
+    ("workflows", "name", "message"),
+    [
+        (
+            [("perfdag-s-b", ID, ROOT), ("perfdag-s-c", "20990101T010000Z-00000000", ROOT)],
+            "perfdag-s",
+            "perfdag-s: 2 runs begin so",
+        ),
+        (
+            [("perfdag-s-b", ID, "claim://results")],
+            ID,
+            "is stored in claim://results, and the installation has the store",
+        ),
+        ([], "last", "namespace bench has no Workflow of run last"),
+        ([], "perfdag-s-b", "namespace bench has no Workflow of run perfdag-s-b"),
+        (
+            [("perfdag-x", "", ROOT)],
+            "perfdag-x",
+            "workflow perfdag-x has no plan, so there is nothing to resume\n",
+        ),
+    ],
+)
+def test_a_run_that_cannot_go_on_is_refused(
+    workflows: list[tuple[str, str, str]],
+    name: str,
+    message: str,
+    cluster: Cluster,
+    resume: Resume,
+) -> None:
+    cluster.add(*(workflow(own, run_id, "3", store) for own, run_id, store in workflows))
+    assert message in resume(name, code=2).err
     assert cluster.started == []
 
 

@@ -136,7 +136,7 @@ def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
             narrow = to_svg(history(deciding[0]))
         svg, png = to_bytes(history(deciding[0]))
         return Picture("history", "first", deciding[0].name, svg, png, narrow)
-    shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
+    shown = [pick.file_name(state.benchmark) for state, *_ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)
 
@@ -251,16 +251,9 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
     names = names or {series.metric for _, series in pairs[:1]}
     if headline is not None:
         pairs = [pair for pair in pairs if (pair[1].metric in names) is headline]
-    largest: dict[tuple[str, str], float] = {}
-    for _, series in pairs[:limit]:
-        key = series.metric, series.unit
-        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
     columns = [("point", "point"), ("metric", ""), ("median", "n"), ("unit", "value")]
     columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
-    rows: list[list[Any]] = []
-    for state, series in pairs[:limit]:
-        factor, unit = scaled(series.unit, largest[series.metric, series.unit], series.metric)
-        rows.append([state.title, *_value(state, series, factor, unit)])
+    rows = [[state.title, *_value(state, series)] for state, series in pairs[:limit]]
     band = {series.band.kind for _, series in pairs} - {"none"}
     words = {"range": "range of the samples", "interval": "95 % interval of the median"}
     caption = " or ".join(words.get(kind, kind) for kind in sorted(band, reverse=True))
@@ -270,16 +263,17 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
     return Values([columns[i] for i in kept], rows, more, caption and f"spread: {caption}")
 
 
-def _value(state: PointState, series: Series, factor: float, unit: str) -> Iterator[Any]:
-    """Yield the cells of a series after its point."""
+def _value(state: PointState, series: Series) -> Iterator[Any]:
+    """Yield the cells of a series after its point, the median also in the base unit to sort by."""
     band, part = series.band, relative_spread(series)
+    factor, unit = scaled(series.unit, series.middle, series.metric)
     stat = "" if series.stat == "value" else f" {series.stat}"
     about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
     yield metric_text(series.metric) + stat, about
-    yield digits(series.middle / factor)
+    yield digits(series.middle / factor), series.middle
     yield unit or "1"
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
-    yield "" if part is None else f"{50 * part:.3g} %"
+    yield "" if part is None else f"{digits(round(50 * part, 2))} %"
     yield band.n
     yield "~" if state.noise else ""
     yield series.nominal

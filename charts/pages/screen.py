@@ -51,30 +51,37 @@ class Row:
         return colour(self.answer.word) if self.answer else "muted"
 
 
-def values(run: Judged) -> list[tuple[PointState, Series]]:
-    """Return the headline series shown: changed ones, then one of each metric of an entry.
+def values(run: Judged) -> list[tuple[PointState, Series, str]]:
+    """Return the headline series shown, changed ones first, and a word for the ends of many.
 
     A value that cannot be trusted is none of them while there is another.
     """
     every = [(state, series) for state in run.summary.points for series in headlines(state)]
     every = [pair for pair in every if not unusable(pair[1])] or every
     words = [line.answer.word if (line := run.line(series)) else "" for _, series in every]
-    chosen = [
-        pair
-        for word in ("worse", "better")
-        for pair, own in zip(every, words, strict=True)
-        if own == word
-    ]
-    first: dict[tuple[str, str], tuple[PointState, Series]] = {}
+    shown: dict[int, tuple[PointState, Series, str]] = {}
+    for changed in ("worse", "better"):
+        for pair, word in zip(every, words, strict=True):
+            if word == changed:
+                shown[id(pair[1])] = *pair, ""
+    groups: dict[tuple[str, str], list[tuple[PointState, Series]]] = {}
     for state, series in every:
-        first.setdefault((state.entry, series.metric), (state, series))
-    return list({id(pair[1]): pair for pair in [*chosen, *first.values(), *every]}.values())[:ROWS]
+        key = (state.entry, series.metric) if len(every) > ROWS else (series.series_id, "")
+        groups.setdefault(key, []).append((state, series))
+    for best in (True, False):
+        for own in groups.values():
+            end, word = (
+                (max, "highest") if (own[0][1].better == "higher") is best else (min, "lowest")
+            )
+            state, series = end(own, key=lambda pair: pair[1].middle)
+            shown.setdefault(id(series), (state, series, f", {word}" if len(own) > 1 else ""))
+    return list(shown.values())[:ROWS]
 
 
 def rows(run: Judged) -> list[Row]:
     """Return the headline values of the first screen."""
     found = []
-    for state, series in values(run):
+    for state, series, end in values(run):
         line = run.line(series)
         stat = "" if series.stat == "value" else f" {series.stat}"
         about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
@@ -83,7 +90,7 @@ def rows(run: Judged) -> list[Row]:
             where = f"{state.entry}: {where}" if where else state.entry
         found.append(
             Row(
-                metric_text(series.metric) + stat,
+                metric_text(series.metric) + stat + end,
                 where,
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from perfdag import __version__
-from perfdag.analysis.alerts import Record, Rules, message, read_records, worst
+from perfdag.analysis.alerts import Record, Rules, message, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
@@ -238,7 +238,7 @@ def _alerts(
     alerts = []
     for cluster, run in newest.items():
         report = store.url(report_key(run))
-        for alert in worst(records[run].alerts):
+        for alert in records[run].alerts:
             text = message(alert, report, store.root, rules.acks_file)
             alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})
     return alerts

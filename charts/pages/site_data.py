@@ -251,13 +251,12 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
 
 def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
     """Return what was not compared by reason: its number and first names."""
-    kinds = {
-        "only in A": comparison.only_a,
-        "only in B": comparison.only_b,
-        "failed": comparison.failed,
-        "refused": comparison.refused,
+    titles = {"only_a": "only in A", "only_b": "only in B"}
+    return {
+        titles.get(reason, reason): (len(lines), lines[:MISSING])
+        for reason, lines in comparison.left_out.items()
+        if lines and reason != "damaged"
     }
-    return {kind: (len(lines), lines[:MISSING]) for kind, lines in kinds.items() if lines}
 
 
 def _shown(row: Row) -> bool:

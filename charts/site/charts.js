@@ -22,24 +22,14 @@ function remove(element) {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach((element) => element.start()));
 
-/** Draw when an element comes near the window. */
-const nearby = new IntersectionObserver((entries) => {
-  for (const entry of entries.filter((item) => item.isIntersecting)) {
-    nearby.unobserve(entry.target);
-    entry.target.start();
-  }
-}, { rootMargin: "300px" });
-
-/** Return an element that draws itself by `build` when somebody scrolls to it or prints. `name` says what it shows. */
-function lazyPlot(build, height, name) {
+/** Return an element that draws itself by `build`, so that paper has it too. `name` says what it shows. */
+function plot(build, height, name) {
   const element = make("div", { className: "plot", role: "img", ariaLabel: name, tabIndex: 0 });
   element.style.minHeight = `${height}px`;
   element.start = () => draw(element, () => build(height)).catch((error) => element.replaceChildren(error.message));
-  nearby.observe(element);
+  setTimeout(element.start);
   return element;
 }
-
-addEventListener("beforeprint", () => document.querySelectorAll(".plot:not([data-drawn])").forEach((element) => element.start?.()));
 
 /** Ticks of a time axis. The day stands below the first one, since those of hours lack it. */
 const TIMES = { minsec: "%H:%M:%S", seconds: "%H:%M:%S", minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M", days: "%m-%d", months: "%Y-%m", context: "%Y-%m-%d", context_which: "start" };

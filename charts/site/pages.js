@@ -120,8 +120,8 @@ function seriesChart(series, points) {
   const markdown = () => `**${series.head.suite}: ${series.name}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
   const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ", copyButton("Markdown", "text/plain", markdown));
   const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
-  const plot = own.length ? lazyPlot((height) => overRuns(series, own, height), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
-  return make("section", { id: series.id, className: "chart" }, heading, plot, changes.length ? make("ul", { className: "small" }, ...changes) : null);
+  const chart = own.length ? plot((height) => overRuns(series, own, height), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
+  return make("section", { id: series.id, className: "chart" }, heading, chart, changes.length ? make("ul", { className: "small" }, ...changes) : null);
 }
 
 async function historyPage() {

@@ -1,11 +1,13 @@
 """What a gate found, and who is told: alerts, JUnit XML, Markdown and a webhook."""
 
 import http.client
+import logging
 import re
 import shlex
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -19,6 +21,8 @@ from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check
 from perfdag.units import plural, short
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
 REPORT, STORE = "{report}", "{store}"
@@ -161,6 +165,11 @@ class GateResult:
         )
 
     @property
+    def states(self) -> Counter[str]:
+        """The number of cases by state."""
+        return Counter(case.state for case in self.cases)
+
+    @property
     def word(self) -> Word | None:
         """The answer about the run: the word that matters most of its headline series."""
         return worst_word([line.answer for line in self.headlines])
@@ -229,11 +238,6 @@ def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
         accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
         for accepted in rules.accepted
     )
-
-
-def worst(alerts: Sequence[Alert]) -> list[Alert]:
-    """Return the alerts, those that fail the gate first."""
-    return sorted(alerts, key=lambda alert: (not alert.gates, alert.kind))
 
 
 _ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent")
@@ -344,10 +348,6 @@ def _shorten(text: str) -> str:
 WEBHOOK_TIMEOUT = 10.0  # seconds
 
 
-class WebhookError(Exception):
-    """The webhook did not accept a message. The text is the reason."""
-
-
 def junit(gate: GateResult) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
@@ -355,10 +355,7 @@ def junit(gate: GateResult) -> bytes:
     skipped.
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = {
-        state: sum(result.state == state for result in gate.cases)
-        for state in ("ok", "failed", "absent", "unsure", "skipped")
-    }
+    counts = gate.states
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -388,12 +385,7 @@ def junit(gate: GateResult) -> bytes:
 
 def _xml_text(text: str) -> str:
     """Replace characters that XML 1.0 forbids, such as terminal codes in the error of a tool."""
-    return "".join(
-        c
-        if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff"
-        else "?"
-        for c in text
-    )
+    return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
 def markdown(gate: GateResult) -> str:
@@ -405,7 +397,7 @@ def markdown(gate: GateResult) -> str:
         f"run `{gate.run}`, runs of history: {gate.runs}, [report]({gate.report})",
         "",
     ]
-    for alert in worst(gate.alerts):
+    for alert in gate.alerts:
         known = "" if alert.fresh else " (reported before)"
         lines += [f"**{alert.title}**{known}", "", "```", gate.message(alert), "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
@@ -442,46 +434,37 @@ def gate_counts(gate: GateResult) -> str:
         "unsure": "undecided",
         "skipped": "skipped",
     }
-    parts = [
-        f"{n} {text}"
-        for state, text in labels.items()
-        if (n := sum(result.state == state for result in gate.cases))
-    ]
+    parts = [f"{n} {text}" for state, text in labels.items() if (n := gate.states[state])]
     return ", ".join(parts) or "nothing to check"
 
 
-def send(url: str, gate: GateResult, alerts: Sequence[Alert]) -> None:
-    """Post the alerts that were not sent yet and mark them sent. Raises WebhookError.
+def send(url: str | None, gate: GateResult) -> bool:
+    """Post the alerts of a gate that were not sent yet. Return whether the webhook took them.
 
-    Each cause is one message. Its `page` is false where the alert does not fail the gate, so that a
-    receiver can route it elsewhere.
+    Each cause is one message, and chat systems show its `text`. Its `page` is false where the alert
+    does not fail the gate, so that a receiver can route it elsewhere. The reason of a failure is
+    logged without the path of the address, which is often a secret.
     """
-    if not url.startswith(("http://", "https://")):
-        raise WebhookError("webhook: an http:// or https:// address is needed")
-    for alert in alerts:
-        if alert.sent:
-            continue
-        request = urllib.request.Request(
-            url,
-            data=orjson.dumps(_body(gate, alert)),
-            headers={"Content-Type": "application/json"},
-            method="POST",
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
-                alert.sent = True
-        except http.client.InvalidURL:  # its text quotes the address
-            raise WebhookError(f"webhook {_host(url)}: the address is invalid") from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise WebhookError(
-                f"webhook {_host(url)}: {reason}; the next check sends it again"
-            ) from None
+    if not url:
+        return True
+    reason = ": an http:// or https:// address is needed"
+    try:
+        if url.startswith(("http://", "https://")):
+            for alert in gate.alerts:
+                if not alert.sent:
+                    _post(url, gate, alert)
+                    alert.sent = True
+            return True
+    except http.client.InvalidURL:  # its text quotes the address
+        reason = f" {_host(url)}: the address is invalid"
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        reason = f" {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
+    logger.warning(f"perfdag check: webhook{reason}")
+    return False
 
 
-def _body(gate: GateResult, alert: Alert) -> dict[str, Any]:
-    """Return an alert for a webhook. Chat systems show its `text`."""
-    return {
+def _post(url: str, gate: GateResult, alert: Alert) -> None:
+    message = {
         "text": f"```\n{gate.message(alert)}\n```",
         "title": alert.title,
         "kind": alert.kind,
@@ -491,6 +474,10 @@ def _body(gate: GateResult, alert: Alert) -> dict[str, Any]:
         "since": alert.run,
         "keys": alert.keys,
     }
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, orjson.dumps(message), kind, method="POST")
+    with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT):
+        pass
 
 
 def _host(url: str) -> str:

@@ -1,17 +1,16 @@
 """Comparison of two sides, each one run or several: what differs, and an answer about each."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.analysis.history import full_name
 from perfdag.analysis.medians import (
     COLUMNS,
-    RunMedians,
+    PointCount,
     codes,
     environment,
     group_values,
@@ -25,7 +24,7 @@ from perfdag.analysis.verdict import RANK, Answer, Tuning, compare_levels, compa
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo
-from perfdag.stats.levels import STEP, Levels, levels_of
+from perfdag.stats.levels import STEP, levels_of
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scales import Array, finite
 from perfdag.store.base import Store
@@ -100,6 +99,7 @@ class Row:
     """
 
     info: SeriesInfo
+    name: str
     label: str
     answer: Answer
     spread_a: Spread
@@ -109,27 +109,18 @@ class Row:
     series_a: str
     note: str = ""
 
-    @property
-    def full_name(self) -> str:
-        """The entry, the label of the point and the metric."""
-        return " ".join(filter(None, (self.info.entry, self.label, self.info.name)))
 
-
-@dataclass
+@dataclass(frozen=True)
 class Comparison:
-    """The result of comparing two sides. The lists of texts name what was not compared."""
+    """The result of comparing two sides. `left_out` names what was not compared, by reason."""
 
     a: Selection
     b: Selection
-    parameters: dict[str, tuple[str, str]] = field(default_factory=dict)
-    environment: dict[str, tuple[str, str]] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    only_a: list[str] = field(default_factory=list)
-    only_b: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
-    simulated: list[str] = field(default_factory=list)
+    parameters: dict[str, tuple[str, str]]
+    environment: dict[str, tuple[str, str]]
+    simulated: list[str]
+    rows: list[Row]
+    left_out: dict[str, list[str]]
 
 
 _Key = tuple[str, str, str, str, str]
@@ -137,11 +128,10 @@ _Key = tuple[str, str, str, str, str]
 
 @dataclass
 class _Side:
-    selection: Selection
     series: dict[_Key, SeriesInfo]
     values: dict[_Key, Array]
     environment: dict[str, str]
-    failed: dict[str, tuple[int, int, str, str]]
+    failed: dict[str, PointCount]
 
 
 def compare_selections(
@@ -155,176 +145,122 @@ def compare_selections(
     """
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
-    past = _Past(_past(b[0], b[1], damaged), tuning, a[1], b[1], a[0].root == b[0].root)
-    comparison = Comparison(a[1], b[1], damaged=damaged)
-    comparison.simulated = [
-        letter
-        for letter, side in (("A", left), ("B", right))
-        if SIMULATED in side.environment.get("tool", "")
-    ]
-    comparison.environment = {
+    past = _Past(b[0], a[1], b[1], a[0].root == b[0].root, tuning, damaged)
+    pairs, parameters = match(left.series.values(), right.series.values())
+    facts = {
         key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
         for key in sorted({*left.environment, *right.environment})
         if left.environment.get(key) != right.environment.get(key)
     }
-    pairs, comparison.parameters = match(left.series.values(), right.series.values())
-    old_keys = _rename_points(left, pairs)
+    sides = {"A": left, "B": right}
+    simulated = [x for x, side in sides.items() if SIMULATED in side.environment.get("tool", "")]
+    # the key that a series of A has in B
+    keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
     unpaired = [info for info in left.series.values() if info.point not in pairs]
     labels = series_labels([*right.series.values(), *unpaired])
     labels |= {before: labels[after] for before, after in pairs.items()}
-    for key, info in right.series.items():
-        if key not in left.series:
-            comparison.only_b.append(full_name(info, labels))
-        else:
-            _compare(comparison, left, right, (old_keys.get(key, key), key), past, tuning, labels)
-    comparison.only_a = [
-        full_name(info, labels) for key, info in left.series.items() if key not in right.series
+    only_a = [
+        full_name(left.series[old], labels) for key, old in keys.items() if key not in right.series
     ]
-    for letter, side in (("A", left), ("B", right)):
-        for point, (ok, bad, error, entry) in side.failed.items():
-            comparison.failed.append(
-                f"{letter}: {entry} {labels.get(point, point)}: "
-                f"{bad} of {plural(ok + bad, 'sample')}, {error}"
-            )
-    comparison.rows.sort(key=_order)
-    return comparison
-
-
-def _rename_points(side: _Side, pairs: dict[str, str]) -> dict[_Key, _Key]:
-    """Give the points of a side the ids of their counterparts. Return new key -> old key."""
-    old_keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in side.series}
-    side.series = {key: side.series[old] for key, old in old_keys.items()}
-    side.values = {key: side.values[old] for key, old in old_keys.items()}
-    return old_keys
+    only_b = [full_name(info, labels) for key, info in right.series.items() if key not in keys]
+    rows, refused = list[Row](), list[str]()
+    for key in [key for key in right.series if key in keys]:
+        info, old = right.series[key], left.series[keys[key]]
+        name, label = full_name(info, labels), labels.get(info.point, "")
+        if old.unit != info.unit:
+            refused.append(f"{name}: unit {old.unit} in A and {info.unit} in B, not compared")
+            continue
+        x, y = left.values[keys[key]], right.values[key]
+        answer = past.answer(info, x, y, keys[key] == key)
+        versions = old.benchmark_version, info.benchmark_version
+        note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
+        figures = spread(x), spread(y), median(x), median(y)
+        rows.append(Row(info, name, label, answer, *figures, old.series_id, note))
+    failed = [
+        f"{letter}: {entry} {labels.get(point, point)}: "
+        f"{bad} of {plural(ok + bad, 'sample')}, {error}"
+        for letter, side in sides.items()
+        for point, (ok, bad, error, entry) in side.failed.items()
+    ]
+    left_out = {"only_a": only_a, "only_b": only_b, "failed": failed, "refused": refused}
+    left_out["damaged"] = damaged
+    return Comparison(a[1], b[1], parameters, facts, simulated, sorted(rows, key=_order), left_out)
 
 
 class _Past:
-    """The history of B's suite on B's cluster, with the levels of each series.
-
-    Where both sides are single runs of it, their positions are `a` and `b`.
-    """
+    """The history of B's suite on B's cluster. `places` are the positions of single runs in it."""
 
     def __init__(
-        self, medians: RunMedians, tuning: Tuning, a: Selection, b: Selection, same_store: bool
+        self,
+        store: Store,
+        a: Selection,
+        b: Selection,
+        same_store: bool,
+        tuning: Tuning,
+        damaged: list[str],
     ) -> None:
-        at = {run.run_id: i for i, run in enumerate(medians.runs)}
-        self.runs = [run.run_id for run in medians.runs]
-        self.a = at.get(a.runs[0]) if same_store and len(a.runs) == 1 else None
-        self.b = at.get(b.runs[0]) if len(b.runs) == 1 else None
-        self._rows = {info.key: i for i, info in enumerate(medians.series)}
-        self._medians, self._tuning = medians, tuning
+        everything = read_run_medians(store, b.suite)
+        damaged.extend(key for key in everything.damaged if key not in damaged)
+        cluster = next((run.cluster for run in everything.runs if run.run_id in b.runs), "")
+        medians = everything.on_cluster(cluster)
+        self.runs, self.tuning = [run.run_id for run in medians.runs], tuning
+        keys = [info.key for info in medians.series]
+        self.values: dict[_Key, Array] = dict(zip(keys, medians.value, strict=True))
+        self.sizes = len(a.runs), len(b.runs)
+        known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
+        self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
 
-    def decided(self, info: SeriesInfo) -> Answer | None:
-        """Return what the level rule decided about the two runs, or None where it cannot."""
-        i = self._rows.get(info.key)
-        if i is None or self.a is None or self.b is None:
-            return None
-        values = self._medians.value[i]
-        if not (np.isfinite(values[self.a]) and np.isfinite(values[self.b])):
-            return None
-        return compare_levels(values, self._levels(i, info), self.runs, self.a, self.b, info.better)
-
-    def noise(self, info: SeriesInfo) -> float | None:
-        """Return the noise of one run of a series, or None with fewer than three of them."""
-        i = self._rows.get(info.key)
-        if i is None or np.isfinite(self._medians.value[i]).sum() < STEP:
-            return None
-        return self._levels(i, info).levels[-1].noise
-
-    def _levels(self, i: int, info: SeriesInfo) -> Levels:
-        return levels_of(self._medians.value[i], **self._tuning.limits(info))
-
-
-def _compare(
-    comparison: Comparison,
-    left: _Side,
-    right: _Side,
-    keys: tuple[_Key, _Key],
-    past: _Past,
-    tuning: Tuning,
-    labels: dict[str, str],
-) -> None:
-    """Add the answer about one series, or the reason why there is none."""
-    key = keys[1]
-    before, info = left.series[key], right.series[key]
-    if before.unit != info.unit:
-        units = f"unit {before.unit} in A and {info.unit} in B, not compared"
-        comparison.refused.append(f"{full_name(info, labels)}: {units}")
-        return
-    a, b = left.values[key], right.values[key]
-    answer = past.decided(info) if keys[0] == keys[1] else None
-    if answer is None:
-        min_effect, absolute = tuning.effect(info, np.concatenate([a, b]))
-        answer = compare_sides(
+    def answer(self, info: SeriesInfo, a: Array, b: Array, same_point: bool) -> Answer:
+        """Return what the level rule decided about two runs, or what the values of both say."""
+        values = self.values.get(info.key, np.array([]))
+        levels = levels_of(values, **self.tuning.limits(info))
+        if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
+            found = compare_levels(values, levels, self.runs, *self.places, info.better)
+            if found:
+                return found
+        min_effect, absolute = self.tuning.effect(info, np.concatenate([a, b]))
+        return compare_sides(
             a,
             b,
             better=info.better,
             min_effect=min_effect,
             absolute=absolute,
-            runs_a=len(left.selection.runs),
-            runs_b=len(right.selection.runs),
-            noise=past.noise(info),
+            runs_a=self.sizes[0],
+            runs_b=self.sizes[1],
+            noise=levels.levels[-1].noise if levels.measured >= STEP else None,
         )
-    versions = (before.benchmark_version, info.benchmark_version)
-    note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-    label = labels.get(info.point, "")
-    spreads, medians = (spread(a), spread(b)), (median(a), median(b))
-    comparison.rows.append(Row(info, label, answer, *spreads, *medians, before.series_id, note))
 
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     """Read the rows of a side: repetitions of a single run, or run medians of several."""
-    table = load_rows(
-        store,
-        suites=[selection.suite],
-        runs=list(selection.runs),
-        columns=list(COLUMNS),
-        damaged=damaged,
-    )
+    suites, runs = [selection.suite], list(selection.runs)
+    table = load_rows(store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged)
     if not table.num_rows:
         why = explain_unreadable(store, damaged[0]) if damaged else "no rows"
         raise SelectionError(f"{selection.words}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)
-    failed: dict[str, tuple[int, int, str, str]] = {}
+    failed: dict[str, PointCount] = {}
     for run in medians.runs:
         for point, (ok, bad, error, entry) in run.points.items():
             if bad:
-                before = failed.get(point, (0, 0, "", ""))
-                failed[point] = (before[0] + ok, before[1] + bad, error, entry)
+                before = failed.get(point, PointCount())
+                failed[point] = PointCount(before.ok + ok, before.bad + bad, error, entry)
+    values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
+    if len(runs) == 1:
+        keys = {info.series_id: info.key for info in medians.series}
+        rows = table.filter(is_measured(table))
+        which, ids = codes(rows["series_id"])
+        groups, own = group_values(which, rows["value"].to_numpy().astype(np.float64))
+        values = {keys[ids[group]]: each for group, each in zip(groups, own, strict=True)}
     series = {info.key: info for info in medians.series}
-    if len(selection.runs) == 1:
-        values = _repetitions(table, {info.series_id: info.key for info in medians.series})
-    else:
-        values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
-    return _Side(selection, series, values, environment(table), failed)
-
-
-def _repetitions(table: pa.Table, keys: dict[str, Any]) -> dict[_Key, Array]:
-    rows = table.filter(is_measured(table))
-    which, ids = codes(rows["series_id"])
-    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
-    return {
-        keys[ids[group]]: repetitions for group, repetitions in zip(groups, values, strict=True)
-    }
-
-
-def _past(store: Store, selection: Selection, damaged: list[str]) -> RunMedians:
-    """Return the run medians of B's suite on B's cluster."""
-    everything = read_run_medians(store, selection.suite)
-    damaged.extend(key for key in everything.damaged if key not in damaged)
-    cluster = next((run.cluster for run in everything.runs if run.run_id in selection.runs), "")
-    return everything.on_cluster(cluster)
+    return _Side(series, values, environment(table), failed)
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return (
-        not row.info.headline,
-        RANK.index(row.answer.word),
-        -abs(row.answer.effect or 0),
-        row.info.entry,
-        row.label,
-    )
+    info, answer = row.info, row.answer
+    effect = abs(answer.effect or 0)
+    return not info.headline, RANK.index(answer.word), -effect, info.entry, row.label
 
 
 def count(rows: list[Row]) -> str:

@@ -199,6 +199,7 @@ class _Judge:
         self.rules = replace(rules, checks=self.tuning.checks)
         self.finite = np.isfinite(history.value)
         self.names = series_names(history)
+        self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
         self.series = {
             line.info.series_id: line for line in series_of(night, self.tuning, rules.accepted)
         }
@@ -219,6 +220,7 @@ class _Judge:
             gate.alerts.append(_unreadable_acks(gate, self.rules))
         if not gate.rechecks:
             gate.suspects = suspects(self.tuning, gate.series)
+        gate.alerts.sort(key=lambda alert: (not alert.gates, alert.kind))
         mark_known(gate.alerts, previous, records.get(gate.run))
 
     def _add(
@@ -328,13 +330,8 @@ class _Judge:
             if not covered:
                 self._without_data(rule, absent)
                 continue
-            try:
-                reference: RunMedians | SelectionError | None = self._reference(rule)
-            except SelectionError as error:
-                reference = error
             for i, info in covered:
-                value = float(self.history.value[i, -1])
-                state, text = self._holds(rule, info, value, reference)
+                state, text = self._holds(rule, info, float(self.history.value[i, -1]))
                 key, name = info.series_id, self.names[i]
                 accepted = acknowledged(self.rules, self.gate.run, name, key)
                 identity, cause = f"{rule.text()} {key}", (info.entry, rule.text())
@@ -377,18 +374,12 @@ class _Judge:
             parts.append(f"{name}: {has}")
         return f"; there are {'; '.join(parts)}" if parts else ""
 
-    def _holds(
-        self,
-        rule: Check,
-        info: SeriesInfo,
-        value: float,
-        reference: RunMedians | SelectionError | None,
-    ) -> tuple[State, str]:
+    def _holds(self, rule: Check, info: SeriesInfo, value: float) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""
         try:
-            limit = self._limit(rule, info, reference)
+            limit = self._limit(rule, info)
             if rule.percentile is not None:
-                value = percentile(self._values(info), rule.percentile / 100).value
+                value = percentile(self._values(info), rule.percentile / 100)
         except (TooFewSamplesError, SelectionError) as error:
             # A first run has nothing behind it: the rule will judge the next one.
             first = rule.ratio and not rule.baseline and len(self.history.runs) == 1
@@ -415,40 +406,38 @@ class _Judge:
         values: Array = chosen["value"].to_numpy().astype(np.float64)
         return values
 
-    def _reference(self, rule: Check) -> RunMedians | None:
-        """Return the medians of a rule's baseline, or None without one. Raises SelectionError."""
-        if rule.baseline is None:
-            return None
-        chosen, damaged = baseline(self.store, rule.baseline, self.gate.suite), list[str]()
-        suites, runs = [chosen.suite], list(chosen.runs)
-        rows = load_rows(
-            self.store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged
-        )
-        self.gate.damaged += [key for key in damaged if key not in self.gate.damaged]
-        if not rows.num_rows:
-            names = f": {', '.join(damaged)}" if damaged else ""
-            raise SelectionError(f"baseline {rule.baseline} has no readable rows{names}")
-        return medians_of_rows(rows, chosen.suite)
-
-    def _limit(
-        self, rule: Check, info: SeriesInfo, reference: RunMedians | SelectionError | None
-    ) -> float:
+    def _limit(self, rule: Check, info: SeriesInfo) -> float:
         """Return the threshold in the unit of the metric. Raises SelectionError without one."""
-        if isinstance(reference, SelectionError):
-            raise reference
         if rule.value is not None:
             return rule.value
         ratio = rule.ratio or 1.0
-        if reference is not None:
-            positions = [i for i, series in enumerate(reference.series) if series.key == info.key]
-            if not positions:
+        if rule.baseline is not None:
+            values = self._baseline(rule.baseline)
+            if info.key not in values:
                 raise SelectionError(f"baseline {rule.baseline} has no value of it")
-            return ratio * median(reference.value[positions[0]])
-        line: Series | None = self.series.get(info.series_id)
+            return ratio * values[info.key]
+        line = self.series.get(info.series_id)
         level = line.good_before(len(self.history.runs) - 1) if line else None
         if level is None:
             raise SelectionError("no earlier run has a value of it")
         return ratio * level
+
+    def _baseline(self, name: str) -> dict[tuple[str, ...], float]:
+        """Return the medians of a baseline by the keys of series. Raises SelectionError."""
+        if name not in self.baselines:
+            chosen, damaged = baseline(self.store, name, self.gate.suite), list[str]()
+            suites, runs = [chosen.suite], list(chosen.runs)
+            rows = load_rows(
+                self.store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged
+            )
+            self.gate.damaged += [key for key in damaged if key not in self.gate.damaged]
+            if not rows.num_rows:
+                names = f": {', '.join(damaged)}" if damaged else ""
+                raise SelectionError(f"baseline {name} has no readable rows{names}")
+            own = medians_of_rows(rows, chosen.suite)
+            keys = [info.key for info in own.series]
+            self.baselines[name] = dict(zip(keys, map(median, own.value), strict=True))
+        return self.baselines[name]
 
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}

@@ -72,18 +72,13 @@ def environment(table: pa.Table) -> dict[str, str]:
                 if value != "null":
                     values.setdefault(key, set()).add(value)
     for name in ("env_class", "perfdag_version", "tool"):
-        for text in _distinct(table[name]):
-            values.setdefault(name, set()).add(text)
-    digests, texts = codes(table["image_digest"])
-    for i in np.unique(digests, return_index=True)[1]:
-        if digests[i] >= 0:
-            values.setdefault(f"image {table['benchmark'][int(i)].as_py()}", set()).add(
-                texts[digests[i]]
-            )
-    nodes = set(_distinct(table["nodes"].combine_chunks().flatten()))
-    if nodes:
-        values["nodes"] = nodes
-    return {key: " | ".join(sorted(values)) for key, values in sorted(values.items())}
+        values[name] = set(_distinct(table[name]))
+    images = table.select(["benchmark", "image_digest"])
+    for row in images.group_by(images.column_names).aggregate([]).to_pylist():
+        if row["image_digest"]:
+            values.setdefault(f"image {row['benchmark']}", set()).add(row["image_digest"])
+    values["nodes"] = set(_distinct(table["nodes"].combine_chunks().flatten()))
+    return {key: " | ".join(sorted(own)) for key, own in sorted(values.items()) if own}
 
 
 def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
@@ -111,7 +106,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
     return np.from_dlpack(array)
 
 
-VERSION = 4
+VERSION = 5
 """Version of the roll-ups."""
 _ROLLUP = pa.schema(
     [
@@ -248,21 +243,22 @@ def _run(table: pa.Table) -> RunInfo:
 
 
 def _points(table: pa.Table) -> dict[str, PointCount]:
-    point, names = codes(table["point"])
-    repetition = pc.fill_null(table["repetition"], 0).to_numpy().astype(np.int64)
-    warm = pc.fill_null(pc.equal(table["phase"], "warmup"), False).to_numpy(zero_copy_only=False)
-    samples = np.unique(np.where(warm, -1, point * 2**20 + repetition), return_index=True)[1]
-    (entry, entries), (status, statuses) = codes(table["entry"]), codes(table["status"])
+    """Return the samples of each point, without warm-up."""
+    names = ("point", "repetition", "phase", "entry", "status", "error")
+    columns = [table[name].to_pylist() for name in names]
+    samples = {
+        (point, repetition): (entry or "", status, error)
+        for point, repetition, phase, entry, status, error in zip(*columns, strict=True)
+        if phase != "warmup"
+    }
     points: dict[str, PointCount] = {}
-    for i in samples[~warm[samples]].tolist():
-        ok, bad, error, _ = points.get(names[point[i]], PointCount())
-        word = statuses[status[i]]
-        if word == "ok":
-            ok += 1
+    for (point, _), (entry, status, why) in samples.items():
+        ok, bad, error, _ = points.get(point, PointCount())
+        if status == "ok":
+            points[point] = PointCount(ok + 1, bad, error, entry)
         else:
-            bad, error = bad + 1, f"{word}: {table['error'][i].as_py() or ''}".removesuffix(": ")
-        of = entries[entry[i]] if entry[i] >= 0 else ""
-        points[names[point[i]]] = PointCount(ok, bad, error, of)
+            error = f"{status}: {why}" if why else status
+            points[point] = PointCount(ok, bad + 1, error, entry)
     return points
 
 
@@ -359,20 +355,18 @@ def _complete(
 def _write(month: MonthlyRollup) -> bytes:
     """Return a month as Parquet. What most runs share, environment and points, stands once."""
     envs: dict[str, int] = {}
-    points: dict[tuple[str, str], int] = {}
+    states: dict[str, int] = {}
     runs = []
     for run in month.runs.values():
-        alike: dict[tuple[int, int, str], list[int]] = {}
-        for point, (ok, bad, error, entry) in run.points.items():
-            number = points.setdefault((point, entry), len(points))
-            alike.setdefault((ok, bad, error), []).append(number)
         env = envs.setdefault(orjson.dumps(run.env).decode(), len(envs))
-        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, env, [*alike.items()]])
+        counts = {point: list(count) for point, count in run.points.items()}
+        state = states.setdefault(orjson.dumps(counts).decode(), len(states))
+        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, env, state])
     about = {
         "version": VERSION,
-        "points": list(points),
         "runs": runs,
         "envs": list(envs),
+        "points": list(states),
         "series": [asdict(info) for info in month.series.values()],
     }
     table = pa.concat_tables([_ROLLUP.empty_table(), *month.rows])
@@ -390,15 +384,13 @@ def _read(data: bytes) -> MonthlyRollup:
     if about["version"] != VERSION:
         raise ValueError("another version")
     envs = [orjson.loads(text) for text in about["envs"]]
-    runs = {}
-    alike: dict[bytes, dict[str, PointCount]] = {}
-    for run_id, started, trigger, cluster, env, states in about["runs"]:
-        # Most runs have the same state of every point. They share one dict.
-        points = alike.setdefault(orjson.dumps(states), {})
-        if not points:
-            for (ok, bad, error), numbers_of in states:
-                for point, entry in (about["points"][i] for i in numbers_of):
-                    points[point] = PointCount(ok, bad, error, entry)
-        runs[run_id] = RunInfo(run_id, started, trigger, cluster, envs[env], points)
+    points = [
+        {point: PointCount(*count) for point, count in orjson.loads(text).items()}
+        for text in about["points"]
+    ]
+    runs = {
+        run_id: RunInfo(run_id, started, trigger, cluster, envs[env], points[state])
+        for run_id, started, trigger, cluster, env, state in about["runs"]
+    }
     series = {columns["series_id"]: SeriesInfo(**columns) for columns in about["series"]}
     return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

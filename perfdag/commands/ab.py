@@ -6,15 +6,12 @@ import logging
 import math
 import shlex
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse, outcome_data
+from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
@@ -47,9 +44,9 @@ from perfdag.plan.plan import Plan
 from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore
-from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.signals import EXIT_OK
+from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
@@ -147,17 +144,19 @@ def add_ab(sub: Verbs) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure both variants and print the outcome, or submit them. Return the exit code."""
+    """Measure what is not stored yet and print the outcome, or submit. Return the exit code.
+
+    A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
+    """
     if args.submit:
         return submit_variants(args)
-    result = measure_variants(args)
+    duet, root = plan_variants(args, args.store)
+    store, outcome = measure_duet(duet, root, bool(args.resume), everything=args.all)
     if args.chart:
-        write_forest_plot(args.chart, result)
-    if args.json:
-        print_json(result.data())
-    else:
-        print(outcome_text(result, markdown=args.markdown))
-    return result.exit_code
+        write_forest_plot(args.chart, outcome)
+    text = outcome_text(outcome, store, markdown=args.markdown)
+    print_json(outcome.data()) if args.json else print(text)
+    return outcome.exit_code
 
 
 def compare_commands(args: argparse.Namespace) -> int:
@@ -180,25 +179,25 @@ def compare_commands(args: argparse.Namespace) -> int:
 
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
-    result = measure_duet(duet, args.store)
+    store, outcome = measure_duet(duet, args.store)
     if args.json:
-        print_json(result.data())
+        print_json(outcome.data())
     else:
-        print(outcome_text(result))
-        for line in result.outcome.lines[:1]:
-            print(_ratio_text(labels, line))
-    return result.exit_code
+        print(outcome_text(outcome, store))
+        for line in outcome.lines[:1]:
+            print(_ratio_text(labels, line.judged))
+    return outcome.exit_code
 
 
-def _ratio_text(labels: tuple[str, str], line: SeriesVerdict) -> str:
+def _ratio_text(labels: tuple[str, str], paired: Paired) -> str:
     """Return how many times slower or faster B is, or that both are the same, or why neither."""
-    (a, b), paired, word = labels, line.judged.result, line.judged.word
-    if word not in ("worse", "better"):
-        return fitted(f"{word}: {a} and {b}; {line.judged.why}")
+    a, b = labels
+    if paired.word not in ("worse", "better"):
+        return fitted(f"{paired.word}: {a} and {b}; {paired.why}")
     ratio = 1 + paired.effect
     times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
     text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
-    return styled([(fitted(text), HIGHLIGHTS[word])])
+    return styled([(fitted(text), HIGHLIGHTS[paired.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -230,109 +229,69 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
 
 
 def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
-    """Read both plans of a stored run. A limit replaces the stored one."""
+    """Read both plans of a stored run. A limit is stored instead of the one that it has."""
     store = open_store(root)
-    plan = RunStore(store).plan(run_id, of_ab=True)
+    runs = RunStore(store)
+    plan = runs.plan(run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    plans = RunStore(store).variants(plan)
-    for variant in plans:
+    duet = stored_duet(*runs.variants(plan))
+    for variant in (duet.a, duet.b):
         check_samples(store, variant)
-    duet = stored_duet(*plans)
-    if limit is None:
-        return duet
-    return replace(duet, a=replace(duet.a, options=replace(duet.a.options, within=limit)))
+    if limit is not None:
+        duet.a.options.within = limit
+        runs.put_plan(duet.a)
+    return duet
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
 
 
-@dataclass(frozen=True)
-class AbResult:
-    """The compared variants. `failed` counts samples that were not ok by their reason."""
-
-    duet: Duet
-    outcome: Outcome
-    failed: Counter[str]
-    url: str
-
-    @property
-    def exit_code(self) -> int:
-        """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
-        bounds = {line.bound.word for line in self.outcome.lines if line.bound}
-        if self.duet.a.options.within is not None and (self.outcome.absent or bounds != {"passes"}):
-            return EXIT_GATE
-        return EXIT_FAILED if self.failed or not self.outcome.lines else EXIT_OK
-
-    def data(self) -> dict[str, Any]:
-        """Return the outcome as plain data."""
-        return outcome_data(self.duet, self.outcome)
-
-
-def conclude(store: Store, duet: Duet, *, everything: bool = False) -> AbResult:
+def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
     """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
-    rows = load_rows(
-        store,
-        suites=[duet.a.suite],
-        runs=[duet.a.run_id, duet.b.run_id],
-        columns=["run_id", "point", "repetition", "phase", "status", "error"],
-    )
-    failed = {
-        (row["run_id"], row["point"], row["repetition"]): row["error"] or row["status"]
-        for row in rows.to_pylist()
-        if row["phase"] == "measure" and row["status"] not in ("ok", "skipped")
-    }
     tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
     outcome = analyse(store, duet, tuning, everything=everything)
-    key = f"runs/{duet.a.run_id}/ab.json"
-    result = AbResult(duet, outcome, Counter(failed.values()), store.url(key))
-    store.put(key, orjson.dumps(result.data(), option=orjson.OPT_INDENT_2))
-    return result
+    store.put(_outcome_key(duet), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2))
+    return outcome
 
 
-def outcome_text(result: AbResult, *, markdown: bool = False) -> str:
+def _outcome_key(duet: Duet) -> str:
+    return f"runs/{duet.a.run_id}/ab.json"
+
+
+def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
-    duet, lines = result.duet, result.outcome.lines
+    duet, lines = outcome.duet, outcome.lines
     a, b = duet.a.options.words
     limit = next((line.bound.limit for line in lines if line.bound), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
-    rows = [[*_cells(line), *([] if limit is None else [_cost(line)])] for line in lines]
+    rows = [[*_cells(line), *([] if limit is None else [_cost(line.bound)])] for line in lines]
+    notes = [*_notes(outcome), f"outcome {store.url(_outcome_key(duet))}"]
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
-        table = [head, *markdown_table(headings, rows)]
-    else:
-        styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
-        table = [f"A  {a}\nB  {b}", text_table(headings, rows, right=range(1, 6), styles=styles)]
-    notes = list(_notes(result))
-    return "\n".join([*table, *(notes if markdown else map(fitted, notes))])
-
-
-def series_name(line: SeriesVerdict) -> str:
-    """Return the entry, the label of the point and the metric of a series."""
-    return " ".join(filter(None, (line.info.entry, line.label, line.info.name)))
+        return "\n".join([head, *markdown_table(headings, rows), *notes])
+    styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
+    table = text_table(headings, rows, right=range(1, 6), styles=styles)
+    return "\n".join([f"A  {a}\nB  {b}", table, *map(fitted, notes)])
 
 
 def _cells(line: SeriesVerdict) -> list[str]:
     """Return the cells of a series, as HEADINGS names them."""
-    paired, word = line.judged.result, line.judged.word
-    low, high = (
-        percent(end, paired.absolute) for end in (paired.interval.low, paired.interval.high)
-    )
-    clear = word in ("better", "worse", "same")
+    paired, info = line.judged, line.info
+    ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
     return [
-        series_name(line),
-        short(paired.a, line.info.unit, line.info.metric),
-        short(paired.b, line.info.unit, line.info.metric),
+        line.name,
+        short(paired.a, info.unit, info.metric),
+        short(paired.b, info.unit, info.metric),
         percent(paired.effect, paired.absolute),
-        f"{low} to {high}",
+        " to ".join(ends),
         f"{paired.p:.2g}",
-        word if clear else f"{word}: {line.judged.why}",
+        f"unclear: {paired.why}" if paired.word == "unclear" else paired.word,
     ]
 
 
-def _cost(line: SeriesVerdict) -> str:
+def _cost(bound: Bound | None) -> str:
     """Return what B costs, the interval of the cost, and whether it is within the limit."""
-    bound = line.bound
     if bound is None:
         return "-"
     word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
@@ -343,71 +302,50 @@ def _cost(line: SeriesVerdict) -> str:
     return f"{cost} ({low} to {high}) {word}"
 
 
-def _notes(result: AbResult) -> Iterator[str]:
-    """Yield the method, failed samples, series without a counterpart, and the stored file."""
-    bands = sorted({line.judged.result.interval.text() for line in result.outcome.lines})
-    blocks = f"{plural(len(result.duet.blocks), 'block')} of ABBA or BAAB"
+def _notes(outcome: Outcome) -> Iterator[str]:
+    """Yield the method, failed samples, and series without a counterpart."""
+    bands = sorted({line.judged.interval.text() for line in outcome.lines})
+    blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
-    if result.failed:
+    if outcome.failed:
         yield (
-            f"not ok: {plural(result.failed.total(), 'sample')}; "
+            f"not ok: {plural(outcome.failed.total(), 'sample')}; "
             "a block counts if the variant's other sample was ok"
         )
-    for reason, count in result.failed.most_common(3):
+    for reason, count in outcome.failed.most_common(3):
         yield f"  {count} of them: {reason}"
-    for name in result.outcome.unpaired:
+    for name in outcome.unpaired:
         yield f"not compared: {name}"
-    for key in result.outcome.damaged:
+    for key in outcome.damaged:
         yield f"damaged, left out: {key}"
-    yield f"outcome {result.url}"
 
 
-def write_forest_plot(path: Path, result: AbResult) -> None:
+def write_forest_plot(path: Path, outcome: Outcome) -> None:
     """Draw the relative effects of all series with their intervals. Raises OSError."""
     from perfdag.charts.pages.compare import Effect, forest
 
-    lines, duet = result.outcome.lines, result.duet
+    duet = outcome.duet
     effects = [
-        Effect(
-            series_name(line),
-            paired.effect,
-            paired.interval.low,
-            paired.interval.high,
-            line.judged.word,
-        )
-        for line in lines
-        if not (paired := line.judged.result).absolute
+        Effect(line.name, own.effect, own.interval.low, own.interval.high, own.word)
+        for line in outcome.lines
+        if not (own := line.judged).absolute
     ]
     a, b = duet.a.options.words
     blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
-    figure = forest(
-        effects,
-        f"{b} against {a}",
-        f"{blocks}; line: interval of the median ratio",
-        len(lines) - len(effects),
+    subtitle = f"{blocks}; line: interval of the median ratio"
+    write_chart(
+        path, forest(effects, f"{b} against {a}", subtitle, len(outcome.lines) - len(effects))
     )
-    write_chart(path, figure)
-
-
-def measure_variants(args: argparse.Namespace) -> AbResult:
-    """Measure what is not stored yet, then compare the variants.
-
-    A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
-    """
-    duet, root = plan_variants(args, args.store)
-    # the plan of a new run has its limit
-    more = f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
-    return measure_duet(duet, root, bool(args.resume), more, everything=args.all)
 
 
 def measure_duet(
-    duet: Duet, root: str | None, resumed: bool = False, more: str = "", *, everything: bool = False
-) -> AbResult:
-    """Measure what is not stored yet, then compare. `more` are options of the command to resume."""
+    duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
+) -> tuple[Store, Outcome]:
+    """Measure what is not stored yet, then compare. Return the store and the outcome."""
     store = open_store(root)
     plans = (duet.a, duet.b)
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "") + more
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
@@ -419,7 +357,7 @@ def measure_duet(
                 measure_rounds(duet, store)
     for plan in plans:
         collect(store, plan)
-    return conclude(store, duet, everything=everything)
+    return store, conclude(store, duet, everything=everything)
 
 
 def measure_rounds(duet: Duet, store: Store) -> None:
@@ -475,8 +413,6 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    elif args.within is not None:  # the last step on the cluster takes the limit from the plan
-        RunStore(store).put_plan(duet.a)
     priority = duet.a.options.priority
     name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
@@ -488,7 +424,7 @@ def submit_variants(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def finish_variants(store: Store, plan: Plan) -> AbResult:
+def finish_variants(store: Store, plan: Plan) -> Outcome:
     """Collect and report both variants in the last step of the Workflow, and compare them.
 
     Raises StoreError.

@@ -1,7 +1,6 @@
 """`perfdag check` and `acks`: check a run against its thresholds and its history."""
 
 import argparse
-import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,9 +37,6 @@ from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds
-
-logger = logging.getLogger(__name__)
-
 
 CHECK_EPILOG = """examples:
   perfdag check last
@@ -129,7 +125,7 @@ def check_age(
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     print_now(title)
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = _send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
+    reached = alerts.send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
     return EXIT_GATE if reached else EXIT_REACH
 
 
@@ -197,17 +193,6 @@ def publish(store: Store, gate: GateResult, webhook: str | None) -> bool:
 
     Raises StoreError.
     """
-    reached = _send(webhook, gate)
+    reached = alerts.send(webhook, gate)
     store_record(store, gate)
     return reached
-
-
-def _send(webhook: str | None, gate: GateResult) -> bool:
-    """Send the alerts of a gate to the webhook, if there is one. Return whether it took them."""
-    try:
-        if webhook:
-            alerts.send(webhook, gate, gate.alerts)
-    except alerts.WebhookError as error:
-        logger.warning(f"perfdag check: {error}")
-        return False
-    return True

@@ -142,7 +142,7 @@ def _cells(row: Row) -> list[str]:
         for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
     ]
     return [
-        row.full_name,
+        row.name,
         *sides,
         answer.size,
         percent(answer.noise, answer.absolute, sign=False),
@@ -168,14 +168,14 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"
-    for title, lines in (
-        ("only in A (missing in B)", comparison.only_a),
-        ("only in B (new)", comparison.only_b),
-        ("failed", comparison.failed),
-        ("refused", comparison.refused),
-        ("damaged, left out", comparison.damaged),
-    ):
+    titles = {
+        "only_a": "only in A (missing in B)",
+        "only_b": "only in B (new)",
+        "damaged": "damaged, left out",
+    }
+    for reason, lines in comparison.left_out.items():
         if lines:
+            title = titles.get(reason, reason)
             more = f", and {len(lines) - 20} more (--json lists them)" if len(lines) > 20 else ""
             yield f"{title}: {'; '.join(lines[:20])}{more}"
 
@@ -220,20 +220,10 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
 
     Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
     """
-    series = []
-    for row in comparison.rows:
-        data = asdict(row)
-        info, answer = data.pop("info"), data.pop("answer")
-        series.append({**info, "name": row.full_name, **data, **answer})
-    fields = ("only_a", "only_b", "failed", "refused", "damaged", "simulated")
-    return {
-        "a": asdict(comparison.a),
-        "b": asdict(comparison.b),
-        "parameters": comparison.parameters,
-        "environment": comparison.environment,
-        "series": series,
-        **{name: getattr(comparison, name) for name in fields},
-    }
+    data = asdict(comparison)
+    series = [row.pop("info") | row.pop("answer") | row for row in data.pop("rows")]
+    left_out = data.pop("left_out")
+    return {**data, **left_out, "series": series}
 
 
 def forest_plot(comparison: Comparison) -> "Figure":
@@ -241,7 +231,7 @@ def forest_plot(comparison: Comparison) -> "Figure":
     from perfdag.charts.pages.compare import Effect, forest
 
     effects = [
-        Effect(row.full_name, answer.effect, None, None, answer.word)
+        Effect(row.name, answer.effect, None, None, answer.word)
         for row in comparison.rows
         if not (answer := row.answer).absolute and answer.effect is not None
     ]

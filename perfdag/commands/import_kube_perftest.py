@@ -389,11 +389,11 @@ def _documents(file: str) -> Iterator[Document]:
 
 def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
     """Return the resource of a document as `read` does. Raises BadDocument."""
-    resource = _validated(document, document.data, _Resource)
+    resource = validated(document, document.data, _Resource)
     own: Where = ()
     whole = _Set(template=resource)
     if resource.kind == SET:
-        own, whole = ("spec", "template"), _validated(document, resource.spec, _Set, ("spec",))
+        own, whole = ("spec", "template"), validated(document, resource.spec, _Set, ("spec",))
     name, spec = whole.template.kind, whole.template.spec
     if name not in KINDS:
         known = choices(name, [*KINDS, *[SET] * (not own)], "it has")
@@ -409,7 +409,7 @@ def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
         for row in rows:
             places: dict[str, Where] = dict.fromkeys(row, ("spec", "permutations", part))
             data, where = _merge(spec, row), (*own, "spec")
-            read = _validated(document, data, MODELS[name], where, places)
+            read = validated(document, data, MODELS[name], where, places)
             found.append((row, read.model_dump()))
         return found
 
@@ -422,7 +422,7 @@ def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
     )
 
 
-def _validated(
+def validated(
     document: Document,
     data: Any,
     model: type[M],

@@ -4,16 +4,17 @@ import argparse
 import logging
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AliasPath, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.commands import import_history
+from perfdag.commands.import_kube_perftest import import_suite, validated
 from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.signals import EXIT_FAILED, EXIT_OK
+from perfdag.suite.document import parse_document, read_document, read_text
 from perfdag.suite.load import parse_suite
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,6 @@ def add_import(sub: Verbs) -> None:
 
 def import_suite_file(args: argparse.Namespace) -> int:
     """Print the suite, and what it does not keep."""
-    from perfdag.commands.import_kube_perftest import import_suite
-
     left_out: list[str] = []
     if args.format == "kube-perftest":
         text, notes, left_out = import_suite(args.files)
@@ -90,20 +89,23 @@ def go_seconds(value: Any) -> float:
 Duration = Annotated[float, BeforeValidator(go_seconds)]
 
 
+class _Object(BaseModel):
+    template: str = Field(alias="templateFile")
+    variables: dict[str, Any] = Field({}, alias="inputVars")
+
+
 class Workload(BaseModel):
     """A workload of perfscale-load-generator."""
 
+    model_config = ConfigDict(extra="allow")
+
     name: str
-    template: str = Field(validation_alias=AliasPath("object", "templateFile"))
-    variables: dict[str, Any] = Field({}, validation_alias=AliasPath("object", "inputVars"))
+    object: _Object
     type: Literal["burst", "steady-state", ""] = "burst"
     timeout: Duration = 300.0
     count: int = Field(ge=1)
     churn: int = Field(0, ge=0)
-    pause: Duration = Field(20.0, validation_alias="minChurnSleep")
-
-
-_KNOWN = ("name", "object", "type", "timeout", "count", "churn", "minChurnSleep")
+    pause: Duration = Field(20.0, alias="minChurnSleep")
 
 
 def import_workloads(files: list[str]) -> tuple[str, list[str]]:
@@ -114,18 +116,14 @@ def import_workloads(files: list[str]) -> tuple[str, list[str]]:
     entries: dict[str, dict[str, Any]] = {}
     lost = ["the names of the objects: perfdag numbers them by run"]
     for file in files:
-        raw = _parsed(Path(file))
-        try:
-            workload = Workload.model_validate(raw)
-        except ValidationError as errors:
-            error = errors.errors()[0]
-            text = f"{'.'.join(map(str, error['loc']))}: {error['msg']}"
-            raise CommandError(f"{file}: {text.replace('Value error, ', '')}") from None
+        document = read_document(file)
+        workload = validated(document, document.data, Workload)
         name = re.sub(r"[^a-z0-9-]+", "-", workload.name.lower())[:60].strip("-") or "workload"
         if name in entries:
             raise CommandError(f"{file}: the name {workload.name} stands twice; rename one")
         entries[name] = {"name": name, **_entry(Path(file), workload, lost)}
-        lost += [f"{name}: {key}: no such key is known" for key in raw if key not in _KNOWN]
+        known = ", ".join(workload.model_extra or {})
+        lost += [f"{name}: {known}: no such key is known"] if known else []
     names = ", ".join(Path(file).name for file in files)
     suite = {
         "name": next(iter(entries))[:40].strip("-") if len(entries) == 1 else "load-generator",
@@ -156,8 +154,8 @@ def _entry(path: Path, workload: Workload, lost: list[str]) -> dict[str, Any]:
 
 def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str]:
     """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
-    source = path.parent / workload.template
-    variables = {"replica": "${index}", "iteration": "${name}", **workload.variables}
+    source = path.parent / workload.object.template
+    variables = {"replica": "${index}", "iteration": "${name}", **workload.object.variables}
     for name, (variable, default) in _IMAGE.items():
         if variables.get(name) == "":
             variables[name] = os.environ.get(variable) or default
@@ -171,26 +169,13 @@ def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str
             why = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
         raise CommandError(f"{source}: {why}")
 
-    body = _parsed(source, lambda text: _ACTION.sub(fill, text))
-    metadata = body.get("metadata")
-    if not isinstance(metadata, dict) or not body.get("kind"):
-        raise CommandError(f"{source}: no object of Kubernetes: it has no kind or no metadata")
+    body: Any = parse_document(_ACTION.sub(fill, read_text(source)), str(source)).data
+    if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
+        raise CommandError(f"{source}: no object of Kubernetes: it has no metadata")
+    metadata = body["metadata"]
     namespace = variables.get("namespace", metadata.pop("namespace", None) or "default")
     metadata["name"] = "${name}"
     return yaml.safe_dump(body, sort_keys=False, width=100), str(namespace)
-
-
-def _parsed(path: Path, fill: Callable[[str], str] = str) -> dict[str, Any]:
-    try:
-        body = yaml.safe_load(fill(path.read_text()))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", "not a text")
-        raise CommandError(f"cannot read {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        raise CommandError(f"{path} is not YAML or JSON: {' '.join(str(error).split())}") from None
-    if not isinstance(body, dict):
-        raise CommandError(f"{path}: not a mapping of keys")
-    return body
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,14 +1,12 @@
 """The result of a run: its exit code, its data, and its text for a terminal."""
 
 import re
-import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
-from shutil import get_terminal_size
 from textwrap import shorten
 from typing import Any
 
-from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts, worst
+from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts
 from perfdag.analysis.banner import Judged, banner
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import RANK
@@ -119,8 +117,6 @@ HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "r
 FAILURE = re.compile("failed|invalid|missing")
 MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
-BELOW = 14
-"""Lines of a terminal that are left for what stands below the table."""
 
 
 Rows = list[tuple[str, ...]]
@@ -141,28 +137,13 @@ def result_text(result: RunResult) -> str:
         rows = [(state.label, *own, text) for own in cells]
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
-    tables = [f"{_table(entry, rows)}\n" for entry, rows in _of_a_screen(entries)]
+    tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
     gate = [gate_text(result.gate)] if result.gate and result.gated else []
     return "\n".join([*tables, *_lines(result), *gate, _answer(result)])
 
 
 def _gate_series(result: RunResult) -> list[Line]:
     return result.gate.series if result.gate and result.gate.runs > 1 else []
-
-
-def _of_a_screen(entries: dict[str, Rows]) -> Iterator[tuple[str, Rows]]:
-    """Yield the rows of entries, on a terminal as many as it shows. Failures come first."""
-    every = [(entry, row) for entry, rows in entries.items() for row in rows]
-    room = max(5, get_terminal_size().lines - BELOW - 2 * len(entries))
-    kept = sorted(every, key=lambda pair: not FAILURE.search(pair[1][-1]))[:room]
-    if not sys.stdout.isatty() or len(every) <= room:
-        yield from entries.items()
-        return
-    for entry, rows in entries.items():
-        shown = [row for row in rows if (entry, row) in kept]
-        more = f" ({len(rows) - len(shown)} more rows: perfdag show | less)"
-        if shown:
-            yield entry + (more if len(shown) < len(rows) else ""), shown
 
 
 def _answer(result: RunResult) -> str:
@@ -178,8 +159,7 @@ def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]
     for state in states:
         for series in headlines(state):
             key = (state.entry, series.metric, series.unit)
-            if series.values:
-                largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+            largest[key] = max(largest.get(key, 0.0), abs(series.middle))
     return {key[:2]: scaled(key[2], value, key[1]) for key, value in largest.items()}
 
 
@@ -192,9 +172,6 @@ def _cells(
     cells: list[tuple[str, ...]] = []
     for series in headlines(state):
         own = str(len(series.values)), series.nominal, spark(histories.get(series.series_id, ()))
-        if not series.values:
-            cells.append((series.name, "-", "", "", *own))
-            continue
         factor, unit = units[state.entry, series.metric]
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
@@ -290,7 +267,7 @@ MOST_LINES = 10
 def gate_text(gate: GateResult) -> str:
     """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
     lines = []
-    for alert in worst(gate.alerts):
+    for alert in gate.alerts:
         lines += [gate.message(alert), *([] if alert.fresh else ["        (reported before)"]), ""]
     lines += [
         f"{result.state:8}{result.group}: {result.name}: {result.text}"

@@ -26,7 +26,7 @@ from perfdag.commands.runs import read_run
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.runs import RunStore, report_key
-from perfdag.results.summary import Summary, statuses_of, summarise
+from perfdag.results.summary import Summary, summarise
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.store.base import NotStoredError, Store
 from perfdag.store.folder import FolderStore
@@ -176,7 +176,7 @@ def run_collect(args: argparse.Namespace) -> int:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
-    good = statuses_of(table).keys() <= {"ok", "skipped"}
+    good = summarise(table).statuses.keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
 
 

@@ -198,7 +198,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     could_run = record_end(context, store, plan, phase)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
-        print_now(outcome_text(result))
+        print_now(outcome_text(result, store))
         _release(context, store, plan, phase)
         return result.exit_code if could_run else EXIT_REACH
     for run_id in plan.options.rechecks:

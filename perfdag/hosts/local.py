@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -81,42 +81,17 @@ def _waiting_shell() -> IO[bytes]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of the descendants of a process, also of those that left its process group."""
-    children_of = _children if _kernel_lists_children() else scan_children()
-    pids, queue = [], [pid]
-    while queue:
-        children = children_of(queue.pop())
-        pids += children
-        queue += children
-    return pids
+    """Return the ids of the descendants of a process, also of those that left its process group.
 
-
-@cache
-def _kernel_lists_children() -> bool:
-    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
-
-
-def _children(pid: int) -> list[int]:
-    """Return the children by the kernel's list (proc(5), CONFIG_PROC_CHILDREN).
-
-    This is faster than a scan of all processes, of which a busy node has thousands.
+    The kernel lists the children of each thread (proc(5), CONFIG_PROC_CHILDREN). This is faster
+    than a scan of all processes, of which a busy node has thousands.
     """
     children: list[int] = []
     with contextlib.suppress(OSError):  # the process ended
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 children += map(int, (thread / "children").read_text().split())
-    return children
-
-
-def scan_children() -> Callable[[int], list[int]]:
-    """Return a function from a process id to its children, by one scan of all processes."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    return lambda pid: children.get(pid, [])
+    return [*children, *(pid for child in children for pid in descendants(child))]
 
 
 def signal_tree(pid: int, number: signal.Signals, descendant_pids: Iterable[int] = ()) -> None:

@@ -48,8 +48,11 @@ def _signed_sums(d: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedEffect:
-    """B against A over blocks. Effect and interval are relative (0.1: +10 %) or absolute."""
+class Paired:
+    """B against A over blocks. Effect and interval are relative (0.1: +10 %) or absolute.
+
+    `word` and `why` are the verdict after the correction for many series.
+    """
 
     effect: float
     interval: Spread
@@ -60,6 +63,8 @@ class PairedEffect:
     min_effect: float
     better: str
     absolute: bool = False
+    word: Word = "unclear"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +85,9 @@ class Bound:
     points: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PairedVerdict:
-    """A paired result with its word after the correction for many series."""
-
-    result: PairedEffect
-    word: Word
-    why: str
-
-
 def paired(
     a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False
-) -> PairedEffect:
+) -> Paired:
     """Compare blocks: `a[i]` and `b[i]` are the medians of variant A and B in block i, shape (n,).
 
     Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or
@@ -110,7 +106,7 @@ def paired(
         scale = replace(scale, unit=level)  # effects are shares of A
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
-    return PairedEffect(
+    return Paired(
         effect=scale.effect(float(np.median(d))),
         interval=Spread(
             scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n
@@ -125,7 +121,7 @@ def paired(
     )
 
 
-def within(r: PairedEffect, limit: float) -> Bound | None:
+def within(r: Paired, limit: float) -> Bound | None:
     """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
     B passes where the whole interval is below the limit, and fails where it is above. An absolute
@@ -142,10 +138,8 @@ def within(r: PairedEffect, limit: float) -> Bound | None:
     if r.interval.kind == "interval" and (high < limit or low > limit):
         word, why = "passes" if high < limit else "fails", f"{r.blocks} blocks"
     elif r.interval.kind == "interval":
-        gap = abs(limit - cost)
-        width = (high - low) / 2 / gap if gap else math.inf
         # The interval has no end where B has a value of zero.
-        why = _remedy(r.blocks, width)
+        why = _remedy(r.blocks, (high - low) / 2 / abs(limit - cost) if cost != limit else math.inf)
     return Bound(limit, cost, low, high, word, why, r.absolute)
 
 
@@ -160,7 +154,7 @@ def _remedy(blocks: int, width: float) -> str:
     return f"--blocks {math.ceil(needed)} would tell"
 
 
-def _cost(r: PairedEffect, effect: float) -> float:
+def _cost(r: Paired, effect: float) -> float:
     if r.better == "lower" or r.absolute:
         return effect if r.better == "lower" else -effect
     return 1 / (1 + effect) - 1 if effect > -1 else math.inf
@@ -181,35 +175,30 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[bool]:
     return [i in rejected for i in range(len(p_values))]
 
 
-def judge(results: Sequence[PairedEffect]) -> list[PairedVerdict]:
-    """Return the verdict of each series.
+def judge(results: Sequence[Paired]) -> list[Paired]:
+    """Return the results with their verdicts.
 
     A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
     correction for many series.
     """
     significant = benjamini_hochberg([r.p for r in results])
-    return [_judge(result, survives) for result, survives in zip(results, significant, strict=True)]
+    judged = []
+    for result, survives in zip(results, significant, strict=True):
+        word, why = _verdict(result, survives)
+        judged.append(replace(result, word=word, why=why))
+    return judged
 
 
-def _judge(r: PairedEffect, survives: bool) -> PairedVerdict:
+def _verdict(r: Paired, survives: bool) -> tuple[Word, str]:
     if r.blocks < FEWEST_BLOCKS:
-        return PairedVerdict(
-            r,
-            "unclear",
-            f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}",
-        )
+        return "unclear", f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}"
     significant = r.p <= P_VALUE and survives
     if significant and abs(r.effect) >= r.min_effect:
-        return PairedVerdict(r, side_word(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks")
+        return side_word(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks"
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
-        why = (
-            "a real effect, but below the smallest that counts"
-            if significant
-            else "the interval lies within the smallest effect"
-        )
-        return PairedVerdict(r, "same", why)
-    width = (r.interval.high - r.interval.low) / 2
+        if significant:
+            return "same", "a real effect, but below the smallest that counts"
+        return "same", "the interval lies within the smallest effect"
     # A half width of min_effect / 2 separates zero from min_effect.
-    return PairedVerdict(
-        r, "unclear", f"p = {r.p:.2g}; {_remedy(r.blocks, width / (r.min_effect / 2))}"
-    )
+    width = (r.interval.high - r.interval.low) / r.min_effect
+    return "unclear", f"p = {r.p:.2g}; {_remedy(r.blocks, width)}"

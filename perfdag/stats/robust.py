@@ -146,17 +146,6 @@ class TooFewSamplesError(ValueError):
     """There are fewer samples than a percentile needs. The message says how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Percentile:
-    """One percentile in the unit of the samples. `low` or `high` is infinite on an open side."""
-
-    p: float
-    value: float
-    low: float
-    high: float
-    n: int
-
-
 def needed(p: float) -> int:
     """Return the fewest samples for percentile `p` (0 < p < 1), at either end.
 
@@ -181,25 +170,15 @@ def nearest_rank(values: Iterable[Any], p: float) -> float:
     return array[max(0, math.ceil(round(p * len(array), 9)) - 1)]
 
 
-def percentile(values: Iterable[Any], p: float) -> Percentile:
-    """Return percentile `p` with its order-statistic interval.
+def percentile(values: Iterable[Any], p: float) -> float:
+    """Return percentile `p` of the finite values by the nearest rank.
 
     Raises TooFewSamplesError where there are fewer samples than `needed(p)`.
     """
     array = ordered(values)
-    n = len(array)
-    if n < needed(p):
+    if len(array) < needed(p):
         raise TooFewSamplesError(
-            f"p{p * 100:g} needs {needed(p)} samples, there are {n}: "
+            f"p{p * 100:g} needs {needed(p)} samples, there are {len(array)}: "
             "measure more samples or use a lower percentile"
         )
-    # Normal approximation of the binomial ranks: n p (1 - p) >= 4 holds for these samples.
-    middle, half = n * p, 1.96 * math.sqrt(n * p * (1 - p))
-    low, high = math.floor(middle - half), math.ceil(middle + half) + 1
-    return Percentile(
-        p=p,
-        value=nearest_rank(array, p),
-        low=array[low - 1] if low >= 1 else -math.inf,
-        high=array[high - 1] if high <= n else math.inf,
-        n=n,
-    )
+    return nearest_rank(array, p)

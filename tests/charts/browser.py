@@ -19,6 +19,8 @@ CHROMIUM = (
 )
 PICTURES = os.environ.get("PERFDAG_PICTURES")
 """A folder that keeps the pictures of the pages for people."""
+FAULTS = (Path(__file__).parent / "page_check.js").read_text()
+"""A script that gives what is wrong with the texts of a page."""
 FLAGS = [
     "--headless",
     "--no-sandbox",

@@ -3,7 +3,6 @@
 Each has charts of one point, of many, of failures, and of names of 40 letters.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,8 @@ import pytest
 from perfdag.charts.pages import page as html
 from perfdag.charts.pages import pick
 from tests.charts import cases
-from tests.charts.browser import CHROMIUM, chromium, tab
+from tests.charts.browser import FAULTS, tab
 from tests.charts.pages import document
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-SCRIPT = (Path(__file__).parent / "charts_check.js").read_text()
-
-
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with chromium(tmp_path_factory.mktemp("profile")) as port:
-        yield port
 
 
 @pytest.mark.parametrize("benchmark", cases.BASES)
@@ -41,5 +31,5 @@ async def test_texts_do_not_overlap_and_are_not_cut(
         for width in (1280, 390):
             await page.look(width, 900, False)
             await page.open(file.as_uri())
-            faults = await page.value(SCRIPT)
+            faults = await page.value(FAULTS)
             assert not faults, f"{width} px\n" + "\n".join(faults)

@@ -1,81 +1,10 @@
-"""The site in Chromium, from a folder: 30 runs, on a desktop and a phone, light and dark."""
+"""The site in Chromium, from a folder: 30 runs."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from perfdag.analysis.alerts import Rules, store_record
-from perfdag.analysis.gate import check
-from perfdag.charts.pages.site import write_site
-from perfdag.store.folder import FolderStore
-from tests.charts.browser import CHROMIUM, Page, chromium, tab
-from tests.charts.pages import CONTRAST, SMALL_OR_CUT
-from tests.stats import synthetic
+from tests.charts.browser import Page, tab
+from tests.charts.conftest import SITE_PAGES as PAGES
 from tests.stats.synthetic import run_id
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-HOSTILE = "bs=</script><script>alert(1)</script><b>"
-PAGES = {
-    "index": "index.html",
-    "history": "history.html?suite=net",
-    "wall": "index.html?wall",
-    "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
-}
 FIRST_FIGURE = "[...drawn.values()][0]"
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("store")
-    store = FolderStore(str(folder))
-    synthetic.nights(
-        store,
-        30,
-        lambda night, point: 2e10 * (0.88 if night >= 18 and point == "streams=4" else 1),
-        env=lambda night: {"kernel": "6.1.112" if night < 18 else "6.12.4"},
-    )
-    synthetic.nights(
-        store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
-        metric="latency", unit="s", better="lower",
-    )  # fmt: skip
-    for night, runtime, points in ((0, 1, ("bs=4", "bs=8", "bs=16")), (1, 2, ("bs=4", "bs=8"))):
-        names = [f"{point},runtime={runtime}" for point in points]
-        level = 1e-4 * (1 + night)
-        synthetic.nights(
-            store, 1, lambda *_, level=level: level, points=names, suite="grid", entry="fio",
-            metric="latency", unit="s", better="lower", first=night,
-        )  # fmt: skip
-    store_record(store, check(store, "net", run_id(29), Rules()))
-    store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
-    write_site(store)
-    return (folder / "site").as_uri()
-
-
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with chromium(tmp_path_factory.mktemp("profile")) as port:
-        yield port
-
-
-async def test_every_page_on_a_desktop_a_phone_and_paper_light_and_dark(
-    site: str, port: int
-) -> None:
-    async with tab(port) as page:
-        for name, address in PAGES.items():
-            for width, height, media in ((1400, 900, ""), (390, 844, ""), (700, 1000, "print")):
-                for dark in (False, True)[: 1 if media else 2]:
-                    await page.look(width, height, dark, media)
-                    await page.open(f"{site}/{address}")
-                    if name == "history":
-                        await page.value("document.querySelector('.plot').scrollIntoView()")
-                        await page.until("document.querySelector('.plot').dataset.drawn")
-                    await page.picture(f"{name}-{width}-{'dark' if dark else 'light'}")
-                    root = "document.documentElement"
-                    wide = await page.value(f"{root}.scrollWidth - {root}.clientWidth")
-                    assert wide == 0, f"{name} scrolls sideways by {wide} pixels at {width}"
-                    assert await page.value(CONTRAST) == [], (name, width, dark)
-                    assert await page.value(SMALL_OR_CUT) == [], (name, width, dark)
-        assert page.errors == []
 
 
 async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, port: int) -> None:

@@ -88,8 +88,8 @@ def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
     )
     result = compare_selections(a, b, Tuning())
     assert not result.rows
-    assert [len(result.only_a), len(result.only_b)] == [1, 1]
-    assert "between nodes" in result.only_b[0]
+    assert [len(result.left_out[side]) for side in ("only_a", "only_b")] == [1, 1]
+    assert "between nodes" in result.left_out["only_b"][0]
 
 
 def test_a_series_is_not_absent_where_its_hosts_were_elsewhere(tmp_path: Path) -> None:

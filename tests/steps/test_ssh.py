@@ -104,6 +104,14 @@ def host(keys: credentials.Keys, tmp_path_factory: pytest.TempPathFactory) -> It
         yield peer_host
 
 
+@pytest.fixture(params=["here", "peer"])
+def either(request: pytest.FixtureRequest) -> Any:
+    """This machine, and a peer: the contract of a host is the same."""
+    if request.param == "here":
+        return LocalHost(name="node-x")
+    return request.getfixturevalue("host")
+
+
 @pytest.fixture
 def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
     """A peer of this test alone."""
@@ -237,16 +245,16 @@ def test_a_forwarded_port_reaches_a_server_that_only_the_peer_reaches(host: SshH
         socket.create_connection(("127.0.0.1", own), 1)
 
 
-def test_a_server_that_ends_early_says_why(host: SshHost) -> None:
+def test_a_server_that_ends_early_says_why(either: Any) -> None:
     with pytest.raises(Failed, match="no such device"):
-        host.serve(["sh", "-c", "echo no such device >&2; exit 1"], port=host.free_port())
+        either.serve(["sh", "-c", "echo no such device >&2; exit 1"], port=either.free_port())
 
 
-def test_a_port_where_somebody_listens_is_refused(host: SshHost, tmp_path: Path) -> None:
+def test_a_port_where_somebody_listens_is_refused(either: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Failed, match=f"tcp port {port} is in use on node-x"):
-            host.serve(["touch", str(tmp_path / "started")], port=port)
+            either.serve(["touch", str(tmp_path / "started")], port=port)
     assert not (tmp_path / "started").exists()
 
 
@@ -268,22 +276,22 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
         host.serve(["sh", "-c", "echo bind failed >&2; exit 1"], port=5201)
 
 
-def test_files(host: SshHost, tmp_path: Path) -> None:
+def test_files(either: Any, tmp_path: Path) -> None:
     data = bytes(range(256)) * 10
     path = str(tmp_path / "a b" / "file'")
-    host.put(path, data, 0o600)
-    assert host.get(path) == data
+    either.put(path, data, 0o600)
+    assert either.get(path) == data
     assert os.stat(path).st_mode & 0o777 == 0o600  # noqa: PTH116
-    host.remove(str(tmp_path / "a b"))
+    either.remove(str(tmp_path / "a b"))
     with pytest.raises(Failed):
-        host.get(path)
+        either.get(path)
 
 
-def test_which_and_absent_program(host: SshHost) -> None:
-    assert host.which("sh")
-    assert host.which("no-such-program") is None
+def test_which_and_absent_program(either: Any) -> None:
+    assert either.which("sh")
+    assert either.which("no-such-program") is None
     with pytest.raises(Failed, match="not found"):
-        host.run(["no-such-program"], timeout=5)
+        either.run(["no-such-program"], timeout=5)
 
 
 def test_commands_share_the_connection(own_host: SshHost, served: Served) -> None:

@@ -1,0 +1,57 @@
+"""A Chromium and a site of 30 runs for the tests of pages and charts."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perfdag.analysis.alerts import Rules, store_record
+from perfdag.analysis.gate import check
+from perfdag.charts.pages.site import write_site
+from perfdag.store.folder import FolderStore
+from tests.charts.browser import CHROMIUM, chromium
+from tests.stats import synthetic
+from tests.stats.synthetic import run_id
+
+HOSTILE = "bs=</script><script>alert(1)</script><b>"
+SITE_PAGES = {
+    "index": "index.html",
+    "history": "history.html?suite=net",
+    "wall": "index.html?wall",
+    "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
+    "verdicts": f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}",
+}
+
+
+@pytest.fixture(scope="session")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    with chromium(tmp_path_factory.mktemp("profile")) as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("store")
+    store = FolderStore(str(folder))
+    synthetic.nights(
+        store,
+        30,
+        lambda night, point: 2e10 * (0.88 if night >= 18 and point == "streams=4" else 1),
+        env=lambda night: {"kernel": "6.1.112" if night < 18 else "6.12.4"},
+    )
+    synthetic.nights(
+        store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
+        metric="latency", unit="s", better="lower",
+    )  # fmt: skip
+    for night, runtime, points in ((0, 1, ("bs=4", "bs=8", "bs=16")), (1, 2, ("bs=4", "bs=8"))):
+        names = [f"{point},runtime={runtime}" for point in points]
+        level = 1e-4 * (1 + night)
+        synthetic.nights(
+            store, 1, lambda *_, level=level: level, points=names, suite="grid", entry="fio",
+            metric="latency", unit="s", better="lower", first=night,
+        )  # fmt: skip
+    store_record(store, check(store, "net", run_id(29), Rules()))
+    store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
+    write_site(store)
+    return (folder / "site").as_uri()
