@@ -3,13 +3,14 @@
 It starts the program on hosts, reads what it prints, and judges whether that is what it claims.
 """
 
-import contextlib
 import json
 import math
 import re
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -132,11 +133,9 @@ class Result:
         warm, tested = self.raw.get("warmup", {}), self.tested
         if warm.get("stable") is False and not params.fast:
             return (
-                f"too few batches fit into the warm-up to tell whether their time is steady:"
-                f" the last took {warm['steady']:.3g} s"
-                if warm.get("few")
-                else "batch times still differed by more than 10 % at the end of the warm-up:"
-                " something else uses the device"
+                "batch times still differed by more than 10 % at the end of the warm-up, or too"
+                f" few fitted into it (the last took {warm['steady']:.3g} s): something else uses"
+                " the device"
             )
         if not tested.valid and not self._only_short(params):
             return self.invalid(params)
@@ -294,7 +293,7 @@ def result_text(finished: CommandResult, params: Workload) -> str:
     raise Failed(reason, finished.texts())
 
 
-@contextlib.contextmanager
+@contextmanager
 def keeping_texts(texts: Mapping[str, str], run: str) -> Iterator[None]:
     """Name the run of an error in the block, and keep the texts of the runs before it."""
     try:
@@ -305,60 +304,12 @@ def keeping_texts(texts: Mapping[str, str], run: str) -> Iterator[None]:
         ) from error
 
 
-@dataclass
-class Watch:
-    """The GPUs that the programs of a sample use.
-
-    After the block of watched(), `facts` has the first host's `gpus` and what they did. It has
-    the other hosts' under `peers`. `against` is why the figures are not the devices' own. It is
-    empty on a CPU. `used` has the uuid of the GPU that each program used, or None if unknown.
-    """
-
-    params: Workload
-    facts: dict[str, Any] = field(default_factory=dict)
-    used: list[str | None] = field(default_factory=list)
-    gpus: devices.Watch = field(default_factory=devices.Watch)
-    names: Mapping[int, str] = field(default_factory=dict)
-
-    def keep(self, texts: dict[str, str], name: str, host: Host, finished: CommandResult) -> Result:
-        """Keep what a run printed, note which GPU of the host it used and when, and read it."""
-        if stderr := finished.stderr.strip()[-4000:]:
-            texts[f"{name}-stderr"] = stderr
-        texts[name] = result_text(finished, self.params)
-        result = read(texts[name])
-        at = self.names.get(id(host), host.name)
-        self.gpus.spans[at].append(result.span)
-        known = self.gpus.hosts.get(at, {}).get("gpus", [])
-        gpus = gpu_use.used(known, {str(result.device.get("uuid", ""))})
-        # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
-        self.used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
-        return result
-
-
-@contextlib.contextmanager
-def watched(hosts: Sequence[Host], params: Workload) -> Iterator[Watch]:
-    """Watch the GPUs of the hosts in the block. Raises Skip if a host has none."""
-    # Copies may share a host, and pods a node's name.
-    distinct = list({id(host): host for host in hosts}.values())
-    names = {id(host): name for name, host in gpu_use.by_name(distinct).items()}
-    watch = Watch(params, names=names)
-    if params.device != "cuda":
-        yield watch
-        return
-    require_gpus(distinct)
-    with devices.watched(distinct) as watch.gpus:
-        yield watch
-        watch.gpus.used |= {uuid for uuid in watch.used if uuid}
-    (_, first), *peers = watch.gpus.hosts.items()
-    watch.facts |= first | ({"peers": dict(peers)} if peers else {})
-    watch.facts |= {"against": watch.gpus.against, "used": sorted(watch.gpus.used)}
-
-
-def require_gpus(hosts: Iterable[Host]) -> None:
-    """Raise Skip if a host has no GPU."""
-    for host in hosts:
-        if reason := gpu_use.problem(host):
-            raise Skip(f"device cuda: {reason}")
+def kept(texts: dict[str, str], name: str, finished: CommandResult, params: Workload) -> Result:
+    """Keep what a run printed in the texts under a name, and read it."""
+    if stderr := finished.stderr.strip()[-4000:]:
+        texts[f"{name}-stderr"] = stderr
+    texts[name] = result_text(finished, params)
+    return read(texts[name])
 
 
 def expected(params: Workload) -> float:
@@ -407,13 +358,24 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
             lacking.append(DRIVER)
         if lacking:
             raise NotInstalled(lacking)
-        if params.device == "cuda":
-            require_gpus(gang.hosts)
+        for host in gang.hosts if params.device == "cuda" else ():
+            if reason := gpu_use.problem(host):
+                raise Skip(f"device cuda: {reason}")
 
     def run(self, gang: Gang, params: W) -> list[Measurement]:
-        with watched(gang.hosts, params) as watch:
-            results = self.measure(gang, params, watch)
-        first, output = results[0], gang.output
+        hosts = list({id(host): host for host in gang.hosts}.values())  # copies may share one
+        names = {id(host): name for name, host in gpu_use.by_name(hosts).items()}
+        cuda, used = params.device == "cuda", list[str | None]()
+        with devices.watched(hosts) if cuda else nullcontext(devices.Watch()) as watch:
+            runs = self.measure(gang, params)
+            for host, result in runs:
+                at, uuid = names[id(host)], str(result.device.get("uuid", ""))
+                watch.spans[at].append(result.span)
+                gpus = gpu_use.used(watch.hosts.get(at, {}).get("gpus", []), {uuid})
+                # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
+                used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
+            watch.used |= set(filter(None, used))
+        (_, first), output = runs[0], gang.output
         versions = {
             "torch": first.raw.get("versions", {}).get("torch"),
             "LoadGen": first.tested.version.split()[0],
@@ -425,16 +387,20 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         program = {
             key: first.raw[key] for key in ("model", "device", "versions") if key in first.raw
         }
-        output.facts |= {**program, "span": first.span, **watch.facts}
+        output.facts |= {**program, "span": first.span, "devices": used}
+        if cuda:
+            (_, lead), *peers = watch.hosts.items()
+            output.facts |= lead | ({"peers": dict(peers)} if peers else {})
+            output.facts |= {"against": watch.against, "used": sorted(watch.used)}
         return self.parse(output, params)
 
-    def measure(self, gang: Gang, params: W, watch: Watch) -> list[Result]:
+    @abstractmethod
+    def measure(self, gang: Gang, params: W) -> list[tuple[Host, Result]]:
         """Run the programs; keep what they print in the texts of `gang.output`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parse(self, output: Output, params: W) -> list[Measurement]:
         """Return the values of the texts. Raises Failed, Invalid."""
-        raise NotImplementedError
 
 
 class Resnet50(WorkloadBenchmark[Workload]):
@@ -455,13 +421,13 @@ class Resnet50(WorkloadBenchmark[Workload]):
     coords: ClassVar[tuple[str, ...]] = ("batch", "currency", *MARKS)
     metrics = METRICS
 
-    def measure(self, gang: Gang, params: Workload, watch: Watch) -> list[Result]:
+    def measure(self, gang: Gang, params: Workload) -> list[tuple[Host, Result]]:
         host, texts = gang.hosts[0], gang.output.texts
         spec = program_input(params)
         finished = host.run(program_argv(params), timeout=gang.timeout, stdin=spec)
-        result = watch.keep(texts, "result", host, finished)
+        result = kept(texts, "result", finished, params)
         texts |= {f"mlperf_log_{name}": text for name, text in result.raw["test"]["logs"].items()}
-        return [result]
+        return [(host, result)]
 
     def parse(self, output: Output, params: Workload) -> list[Measurement]:
         result = read(output.texts.get("result", ""))
@@ -552,11 +518,11 @@ def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for row in rows:
         if row["phase"] == "measure":
             samples.setdefault((row["point"], row["repetition"]), []).append(row)
-    measured = []
-    for sample in samples.values():
-        facts = json.loads(sample[0]["env"] or "{}").get("sample", {})
-        if "span" in facts:
-            measured.append((facts, sample))
+    measured = [
+        (facts, sample)
+        for sample in samples.values()
+        if "span" in (facts := json.loads(sample[0]["env"] or "{}").get("sample", {}))
+    ]
     whole: dict[str, dict[str, Any]] = {}
     for facts, sample in sorted(measured, key=lambda pair: float(pair[0]["span"][0])):
         gpu = gpu_info(facts)

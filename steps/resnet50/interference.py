@@ -11,18 +11,18 @@ from pydantic import Field
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output, broken
-from perfdag.hosts.base import CommandResult
-from perfdag.outcome import Invalid, Measurement, SampleError, verdict
+from perfdag.hosts.base import CommandResult, Host
+from perfdag.outcome import Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import (
     MARKS,
     Result,
-    Watch,
     WorkloadBenchmark,
     caveats,
     expected,
     keeping_texts,
+    kept,
     program_argv,
     program_input,
     read,
@@ -164,7 +164,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
         ) * expected(params)
 
-    def measure(self, gang: Gang, params: InterferenceParams, watch: Watch) -> list[Result]:
+    def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argv, texts, results = program_argv(params), gang.output.texts, list[Result]()
         setup = 0.0
@@ -174,7 +174,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
                 # With one seed, all copies would send the same queries.
                 spec = program_input(params, load_seed=params.seed + number)
                 finished = host.run(argv, timeout=gang.timeout, stdin=spec)
-                results.append(watch.keep(texts, f"solo-{number}", host, finished))
+                results.append(kept(texts, f"solo-{number}", finished, params))
                 setup = max(setup, results[-1].span[0] - begun)
         options: dict[str, float] = {}
         if params.scenario == "offline":
@@ -192,20 +192,11 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         with ThreadPoolExecutor(len(hosts)) as pool:
             together = list(pool.map(run, range(len(hosts))))
         texts |= {f"together-{number}": run.stdout for number, run in enumerate(together)}
-        lost: list[tuple[int, SampleError]] = []
         for number, finished in enumerate(together):
-            try:
-                results.append(watch.keep(texts, f"together-{number}", hosts[number], finished))
-            except SampleError as error:
-                lost.append((number, error))
-        if lost:
-            number, first = lost[0]
-            well = f"{len(hosts) - len(lost)} of {len(hosts)} copies ended well"
-            with keeping_texts(texts, f"copy {number} beside the others ({well})"):
-                raise first
+            with keeping_texts(texts, f"copy {number} beside the others"):
+                results.append(kept(texts, f"together-{number}", finished, params))
         gang.output.facts["hosts"] = [host.name for host in hosts]
-        gang.output.facts["devices"] = watch.used[-params.copies :]
-        return results
+        return list(zip(hosts * 2, results, strict=True))
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         solo, beside = (
@@ -213,10 +204,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             for when in ("solo", "together")
         )
         values = measurements(solo, beside, params)
-        reasons = [
-            *reasons_against_sharing(output.facts, params),
-            *reasons_against(solo, beside, params),
-        ]
+        reasons = reasons_against(solo, beside, params, output.facts)
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
@@ -313,49 +301,38 @@ def overlap(spans: Sequence[tuple[float, float]]) -> float:
     return max(0.0, both) / (last - first) if last > first else 0.0
 
 
-def reasons_against_sharing(facts: Mapping[str, Any], params: InterferenceParams) -> list[str]:
-    """Return why copies did not share a node or GPU, by node names and the GPUs' uuids."""
-    nodes, devices = sorted(set(facts.get("hosts", ()))), facts.get("devices", ())
+def reasons_against(
+    solo: Sequence[Result],
+    beside: Sequence[Result],
+    params: InterferenceParams,
+    facts: Mapping[str, Any],
+) -> list[str]:
+    """Return why the figures are not what they claim, or the copies did not share what they should.
+
+    A latency bound that breaks beside others is the result, so it is no reason. `facts` has the
+    `hosts` by name, and the uuids of the GPUs that the copies used, None if unknown.
+    """
+    reasons, nodes = list[str](), sorted(set(facts.get("hosts", ())))
+    gpus = sorted({uuid or "unknown" for uuid in facts.get("devices", [])[-params.copies :]})
     if len(nodes) > 1:
-        return [
+        reasons.append(
             f"the copies ran on {len(nodes)} nodes ({', '.join(nodes)}) and share none:"
             " hosts.placement: packed"
-        ]
-    if params.device != "cuda" or params.system == "stub" or params.shared == "node":
-        return []
-    if unknown := [str(number) for number, uuid in enumerate(devices) if uuid is None]:
-        return [
-            f"which GPU copy {', '.join(unknown)} used is not known,"
-            " nor whether the copies shared one; shared: node does not need it"
-        ]
-    if len(set(devices)) > 1:
-        return [
-            f"the copies used {len(set(devices))} GPUs ({', '.join(sorted(set(devices)))}) and"
-            " share none: ask for a share of one as the "
-            "resource (MIG, time slicing, vGPU), or set shared:"
-            " node for what GPUs of one node do to each other"
-        ]
-    return []
-
-
-def reasons_against(
-    solo: Sequence[Result], beside: Sequence[Result], params: InterferenceParams
-) -> list[str]:
-    """Return why the figures are not what they claim.
-
-    A latency bound that breaks beside others is the result, so it is no reason.
-    """
-    reasons = [
-        f"copy {number} alone: {reason}"
-        for number, run in enumerate(solo)
-        if (reason := run.fault(params))
-    ]
-    for number, run in enumerate(beside):
-        reason = run.fault(params)
-        if reason and not run.only_late(reason):
-            reasons.append(f"copy {number} beside the others: {reason}")
-    share = overlap([run.span for run in beside])
-    if share < OVERLAP:
+        )
+    elif (
+        params.device == "cuda" and params.shared != "node" and (len(gpus) > 1 or "unknown" in gpus)
+    ):
+        reasons.append(
+            f"the copies used the GPUs {', '.join(gpus)}, which is not one that they shared: ask"
+            " for a share of one as the resource (MIG, time slicing, vGPU), or set shared: node"
+            " for what GPUs of one node do to each other"
+        )
+    for when, runs in (("alone", solo), ("beside the others", beside)):
+        for number, run in enumerate(runs):
+            reason = run.fault(params)
+            if reason and not (runs is beside and run.only_late(reason)):
+                reasons.append(f"copy {number} {when}: {reason}")
+    if (share := overlap([run.span for run in beside])) < OVERLAP:
         advice = "raise min_duration"
         if params.scenario == "offline":
             advice = (

@@ -85,7 +85,7 @@ class Batcher:
     `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
     `max_delay` is how many seconds the oldest query may wait for a full batch; 0 means none.
     `failed(error)` is called if infer raises, and that worker ends. `workers` batches are in
-    flight at most, each in a thread of its own.
+    flight at most, each in a thread of its own, which first infers the batches of `warm`.
     """
 
     def __init__(
@@ -96,17 +96,15 @@ class Batcher:
         max_delay: float,
         failed: Callable[[BaseException], None],
         workers: int = 1,
+        warm: Sequence[np.ndarray] = (),
     ) -> None:
         self._infer, self._complete, self._failed = infer, complete, failed
         self._max_batch, self._max_delay = max_batch, max_delay
         self._queue: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
         self._taking = threading.Lock()  # a batch that waits for more must not lose them to another
         self.batch_sizes: Counter[int] = Counter()
+        self._warm, self._ready = warm, threading.Barrier(workers + 1)
         self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
-
-    def start(self, first: Callable[[], object] = lambda: None) -> None:
-        """Start the workers, and wait until each has called `first` in its thread."""
-        self._first, self._ready = first, threading.Barrier(len(self._workers) + 1)
         for worker in self._workers:
             worker.start()
         self._ready.wait()
@@ -122,8 +120,7 @@ class Batcher:
         for _ in self._workers:
             self._queue.put(None)
         for worker in self._workers:
-            if worker.ident:  # it was started
-                worker.join()
+            worker.join()
 
     def _take(self) -> list[tuple[int, int, float]]:
         """Return the next batch, empty at the end."""
@@ -145,14 +142,13 @@ class Batcher:
 
     def _work(self) -> None:
         try:
-            try:
-                self._first()
-            finally:
-                self._ready.wait()
-            while batch := self._take():
-                ids, indices, queued = zip(*batch, strict=True)
+            for batch in self._warm:
+                self._infer(batch, time.monotonic())
+            self._ready.wait()
+            while samples := self._take():
+                ids, indices, queued = zip(*samples, strict=True)
                 self._complete(np.array(ids), self._infer(np.array(indices), queued[-1]))
-                self.batch_sizes[len(batch)] += 1
+                self.batch_sizes[len(samples)] += 1
         except BaseException as error:
             self._failed(error)
 
@@ -231,14 +227,15 @@ def measure(system: System, load: Load, failed: Callable[[BaseException], None])
         except BaseException as error:
             failed(error)
 
-    delay = load.max_delay if load.scenario == "server" else 0.0
-    batcher = Batcher(system.infer, complete, load.batch, delay, failed, load.workers)
-    take = answer
-    if load.scenario != "single-stream":
-        take = batcher.put
-        # The first batch of a thread allocates its arena and its handles.
-        batches = [np.arange(size) % load.samples for size in system.sizes()]
-        batcher.start(lambda: [system.infer(one, time.monotonic()) for one in batches])
+    alone = load.scenario == "single-stream"
+    delay, workers = (
+        load.max_delay if load.scenario == "server" else 0.0,
+        0 if alone else load.workers,
+    )
+    # The first batch of a thread allocates its arena and its handles.
+    warm = [np.arange(size) % load.samples for size in system.sizes()]
+    batcher = Batcher(system.infer, complete, load.batch, delay, failed, workers, warm)
+    take = answer if alone else batcher.put
 
     def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
         times.setdefault("begin", time.time())

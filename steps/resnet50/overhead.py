@@ -2,26 +2,26 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import Gang, Metric, Output
+from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.design import blocks
 from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import (
     MARKS,
     Result,
-    Watch,
     WorkloadBenchmark,
     caveats,
     differences,
     expected,
     keeping_texts,
+    kept,
     program_argv,
     program_input,
     read,
@@ -31,8 +31,7 @@ from perfdag.steps.resnet50.params import Text, Workload
 SIDES = {"A": "baseline", "B": "treatment"}
 
 
-@dataclass(frozen=True)
-class Overhead:
+class Overhead(NamedTuple):
     """Relative cost of the treatment with its 95 % interval; 0.03 is 3 % more time a sample.
 
     `needed` is the number of pairs for a verdict.
@@ -41,46 +40,25 @@ class Overhead:
     mean: float
     low: float
     high: float
-    pairs: int
-    limit: float
     needed: int
-
-    @property
-    def verdict(self) -> VerdictWord:
-        """Return passed if the interval is below the limit, failed if above, else inconclusive."""
-        if self.high < self.limit:
-            return "passed"
-        return "failed" if self.low > self.limit else "inconclusive"
 
 
 def overhead(costs: Sequence[float], limit: float) -> Overhead:
     """Analyse pairs: a cost is log(treatment / baseline), in seconds or 1 / rate.
 
-    Use Student's t interval of the mean log ratio (n - 1 degrees of freedom). Raises ValueError
-    below two pairs or if a value is not finite.
+    Use Student's t interval of the mean log ratio (n - 1 degrees of freedom). `needed` is at most
+    9999: the pairs after which this mean and spread give a verdict. Raises ValueError below two
+    pairs.
     """
-    n = len(costs)
-    if n < 2 or not all(math.isfinite(cost) for cost in costs):
-        raise ValueError(f"{n} pairs: at least two with finite values are needed")
-    mean, sigma = statistics.fmean(costs), statistics.stdev(costs)
-    half = student_t(0.975, n - 1) * sigma / math.sqrt(n)
-    return Overhead(
-        math.expm1(mean),
-        math.expm1(mean - half),
-        math.expm1(mean + half),
-        n,
-        limit,
-        _needed(mean, sigma, n, math.log1p(limit)),
-    )
+    n, mean, sigma = len(costs), statistics.fmean(costs), statistics.stdev(costs)
 
+    def half(pairs: int) -> float:
+        return student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs)
 
-def _needed(mean: float, sigma: float, n: int, limit: float) -> int:
-    """Return the pairs after which this mean and spread give a verdict; at most 9999."""
-    gap = abs(mean - limit)
-    for pairs in range(max(2, n), 10000):
-        if student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs) < gap:
-            return pairs
-    return 9999
+    gap = abs(mean - math.log1p(limit))
+    needed = next((pairs for pairs in range(n, 9999) if half(pairs) < gap), 9999)
+    low, high = mean - half(n), mean + half(n)
+    return Overhead(math.expm1(mean), math.expm1(low), math.expm1(high), needed)
 
 
 class OverheadParams(Workload):
@@ -163,15 +141,15 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
     def argvs(self, params: OverheadParams) -> list[list[str]]:
         return [program_argv(params, wrapped=False), program_argv(params, params.treatment_python)]
 
-    def measure(self, gang: Gang, params: OverheadParams, watch: Watch) -> list[Result]:
+    def measure(self, gang: Gang, params: OverheadParams) -> list[tuple[Host, Result]]:
         host, spec, texts = gang.hosts[0], program_input(params), gang.output.texts
         argvs = dict(zip("AB", self.argvs(params), strict=True))
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
-        texts["order"], runs = order, list[Result]()
+        texts["order"], runs = order, list[tuple[Host, Result]]()
         for number, side in enumerate(order):
             with keeping_texts(texts, f"run {number + 1} of {len(order)} ({SIDES[side]})"):
                 finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
-                runs.append(watch.keep(texts, f"{number:03}{side}", host, finished))
+                runs.append((host, kept(texts, f"{number:03}{side}", finished, params)))
         return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
@@ -189,44 +167,33 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         }
         costs = {side: [run.cost(params.scenario) for run in own] for side, own in by_side.items()}
         ratios = [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)]
-        judged, coords = overhead(ratios, params.limit), caveats(runs, params)
-        n = judged.pairs
+        (mean, low, high, needed), n = overhead(ratios, params.limit), params.pairs
+        coords = caveats(runs, params)
         values = [
-            Measurement("overhead", judged.mean, "mean", coords, n),
-            Measurement("kept", 1 / (1 + judged.mean), "mean", coords, n),
-            Measurement("overhead_bound", judged.low, "low", coords, n),
-            Measurement("overhead_bound", judged.high, "high", coords, n),
-            Measurement("pairs_needed", judged.needed, coords=coords, n=n),
+            Measurement("overhead", mean, "mean", coords, n),
+            Measurement("kept", 1 / (1 + mean), "mean", coords, n),
+            Measurement("overhead_bound", low, "low", coords, n),
+            Measurement("overhead_bound", high, "high", coords, n),
+            Measurement("pairs_needed", needed, coords=coords, n=n),
         ]
         for side, own in by_side.items():
             for pair, run in enumerate(own):
                 at = {"side": SIDES[side], "pair": pair, **coords}
                 values.append(Measurement("cost", costs[side][pair], coords=at))
                 values.append(Measurement("valid", float(run.tested.valid), coords=at))
-        reasons = [*_faults(runs, order, params), *differences(runs)]
+        reasons = [
+            f"run {number} ({SIDES[side]}): {reason}"
+            for number, (side, run) in enumerate(zip(order, runs, strict=True), 1)
+            # A bound that the treatment breaks is part of its cost.
+            if (reason := run.fault(params)) and not (side == "B" and run.only_late(reason))
+        ]
+        reasons += differences(runs)
         if reason := output.facts.get("against"):
             reasons.append(str(reason))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
-        return [*values, _verdict(judged, coords)]
-
-
-def _faults(runs: Sequence[Result], order: str, params: OverheadParams) -> list[str]:
-    """Return why single runs are not what they claim."""
-    reasons = []
-    for number, (side, run) in enumerate(zip(order, runs, strict=True), 1):
-        reason = run.fault(params)
-        # A bound that the treatment breaks is part of its cost.
-        if reason and not (side == "B" and run.only_late(reason)):
-            reasons.append(f"run {number} ({SIDES[side]}): {reason}")
-    return reasons
-
-
-def _verdict(judged: Overhead, coords: Mapping[str, Any]) -> Measurement:
-    note = (
-        f"{judged.mean:.1%}, 95 % interval {judged.low:.1%} to {judged.high:.1%}, "
-        f"{judged.pairs} pairs"
-    )
-    if judged.verdict == "inconclusive":
-        note += f"; about {judged.needed} pairs would tell"
-    return verdict(judged.verdict, f"overhead < {judged.limit:.3g}", note, coords)
+        note = f"{mean:.1%}, 95 % interval {low:.1%} to {high:.1%}, {n} pairs"
+        word: VerdictWord = "passed" if high < params.limit else "failed"
+        if low <= params.limit <= high:
+            word, note = "inconclusive", f"{note}; about {needed} pairs would tell"
+        return [*values, verdict(word, f"overhead < {params.limit:.3g}", note, coords)]

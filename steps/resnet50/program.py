@@ -60,15 +60,13 @@ def classify(error: BaseException) -> tuple[str, str]:
 class Warmup:
     """A warm-up in seconds: `first` batch, and `steady` median of the last window.
 
-    The first batch includes lazy initialisation, compilation and tuning. `few` means that there
-    were not three windows to compare.
+    The first batch includes lazy initialisation, compilation and tuning.
     """
 
     first: float
     steady: float
     batches: int
     stable: bool
-    few: bool = False
 
 
 def warm_up(
@@ -101,7 +99,7 @@ def warm_up(
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
-            return Warmup(first, medians[-1], 1 + len(seconds), stable, len(last) < WINDOWS)
+            return Warmup(first, medians[-1], 1 + len(seconds), stable)
 
 
 def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, dict[str, Any]]:
@@ -127,7 +125,6 @@ def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, di
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
         "stable": all(warmup.stable for warmup in ends),
-        "few": any(warmup.few for warmup in ends),
         "batches": sum(warmup.batches for warmup in warmups.values()),
         "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
     }

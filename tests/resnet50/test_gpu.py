@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark.contract import Gang, Output
 from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
-from perfdag.hosts.base import CommandResult
+from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
+from perfdag.outcome import Measurement
 from perfdag.steps import devices
-from perfdag.steps.resnet50.benchmark import watched
+from perfdag.steps.resnet50.benchmark import Resnet50, Result, read
 from perfdag.steps.resnet50.params import Workload
 from tests.conftest import CommandLine, SuiteWriter
-from tests.resnet50.harness import needs_loadgen, recorded
+from tests.resnet50.harness import gang, needs_loadgen, recorded
 
 T4 = (
     "0, Tesla T4, GPU-1b2c, 550.90.07, 90.04.38.00.03, 15360, 70.00, 1590, 5001, Enabled, "
@@ -187,15 +189,32 @@ esac
     assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
 
 
+class Measured(Resnet50):
+    """It measured on all hosts of a gang, with a GPU of that uuid."""
+
+    def __init__(self, folder: Path, uuid: str = "") -> None:
+        self.folder = folder
+        self.result = read(json.dumps(recorded(device={"name": "Tesla T4", "uuid": uuid})))
+
+    def measure(self, gang: Gang, params: Workload) -> list[tuple[Host, Result]]:
+        await_lines(self.folder, len({id(host) for host in gang.hosts}))
+        return [(host, self.result) for host in gang.hosts]
+
+    def parse(self, output: Output, params: Workload) -> list[Measurement]:
+        return []
+
+
+ON_CUDA = Workload(device="cuda", system="stub")
+
+
 def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
     fake_smi: Callable[[str], None], tmp_path: Path
 ) -> None:
     fake_smi(HOT)
     hosts = [LocalHost(name=name) for name in ("a", "b", "a")]
-    copies = [*hosts, hosts[0]]  # two copies on one host, and two pods on node a
-    with watched(copies, Workload(device="cuda", system="stub")) as watch:
-        await_lines(tmp_path, len(hosts))
-    facts = watch.facts
+    machine = gang(*hosts, hosts[0])  # two copies on one host, and two pods on node a
+    Measured(tmp_path).run(machine, ON_CUDA)
+    facts = machine.output.facts
     reasons = [reason.partition(" (hardware")[0] for reason in facts["against"].split("; ")]
     assert reasons == [
         f"{host}: GPU 0 was slowed down" for host in ("a (host 0)", "b", "a (host 2)")
@@ -253,14 +272,12 @@ def test_only_the_gpu_that_the_program_used_is_judged(
     loop = f"cat {tmp_path}/sampled {tmp_path}/sampled; {DONE}; exec sleep 60"
     answers = f"*loop*) {loop};; *uuid*) cat {tmp_path}/static;; *) cat {tmp_path}/sampled;;"
     fake_smi(f'case "$*" in -L) echo "GPU 0: T4";; {answers} esac')
-    host = LocalHost()
-    result = json.dumps(recorded(device={"name": "Tesla T4", "uuid": uuid}))
-    with watched([host], Workload(device="cuda", system="stub")) as watch:
-        watch.keep({}, "result", host, CommandResult([], 0, result, "", 0.3))
-        await_lines(tmp_path)
-    assert str(watch.facts["against"]).startswith(against)
-    assert watch.used == [used]
-    assert len(watch.facts["gpus"]) == 2
+    machine = gang()
+    Measured(tmp_path, uuid).run(machine, ON_CUDA)
+    facts = machine.output.facts
+    assert str(facts["against"]).startswith(against)
+    assert facts["devices"] == [used]
+    assert len(facts["gpus"]) == 2
 
 
 @needs_loadgen

@@ -135,7 +135,7 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     good = CommandResult([], 0, json.dumps(recorded()), "", 1.0)
     killed = replace(good, code=-9, stdout="", stderr="Killed by a layer")
     machine = gang(*(Scripted(good, end) for end in (good, killed, good)))
-    message = r"^copy 1 beside the others \(2 of 3 copies ended well\): the program was killed"
+    message = r"^copy 1 beside the others: the program was killed"
     with pytest.raises(Failed, match=message) as error:
         Resnet50Interference().run(machine, options(copies=3))
     kept = {"together-0": good.stdout, "together-1-stderr": killed.stderr, "solo-2": good.stdout}
@@ -200,10 +200,10 @@ def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> An
 
 def test_copies_that_hardly_met_are_invalid() -> None:
     copies = [with_memory(1, 0, 10), with_memory(1, 6, 16)]
-    reasons = reasons_against([], copies, options())
+    reasons = reasons_against([], copies, options(), {})
     assert reasons[0] == "the copies ran at once for 25 % of the time only: raise min_duration"
     offline = options().model_copy(update={"scenario": "offline"})
-    assert "all complete as many samples" in reasons_against([], copies, offline)[-1]
+    assert "all complete as many samples" in reasons_against([], copies, offline, {})[-1]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_copies_that_hardly_met_are_invalid() -> None:
         (
             {"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]},
             {"device": "cuda"},
-            r"used 2 GPUs \(GPU-1, GPU-2\) and share none",
+            "used the GPUs GPU-1, GPU-2, which is not one",
         ),
         (
             {"hosts": ["a", "a"], "devices": ["GPU-1", "GPU-2"]},
@@ -229,7 +229,7 @@ def test_copies_that_hardly_met_are_invalid() -> None:
         (
             {"hosts": ["a", "a"], "devices": ["GPU-1", None]},
             {"device": "cuda"},
-            "which GPU copy 1 used is not known",
+            "used the GPUs GPU-1, unknown, which is not one",
         ),
     ],
 )
@@ -267,10 +267,10 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies(place: int) -
 def test_beside_the_others_only_latency_is_excused() -> None:
     params = options(**SERVER)
     raw = recorded("server-overloaded")
-    assert reasons_against([], [read(json.dumps(raw))], params) == []
+    assert reasons_against([], [read(json.dumps(raw))], params, {}) == []
     logs = raw["test"]["logs"]
     logs["detail"] += '\n:::MLLOG {"key": "result_min_duration_met", "value": false}\n'
-    [reason, *_] = reasons_against([], [read(json.dumps(raw))], params)
+    [reason, *_] = reasons_against([], [read(json.dumps(raw))], params, {})
     assert reason.startswith("copy 0 beside the others: LoadGen says INVALID")
 
 

@@ -36,9 +36,7 @@ class Recorder:
 
     def batcher(self, max_batch: int, max_delay: float, workers: int = 1) -> Batcher:
         options = (max_batch, max_delay, self.errors.append, workers)
-        batcher = Batcher(self.infer, self.complete, *options)
-        batcher.start()
-        return batcher
+        return Batcher(self.infer, self.complete, *options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -92,7 +90,6 @@ def test_an_error_is_told_once_and_ends_the_worker() -> None:
     seen = Recorder()
     broken = Mock(side_effect=MemoryError("batch"))
     batcher = Batcher(broken, seen.complete, 1, 0.0, seen.errors.append)
-    batcher.start()
     batcher.put([1, 2], [0, 1])
     batcher.close()
     assert [type(error) for error in seen.errors] == [MemoryError]

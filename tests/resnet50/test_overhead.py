@@ -158,7 +158,7 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
     ("bad", "message"),
     [
         (
-            {"warmup": {"stable": False}},
+            {"warmup": {"stable": False, "steady": 1.0}},
             r"run 2 \(treatment\): batch times still differed",
         ),
     ],
