@@ -215,7 +215,7 @@ def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
     with pytest.raises(GangUnavailable, match=message):
-        gather.connect(
+        gather.add_peers(
             gather.Hosts([], {}),
             [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],
             tmp_path / "none",
