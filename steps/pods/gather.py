@@ -174,7 +174,7 @@ def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_
 def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     """Return this pod with its address on the measured network. Raises GangUnavailable."""
     own = pods.get(context.pod)
-    address = (own.address if own else None) or context.address
+    address = (own.address if own else None) or context.addresses[0]
     local = LocalHost(address, context.node)
     extra = extra_address(local, shape)
     return LocalHost(extra, context.node) if extra else local
