@@ -238,10 +238,6 @@ def test_queues_may_share_a_volume() -> None:
             "two queues define PersistentVolume perfdag-queue-data-b9021664:",
         ),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
-        (
-            "queues: [{name: a, command: [sleep], ignore: true, arguments: ['1']}]",
-            "the backends ignore the client's `arguments`",
-        ),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
         ("[1]", "must be a mapping"),
         ("a: [", "expected"),
