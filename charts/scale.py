@@ -23,8 +23,9 @@ from perfdag.charts import style
 from perfdag.units import plural
 
 CALLS = 6
-"""Lines of the most frequent requests."""
-_STARTS = ("submitted", "created")
+"""Bars of the most frequent requests."""
+_TOTAL = re.compile(r".*_to_|^workload_")
+"""What precedes the name of another stage in that of a total."""
 _SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
 """What tells one sample from another; its sample_id does not, which is of each object."""
 _OBJECTS = ("object_latency", "object_time", "object_missing")
@@ -67,21 +68,10 @@ class Stage:
         return self.name.replace("_", " ") + (f" ({self.missing} never)" if self.missing else "")
 
 
-@dataclass
-class Group:
-    """The newest sample of one entry and size, and how many samples there are."""
+def of_results(rows: pa.Table) -> list[tuple[str, int, int, list[Stage]]]:
+    """Return entry, size, number of samples and the stages of the last sample, by entry and size.
 
-    entry: str
-    count: int
-    samples: int
-    stages: list[Stage]
-
-
-def of_results(rows: pa.Table) -> list[Group]:
-    """Return the stages of the objects of a benchmark, by entry and size.
-
-    They are the metrics of _OBJECTS, with a subject per object. Repetitions are not mixed: the last
-    sample is drawn.
+    They are the metrics of _OBJECTS, with a subject per object. Repetitions are not mixed.
     """
     own = rows.filter(pc.is_in(rows["metric"], pa.array(_OBJECTS)))
     columns = ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
@@ -95,8 +85,7 @@ def of_results(rows: pa.Table) -> list[Group]:
     for (entry, count), samples in sizes.items():
         newest = list(samples.values())[-1]
         subjects = sorted({row["subject"] for row, _ in newest}, key=_natural)
-        stages = _stages(newest, subjects)
-        groups.append(Group(entry, count or len(subjects), len(samples), stages))
+        groups.append((entry, count or len(subjects), len(samples), _stages(newest, subjects)))
     return groups
 
 
@@ -121,41 +110,27 @@ def _stages(
     return list(stages.values())
 
 
-def calls_of(rows: pa.Table) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
-    """Return API requests: (entry, vms or objects) -> number of them -> request -> count.
+def calls_of(rows: pa.Table) -> dict[tuple[str, str, int], dict[str, float]]:
+    """Return API requests: (entry, vms or objects, number of them) -> request -> count.
 
     They are the metric api_calls. The last sample counts.
     """
-    calls: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    calls: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
     own = rows.filter(pc.equal(rows["metric"], "api_calls"))
     for row in own.select(["entry", "coords", "value"]).to_pylist():
         if row["value"] is not None:
             coords = orjson.loads(row["coords"] or "{}")
             phase = f"{coords['phase']}: " if "phase" in coords else ""
             of = "vms" if "vms" in coords else "objects"
-            sizes = calls.setdefault((row["entry"], of), {})
-            sizes.setdefault(int(coords[of]), {})[phase + coords["call"]] = row["value"]
+            calls[row["entry"], of, int(coords[of])][phase + coords["call"]] = row["value"]
     return calls
 
 
 def _moments(stages: Sequence[Stage]) -> list[Stage]:
     """Return the stages that were reached, without totals, which repeat another stage."""
     names = {stage.name for stage in stages if stage.at}
-    return [stage for stage in stages if stage.at and stage.name.partition("_to_")[2] not in names]
-
-
-def _total(stage: Stage, stages: Sequence[Stage]) -> bool:
-    """Whether the time of a stage contains other stages: it begins with the object."""
-    finer = any(o.name.endswith(f"_to_{stage.name}") and o.since not in _STARTS for o in stages)
-    whole = "_to_" in stage.name or stage.name in ("workload_running", "workload_ready")
-    return stage.since in _STARTS and (finer or whole)
-
-
-def _slowest(stages: Sequence[Stage]) -> Stage | None:
-    """Return the stage with the largest median. A total counts where there is nothing else."""
-    every = [stage for stage in stages if stage.seconds]
-    own = [stage for stage in every if not _total(stage, every)] or every
-    return max(own, key=lambda stage: float(np.median(stage.seconds)), default=None)
+    totals = {stage.name: _TOTAL.sub("", stage.name) for stage in stages}
+    return [s for s in stages if s.at and (totals[s.name] == s.name or totals[s.name] not in names)]
 
 
 @style.in_house_style
@@ -185,53 +160,28 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
 
 
 @style.in_house_style
-def s_curves(stages: Sequence[Stage], caption: str = "") -> Figure:
-    """Draw how many objects have reached each stage over time. Totals are left out."""
-    moments = _moments(stages)
-    if not moments:
-        return style.no_data("no stage was reached")
-    widest = _slowest(stages) or moments[0]
-    title = f"The widest gap is before {widest.name.replace('_', ' ')}"
-    curves = [(s.label, sorted(s.at), range(1, len(s.at) + 1)) for s in moments]
-    fig, ax = _curves(curves, title, caption)
-    ax.set_xlabel("seconds from the first submission")
-    ax.set_ylabel("objects that reached it")
-    return fig
-
-
-@style.in_house_style
 def ecdf(stages: Sequence[Stage], caption: str = "") -> Figure:
     """Draw the share of objects by time, for each stage.
 
     Objects that did not reach a stage keep its curve below 1.
     """
-    slow = _slowest(stages)
-    if slow is None:
+    reached = [stage for stage in _moments(stages) if stage.seconds]
+    if not reached:
         return style.no_data("no stage was reached")
-    middle = float(np.median(slow.seconds))
-    title = f"Slowest stage: {slow.name.replace('_', ' ')}, median {middle:.3g} s"
-    curves = []
-    for stage in (stage for stage in stages if stage.seconds):
-        total = len(stage.seconds) + stage.missing
-        shares = [(i + 1) / total for i in range(len(stage.seconds))]
-        curves.append((stage.label, sorted(stage.seconds), shares))
-    fig, ax = _curves(curves, title, caption)
+    medians = {stage.name: float(np.median(stage.seconds)) for stage in reached}
+    slow = max(medians, key=lambda name: medians[name])
+    title = f"Slowest stage: {slow.replace('_', ' ')}, median {medians[slow]:.3g} s"
+    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle=caption)
+    for k, stage in enumerate(stage for stage in stages if stage.seconds):
+        times, total = sorted(stage.seconds), len(stage.seconds) + stage.missing
+        shares = [(i + 1) / total for i in range(len(times))]
+        look = {key: value for key, value in style.look(k).items() if key != "marker"}
+        ax.step(times, shares, where="post", label=stage.label, **look)
     ax.set_xlabel("seconds since the stage before")
     ax.set_ylabel("share of objects")
     ax.set_ylim(0, 1.02)
-    return fig
-
-
-def _curves(
-    curves: Sequence[tuple[str, Sequence[float], Sequence[float]]], title: str, caption: str
-) -> tuple[Figure, Axes]:
-    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle=caption)
-    for k, (label, xs, ys) in enumerate(curves):
-        look = {key: value for key, value in style.look(k).items() if key != "marker"}
-        ax.step([*xs, xs[-1]], [*ys, ys[-1]], where="post", label=label, **look)
-    ax.set_ylim(bottom=0)
     style.legend_beside(ax)
-    return fig, ax
+    return fig
 
 
 @style.in_house_style
@@ -264,40 +214,18 @@ def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int =
 
 
 @style.in_house_style
-def api_calls(
-    counts: Mapping[int, Mapping[str, float]], of: str = "vms", caption: str = ""
-) -> Figure:
-    """Draw requests over the number of VMs (or `of` objects), a line for each frequent request.
-
-    The slope is the requests for each object.
-    """
+def api_calls(calls: Mapping[str, float], count: int, of: str, caption: str = "") -> Figure:
+    """Draw the most frequent requests of a run with `count` VMs (or `of` objects)."""
     what = {"vms": "VM", "objects": "object"}[of]
-    sizes = sorted(counts)
-    if not sizes:
-        return style.no_data("no API calls were counted")
-    total: dict[str, float] = defaultdict(float)
-    for calls in counts.values():
-        for call, count in calls.items():
-            total[call] += count
-    names = sorted(total, key=lambda name: -total[name])[:CALLS]
-    per = counts[sizes[-1]].get(names[0], 0.0) / sizes[-1]
-    title = f"{per:.3g} x {names[0]} for each {what} at {sizes[-1]} {what}s"
-    heights = (3.4 if len(sizes) > 1 else 0.6 + 0.3 * len(names),)
+    names = sorted(calls, key=lambda name: -calls[name])[:CALLS]
+    title = f"{calls[names[0]] / count:.3g} x {names[0]} for each {what} at {count} {what}s"
+    heights = (0.6 + 0.3 * len(names),)
     fig, (ax,) = style.figure(heights=heights, title=title, subtitle=caption)
-    if len(sizes) == 1:
-        own = [counts[sizes[0]].get(name, 0.0) for name in names]
-        bars = ax.barh(names, own, color=style.SERIES[0], height=0.7)
-        ax.bar_label(bars, padding=3, fmt="{:.0f}")
-        ax.invert_yaxis()
-        ax.set_xlabel("requests")
-        ax.margins(x=0.1)
-        return fig
-    for k, name in enumerate(names):
-        ax.plot(sizes, [counts[size].get(name, 0.0) for size in sizes], label=name, **style.look(k))
-    ax.set_xlabel(f"{what}s")
-    ax.set_ylabel("requests")
-    ax.set_ylim(bottom=0)
-    style.legend_beside(ax)
+    bars = ax.barh(names, [calls[name] for name in names], color=style.SERIES[0], height=0.7)
+    ax.bar_label(bars, padding=3, fmt="{:.0f}")
+    ax.invert_yaxis()
+    ax.set_xlabel("requests")
+    ax.margins(x=0.1)
     return fig
 
 
@@ -306,16 +234,16 @@ def drawings(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
     alone = f"; {SIMULATED}: the control plane alone" if fake else ""
     groups, calls = of_results(rows), calls_of(rows)
-    charts = {"lifecycle": timeline, "s-curves": s_curves, "ecdf": ecdf, "order": by_order}
-    for group in groups:
-        own = f"-{group.entry}-{group.count}" if len(groups) > 1 else ""
-        newest = f", the last of {group.samples} samples" if group.samples > 1 else ""
-        caption = f"{group.entry}: {plural(group.count, 'object')}{newest}{alone}"
+    charts = {"lifecycle": timeline, "ecdf": ecdf, "order": by_order}
+    for entry, count, samples, stages in groups:
+        own = f"-{entry}-{count}" if len(groups) > 1 else ""
+        newest = f", the last of {samples} samples" if samples > 1 else ""
+        caption = f"{entry}: {plural(count, 'object')}{newest}{alone}"
         for name, draw in charts.items():
-            yield f"{name}{own}", draw(group.stages, caption)
-    for (entry, of), by_size in calls.items():
-        name = f"api-calls-{entry}" if len(calls) > 1 else "api-calls"
-        yield name, api_calls(by_size, of, f"{entry}{alone}")
+            yield f"{name}{own}", draw(stages, caption)
+    for (entry, of, count), own_calls in calls.items():
+        name = f"api-calls-{entry}-{count}" if len(calls) > 1 else "api-calls"
+        yield name, api_calls(own_calls, count, of, f"{entry}{alone}")
 
 
 def _points_of(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:

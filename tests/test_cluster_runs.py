@@ -85,7 +85,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    installed = InstalledTemplate("bench", False, ROOT)
+    installed = InstalledTemplate("bench", ROOT)
     monkeypatch.setattr("perfdag.commands.submit.installed_template", lambda _: installed)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:

@@ -129,7 +129,7 @@ def objects(installation: Installation, granted: Mapping[str, Grant] | None = No
 
 
 def run(installation: Installation) -> Object:
-    """Return the WorkflowTemplate of a run, or its cluster-scoped twin."""
+    """Return the WorkflowTemplate of a run."""
     suite, given = Artifact(name="suite", optional=True), _artifact("{{inputs.artifacts.suite}}")
     with installation.template(
         NAME,

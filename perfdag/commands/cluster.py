@@ -11,6 +11,7 @@ import yaml
 
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.config import ignore_status
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
 from perfdag.kube.pods import (
     Pod,
@@ -66,10 +67,9 @@ class NewRun:
 
 @dataclass(frozen=True)
 class InstalledTemplate:
-    """The template of a namespace or of the whole cluster, and the store of its installation."""
+    """The template of a namespace, and the store of its installation."""
 
     namespace: str
-    cluster_scope: bool
     store: str
 
     def start(self, run: NewRun) -> str:
@@ -95,7 +95,6 @@ class InstalledTemplate:
             parameters,
             run_id=run.run_id,
             priority=run.priority,
-            cluster_scope=self.cluster_scope,
         )
         return run_with_client(lambda client: _create(client, self.namespace, body, suite))
 
@@ -119,7 +118,7 @@ async def _create(client: Kube, namespace: str, body: Object, suite: Object | No
 
 
 def installed_template(namespace: str) -> InstalledTemplate:
-    """Return the template of the namespace, else that of the cluster.
+    """Return the template of the namespace.
 
     Raises NotInstalled, KubeError.
     """
@@ -129,17 +128,13 @@ def installed_template(namespace: str) -> InstalledTemplate:
         raise NotInstalled(f"perfdag is not installed in namespace {namespace}: {command}")
     if is_other_version(template["spec"]) or not store_of(template):
         raise NotInstalled(f"perfdag in namespace {namespace} is of another version: {command}")
-    cluster_scope = template["kind"] == "ClusterWorkflowTemplate"
-    return InstalledTemplate(namespace, cluster_scope, store_of(template))
+    return InstalledTemplate(namespace, store_of(template))
 
 
 async def _get_template(client: Kube, namespace: str) -> Object | None:
-    for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
-        try:
-            return await client.get(await client.resource(ARGO, kind), "perfdag", namespace)
-        except KubeError as error:
-            if error.status != 404:
-                raise
+    with ignore_status(404):
+        kind = await client.resource(ARGO, "WorkflowTemplate")
+        return await client.get(kind, "perfdag", namespace)
     return None
 
 

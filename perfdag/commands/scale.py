@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from perfdag import signals
 from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def folder_of(args: argparse.Namespace) -> tuple[Path, Settings]:
-    """Return the folder and the settings, which name it if no option does. Raises SettingsError."""
+    """Return the folder and the settings, which name it if no option does. Raises ValueError."""
     settings = runai.read_settings(args.settings)
     return args.output_dir or Path(settings.output_dir), settings
 
@@ -175,9 +175,6 @@ def submit(args: argparse.Namespace) -> int:
     created = f"{batch['created']} of {batch['planned']} created"
     print_now(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
     print_schedule(batch)
-    if batch["retries"]:
-        causes = ", ".join(f"{count} x {cause}" for cause, count in batch["retries"].items())
-        logger.info(f"tried again: {causes}")
     for text, count in batch["errors"].items():
         logger.warning(f"{count} failed: {text}")
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
@@ -314,14 +311,9 @@ def _write_results(folder: Path, results: list[Result]) -> None:
 
 def unix_time(text: str) -> float:
     """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise ValueError(
-            f"{text!r} is no time with a zone; write it as 2026-11-23T08:00:00Z or ...+01:00"
-        )
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
     return moment.timestamp()
 
 
@@ -349,10 +341,7 @@ def audit(args: argparse.Namespace) -> int:
     start = unix_time(args.start)
     end = unix_time(args.end) if args.end else time.time()
     if start >= end:
-        window = [
-            datetime.fromtimestamp(each, UTC).isoformat(" ", "seconds") for each in (start, end)
-        ]
-        raise ValueError(f"the window ends before it begins: {' to '.join(window)}")
+        raise ValueError(f"the window ends before it begins, at {args.start}")
     source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
     figures = asyncio.run(past_figures(source, start, end))
     values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
@@ -390,13 +379,8 @@ def plot(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-class Command(NamedTuple):
-    """A command of `perfdag scale`."""
-
-    run: Callable[[argparse.Namespace], int]
-    summary: str
-    description: str
-    options: Sequence[Option]
+Command = tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option]]
+"""Function, summary, description and options of a command of `perfdag scale`."""
 
 
 def prometheus_options(text: str, required: bool) -> tuple[Option, ...]:
@@ -434,8 +418,8 @@ VARIABLES = option(
     help="set a placeholder of the template; repeat the option to set more",
 )
 RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
-COMMANDS = {
-    "submit": Command(
+COMMANDS: dict[str, Command] = {
+    "submit": (
         submit,
         "create workloads",
         "Create workloads on a schedule; write submitted.json and run.json.",
@@ -475,7 +459,7 @@ COMMANDS = {
             RATE,
         ),
     ),
-    "sample": Command(
+    "sample": (
         sample,
         "observe workloads",
         "Observe the workloads and write sampled.json and stages.parquet. It can be repeated, also "
@@ -498,7 +482,7 @@ COMMANDS = {
             ),
         ),
     ),
-    "plot": Command(
+    "plot": (
         plot,
         "draw a chart",
         "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
@@ -521,7 +505,7 @@ COMMANDS = {
             option("--tail", **NUMBER, help="only the last N of those"),
         ),
     ),
-    "delete": Command(
+    "delete": (
         delete,
         "delete a run",
         "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
@@ -538,7 +522,7 @@ COMMANDS = {
             option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
         ),
     ),
-    "nodes": Command(
+    "nodes": (
         simulate_nodes,
         "simulated nodes",
         "Create simulated nodes with GPUs; needs KWOK on the cluster.",
@@ -549,13 +533,13 @@ COMMANDS = {
             option("--remove", **SWITCH, help="delete the simulated nodes"),
         ),
     ),
-    "template": Command(
+    "template": (
         print_template,
         "print a built-in template",
         "Print a built-in template, to edit it and give it to --template.",
         (Option(("name",), {"choices": tuple(built_in()), "help": "built-in template"}),),
     ),
-    "vmi": Command(
+    "vmi": (
         measure_vmis,
         "VMI bursts, ladders, steady state",
         "Create VMIs, wait until they run, delete them, and report the times. Exit with 3 if a "
@@ -613,7 +597,7 @@ COMMANDS = {
             RATE,
         ),
     ),
-    "audit": Command(
+    "audit": (
         audit,
         "audit a past time window",
         "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",

@@ -55,7 +55,7 @@ class ProgressReporter:
         error = f": {record.error}" if record.error else self._figure(point, record)
         left = ""
         if self._time:
-            self._time.finish(point, record.repetition, time.monotonic() - self._started)
+            self._time.done(point, record.repetition, time.monotonic() - self._started)
             left = f" (about {short_seconds(self._time.seconds())} left)"
         print(f"{self.done}/{self.total} {record.status} {name}{error}{left}", flush=True)  # noqa: T201
         self._report()
@@ -89,7 +89,7 @@ class ProgressReporter:
         """Count a sample that `until` does not need. The total excludes samples stored before."""
         if why == PRECISE:
             if self._time:
-                self._time.drop(point, repetition)
+                self._time.done(point, repetition)
             self.done += 1
             self._report()
 
@@ -265,7 +265,7 @@ def _progress(
     plans: Sequence[Plan], index: int, stored: Mapping[str, Set[str]]
 ) -> ProgressReporter:
     """Return the progress over the missing samples of a batch, with the time to the run's end."""
-    total, time_left, points = 0, TimeLeft(plans[0], []), set[str]()
+    total, time_left, points = 0, TimeLeft(), set[str]()
     for plan in plans:
         have = stored[plan.run_id]
         left = [each for each in plan.batches[index].samples if plan.key(each) not in have]

@@ -61,10 +61,8 @@ class ExclusiveRun:
                 await self._kube.delete(leases, LEASE, LEASE_NAMESPACE)
 
     async def _read(self) -> Object | None:
-        with ignore_status(404):
-            leases = await self._kube.resource(_COORDINATION, "Lease")
-            return await self._kube.get(leases, LEASE, LEASE_NAMESPACE)
-        return None
+        kind = _COORDINATION, "Lease"
+        return await get_or_none(self._kube, *kind, LEASE, LEASE_NAMESPACE)
 
     async def _write(self, lease: Object | None) -> None:
         """Create the Lease, or replace the one that was read: of two takers only one succeeds.
@@ -274,13 +272,10 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
             "spec": {"taints": [{"key": NODE_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
             "status": {"capacity": resources, "allocatable": resources, "nodeInfo": _NODE_INFO},
         }
-        try:
+        with ignore_status(409):
             await kube.create(body)
-        except KubeError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            return False
-        return True
+            return True
+        return False
 
     names = [f"{_PREFIX}{index}" for index in range(count)]
     return sum(await asyncio.gather(*map(make, names)))
@@ -336,11 +331,10 @@ async def remove(
 ) -> int:
     """Delete the objects of a run and its parts, and return how many are left after `timeout`.
 
-    `also` selects objects without the label. Namespace None is the whole cluster. A refused
-    deletion does not stop the others and is raised at the end as a KubeError.
+    `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError,
+    of a refused deletion after all were tried.
     """
     deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
-    refused: dict[str, KubeError] = {}
 
     async def found() -> list[tuple[Resource, Object]]:
         return [
@@ -352,23 +346,15 @@ async def remove(
         ]
 
     async def work(resource: Resource, metadata: Object) -> None:
-        try:
-            async with slots:
-                await kube.delete(resource, metadata["name"], metadata.get("namespace"))
-        except KubeError as error:
-            if not 400 <= error.status < 500:
-                raise
-            text = f"{resource.kind} {metadata['name']} was not deleted: {error}"
-            refused[metadata["uid"]] = KubeError(error.status, error.reason, text)
+        async with slots:
+            await kube.delete(resource, metadata["name"], metadata.get("namespace"))
 
-    while left := await found():
-        waiting = [item for item in left if item[1]["uid"] not in refused]
-        if not waiting or time.monotonic() > deadline:
-            break
-        await asyncio.gather(*(work(*i) for i in waiting if "deletionTimestamp" not in i[1]))
+    while (left := await found()) and time.monotonic() <= deadline:
+        deletions = [work(*item) for item in left if "deletionTimestamp" not in item[1]]
+        for error in await asyncio.gather(*deletions, return_exceptions=True):
+            if error:
+                raise error
         await asyncio.sleep(POLL_S)
-    if left and refused:
-        raise next(iter(refused.values()))
     return len(left)
 
 
@@ -397,10 +383,12 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
     return await remove(kube, run, resources, [namespace], timeout)
 
 
-async def namespace_of(kube: Kube, name: str) -> Object | None:
-    """Return a namespace, or None if it does not exist. Raises KubeError."""
+async def get_or_none(
+    kube: Kube, api_version: str, kind: str, name: str, namespace: str | None = None
+) -> Object | None:
+    """Return an object, or None if it does not exist. Raises KubeError."""
     with ignore_status(404):
-        return await kube.get(await kube.resource("v1", "Namespace"), name)
+        return await kube.get(await kube.resource(api_version, kind), name, namespace)
     return None
 
 
@@ -427,7 +415,7 @@ async def ensure_namespace(
     Waits up to `timeout` seconds for a namespace that is being deleted. Raises KubeError.
     """
     deadline = time.monotonic() + timeout
-    while namespace := await namespace_of(kube, name):
+    while namespace := await get_or_none(kube, "v1", "Namespace", name):
         if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:

@@ -17,7 +17,7 @@ from perfdag.benchmark.contract import Metric
 from perfdag.outcome import Measurement, VerdictWord, verdict
 from perfdag.stats.robust import needed
 from perfdag.steps.scale import prometheus
-from perfdag.steps.scale.api_metrics import DELETION, VERBS, latencies
+from perfdag.steps.scale.api_metrics import CREATION, DELETION, VERBS, latencies
 from perfdag.steps.scale.generate import without_name
 from perfdag.steps.scale.objects import Step
 from perfdag.steps.scale.rows import Row, Summary
@@ -341,12 +341,10 @@ def measurements(
             rows.append(Measurement("api_calls", value, coords={**own, "call": counted, **size}))
         elif name in prometheus.AUDIT_KEYS or name.startswith(("virt_", "workqueue_", "node_")):
             rows.append(Measurement("component", value, coords={**own, "figure": name}))
-    kept: Counter[str] = Counter()
-    for call in result.calls:
-        kept[call["phase"]] += 1
-        if kept[call["phase"]] <= MAX_CALLS and call["p99_s"] is not None:
-            phase = {"phase": DELETION} if call["phase"] == DELETION else {}
-            own = {**coords, **phase, "call": call["call"]}
+    for phase, where in ((CREATION, coords), (DELETION, {**coords, "phase": DELETION})):
+        timed = [c for c in result.calls if c["phase"] == phase and c["p99_s"] is not None]
+        for call in timed[:MAX_CALLS]:
+            own = {**where, "call": call["call"]}
             rows.append(Measurement("api_latency", call["p99_s"], "p99", own, call["count"]))
     rows += _object_measurements(result.rows, coords)
     for gate in result.verdicts:
@@ -363,12 +361,14 @@ def _object_measurements(rows: Sequence[Row], coords: Mapping[str, Any]) -> list
     measured = []
     for row in rows:
         own = {**coords, "stage": row.stage, "since": row.since}
-        if row.seconds is not None:
-            metric = "object_latency" if row.status == "ok" else "object_missing"
-            measured.append(Measurement(metric, row.seconds, coords=own, subject=row.name))
+        values = {"object_latency" if row.status == "ok" else "object_missing": row.seconds}
         if row.status == "ok" and row.reached:
-            at = row.reached - first
-            measured.append(Measurement("object_time", at, coords=own, subject=row.name))
+            values["object_time"] = row.reached - first
+        measured += [
+            Measurement(metric, value, coords=own, subject=row.name)
+            for metric, value in values.items()
+            if value is not None
+        ]
     return measured
 
 

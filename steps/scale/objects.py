@@ -227,12 +227,17 @@ _BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
 
 def failure(body: Object) -> str:
     """Return an object's failure message in one line."""
-    status, messages = body.get("status") or {}, []
-    for name, condition in _conditions(body).items():
-        state, reason = condition.get("status"), condition.get("reason", name)
-        false = state == "False" and name in _BAD_IF_FALSE and reason != "SchedulingGated"
-        if false or (state == "True" and name.endswith("Failed")):
-            messages.append(f"{reason}: {condition.get('message', '')}")
+    status = body.get("status") or {}
+    messages = [
+        f"{condition.get('reason', name)}: {condition.get('message', '')}"
+        for name, condition in _conditions(body).items()
+        if (condition.get("status") == "True" and name.endswith("Failed"))
+        or (
+            condition.get("status") == "False"
+            and name in _BAD_IF_FALSE
+            and condition.get("reason") != "SchedulingGated"
+        )
+    ]
     if status.get("phase") == "Failed":
         messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
     return " ".join("; ".join(messages).split())[:500]

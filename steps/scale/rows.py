@@ -11,7 +11,7 @@ stages of a pod take 0 s: they are used where no watch saw the stage, and stand 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -339,12 +339,6 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {"float": pa.float64(), "int": pa.int64(), "bool": pa.bool_()}
-    schema = pa.schema(
-        (column.name, next((types[t] for t in types if t in str(column.type)), pa.string()))
-        for column in fields(Row)
-    )
-    columns = {column.name: [getattr(row, column.name) for row in rows] for column in fields(Row)}
     new = path.with_suffix(".new")
-    pq.write_table(pa.table(columns, schema=schema), new, compression="zstd")
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows]), new, compression="zstd")
     new.replace(path)

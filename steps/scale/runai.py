@@ -26,7 +26,7 @@ from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.config import IN_POD, Cluster
 from perfdag.steps.scale.cluster import (
     ensure_namespace,
-    namespace_of,
+    get_or_none,
     remove,
 )
 from perfdag.steps.scale.generate import (
@@ -209,7 +209,7 @@ async def submit(
     for namespace in namespaces:
         if create_namespace:
             await ensure_namespace(kube, namespace, run)
-        elif not await namespace_of(kube, namespace):
+        elif not await get_or_none(kube, "v1", "Namespace", namespace):
             hint = "create the project, or give --create-namespace"
             raise KubeError(404, "NoNamespace", f"no namespace {namespace!r}", hint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,17 +240,18 @@ def _write_submission(folder: Path, file: RunFile, batch: Batch) -> None:
     In an open loop the time of a submission is when it was due.
     """
     file.submissions = [item for item in batch.submissions if item.answered_ns or file.finished]
-    jobs = [
-        {
-            "jobName": item.name,
-            "projectName": file.project,
-            "jobNamespace": item.namespace,
-            "submitTimestamp": _iso(item.intended_ns / 1e9),
-        }
-        for item in batch.created
-    ]
+    jobs = [_job(item, file.project) for item in batch.created]
     write_json(folder / "submitted.json", jobs)
     write_json(folder / "run.json", file)
+
+
+def _job(item: Submission, project: str) -> dict[str, Any]:
+    return {
+        "jobName": item.name,
+        "projectName": project,
+        "jobNamespace": item.namespace,
+        "submitTimestamp": _iso(item.intended_ns / 1e9),
+    }
 
 
 def require_deleted(folder: Path) -> None:
@@ -426,28 +427,20 @@ def sampled_json(
             workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
     scheduled, unseen = [], dict[str, list[str]]()
     for (namespace, name), stages in workloads.items():
+        watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
+        times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
+        if "created" in stages and stages["created"].kind == "Pod":
+            times["first_pod_created"] = times["last_pod_created"] = times["created"]
         item: dict[str, Any] = {"jobName": name, "jobNamespace": namespace, "projectName": project}
-        item |= _times_of(stages)
+        for key, names in _TIMES.items():
+            item[key] = _iso(next(filter(None, (times.get(stage) for stage in names)), None))
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
-        if not item["podSchedulingDecisionTimestamp"]:
-            continue
-        unseen[name] = [key for key in _STAND_INS if not item[key]]
-        for key, other in _STAND_INS.items():
-            item[key] = item[key] or item[other]
-        scheduled.append(item)
+        if item["podSchedulingDecisionTimestamp"]:
+            unseen[name] = [key for key in _STAND_INS if not item[key]]
+            for key, other in _STAND_INS.items():
+                item[key] = item[key] or item[other]
+            scheduled.append(item)
     return scheduled, unseen, len(workloads) - len(scheduled)
-
-
-def _times_of(stages: Mapping[str, Row]) -> dict[str, str | None]:
-    """Return the times of a workload from its rows by stage, all on one clock."""
-    watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
-    times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
-    if "created" in stages and stages["created"].kind == "Pod":
-        times["first_pod_created"] = times["last_pod_created"] = times["created"]
-    return {
-        key: _iso(next(filter(None, (times.get(name) for name in names)), None))
-        for key, names in _TIMES.items()
-    }
 
 
 def _iso(seconds: float | None) -> str | None:
@@ -520,7 +513,17 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
         _times({**sampled.get(key, {}), **submitted.get(key, stray)}, ahead)
         for key in dict.fromkeys((*submitted, *sampled))
     ]
-    workloads += _refused(folder)
+    if (folder / "run.json").exists():
+        file = read_run(folder)
+        workloads += [
+            WorkloadTimes(
+                _job(item, file.project),
+                dict.fromkeys(REFERENCE),
+                f"refused: {without_name(item.error, item.name)}",
+            )
+            for item in file.submissions
+            if item.error
+        ]
     return sorted(workloads, key=lambda workload: str(workload.info["submitTimestamp"]))
 
 
@@ -538,24 +541,6 @@ def _forget_unseen(
     for item in sampled:
         for key in (unseen or {}).get(item["jobName"], ()):
             item.pop(key, None)
-
-
-def _refused(folder: Path) -> list[WorkloadTimes]:
-    """Return the refused workloads with the reason."""
-    if not (folder / "run.json").exists():
-        return []
-    file, refused = read_run(folder), []
-    for item in file.submissions:
-        if item.error:
-            info = {
-                "jobName": item.name,
-                "jobNamespace": item.namespace,
-                "projectName": file.project,
-                "submitTimestamp": _iso(item.intended_ns / 1e9),
-            }
-            why = f"refused: {without_name(item.error, item.name)}"
-            refused.append(WorkloadTimes(info, dict.fromkeys(REFERENCE), why))
-    return refused
 
 
 def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
@@ -621,10 +606,13 @@ def select(
 
 def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
     """Write times.csv: all workloads, excluded ones with the reason; unobserved is empty."""
+    rows = [
+        [
+            *(workload.info.get(key) or "" for key in _INFO.values()),
+            *("" if (d := workload.deltas[name]) is None else f"{d:.6f}" for name in REFERENCE),
+            workload.excluded,
+        ]
+        for workload in times
+    ]
     with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow([*_INFO, *REFERENCE, "Excluded"])
-        for workload in times:
-            info = [workload.info.get(key) or "" for key in _INFO.values()]
-            deltas = ["" if (d := workload.deltas[n]) is None else f"{d:.6f}" for n in REFERENCE]
-            out.writerow([*info, *deltas, workload.excluded])
+        csv.writer(file).writerows([[*_INFO, *REFERENCE, "Excluded"], *rows])

@@ -17,7 +17,7 @@ import orjson
 from pydantic import AfterValidator, Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params, Rights
+from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params
 from perfdag.kube.client import Kube, KubeError, Resource
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
@@ -167,10 +167,6 @@ class Session:
         late = time.monotonic() >= self.context.deadline
         return "at the time limit of the sample" if late else f"after {timeout:g} s"
 
-    async def until(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` holds. Return False at the time limit. Raises KubeError."""
-        return await self.observer.until(done, self._left(timeout) or 0.0)
-
     def alive(self) -> list[Submission]:
         """Return the accepted submissions whose objects were not deleted since."""
         accepted = (item for item in self.submissions if item.answered_ns and not item.error)
@@ -184,7 +180,7 @@ class Session:
             wanted = self.members or 1
             return all(counts.get(item.name, 0) >= wanted for item in self.alive())
 
-        return await self.until(done, timeout)
+        return await self.observer.until(done, self._left(timeout) or 0.0)
 
     async def resources(self, *, shared: bool = False) -> list[Resource]:
         """Return the kinds of the template: the workload first, then what it needed."""
@@ -498,7 +494,7 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         except ValueError as error:
             raise Failed(str(error)) from None
         except KubeError as error:
-            raise sample_error(error, self.name, self.api) from None
+            raise sample_error(error, self.name) from None
         simulated = any(result.facts["simulated"] for result in results)
         version = results[-1].facts.get("version")
         tool = f"{self.system} {version}" if version else "perfdag"
@@ -537,20 +533,18 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         return rows
 
 
-def sample_error(error: KubeError, benchmark: str, rights: Rights) -> SampleError:
+def sample_error(error: KubeError, benchmark: str) -> SampleError:
     """Convert an error of the cluster to the outcome of a sample.
 
-    A missing cluster, kind or right skips the sample, and an outage is retried. `rights` are
-    those that `install --allow` grants to the benchmark.
+    A missing cluster, kind or right skips the sample, and an outage is retried.
     """
     if error.reason in ("Config", "NoKind"):
         return Skip(str(error))
     if error.status in (401, 403):
-        kinds = sorted({name for rule in rights.named for name in rule["apiGroups"] if name})
         return Skip(
             f"{error}; `perfdag install --store ... --allow {benchmark}=NAMESPACE`, with its other "
-            f"options repeated, grants its pods there the kinds of {', '.join(kinds)} and pods; "
-            "bind a Role for others"
+            "options repeated, grants its pods what its own templates need there; bind a Role for "
+            "other kinds"
         )
     outage = error.status in (0, 429) or error.status >= 500
     return Infrastructure(str(error)) if outage else Failed(str(error))

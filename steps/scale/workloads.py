@@ -13,7 +13,12 @@ from pydantic import AfterValidator, Field
 from perfdag.benchmark.contract import Metric, Params, Rights
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import figures
-from perfdag.steps.scale.cluster import OWN_NAMESPACE, PERFORMANCE_RUN, WHOLE_CLUSTER
+from perfdag.steps.scale.cluster import (
+    OWN_NAMESPACE,
+    PERFORMANCE_RUN,
+    WHOLE_CLUSTER,
+    get_or_none,
+)
 from perfdag.steps.scale.figures import COORDS, METRICS, Result, parse_gate
 from perfdag.steps.scale.generate import Arrival, Schedule
 from perfdag.steps.scale.objects import (
@@ -157,9 +162,8 @@ async def _runai_version(kube: Kube) -> str | None:
     Source: Run:ai documentation, "Install a cluster", verify your installation.
     """
     with suppress(KubeError):
-        config_map = await kube.get(await kube.resource("v1", "ConfigMap"), "runai-public", "runai")
-        version: str | None = (config_map.get("data") or {}).get("cluster-version")
-        return version
+        published = await get_or_none(kube, "v1", "ConfigMap", "runai-public", "runai") or {}
+        return (published.get("data") or {}).get("cluster-version")
     return None
 
 

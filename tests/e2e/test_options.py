@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube.client import Kube, run_with_client
-
 from .conftest import Namespace, installed, sleeps
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
@@ -15,16 +13,9 @@ pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Namespace]:
-    """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
-    with installed("restricted", "--cluster-scope", "--pull-secret", "registry") as namespace:
+    """An installation with a NetworkPolicy and a pull secret."""
+    with installed("restricted", "--pull-secret", "registry") as namespace:
         yield namespace
-        run_with_client(_remove_templates)
-
-
-async def _remove_templates(client: Kube) -> None:
-    kind = await client.resource("argoproj.io/v1alpha1", "ClusterWorkflowTemplate")
-    for each in await client.list(kind, labels="app.kubernetes.io/managed-by=perfdag"):
-        await client.delete(kind, each["metadata"]["name"])
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from perfdag.store.base import Store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check
-from perfdag.units import quantity
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import START, nights, put, rows, run_id, step
@@ -616,23 +615,6 @@ def test_bad_checks_are_refused(keys: dict[str, object], message: str) -> None:
         Check.model_validate(keys)
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "unit"),
-    [
-        ("15ms", 0.015, "s"),
-        ("9Gbit/s", 9e9, "bit/s"),
-        ("200MB/s", 2e8, "B/s"),
-        ("4KiB", 4096, "B"),
-        ("20k/s", 2e4, "1/s"),
-        ("100/s", 100, "1/s"),
-        ("7", 7, ""),
-    ],
-)
-def test_quantities_in_checks(text: str, value: float, unit: str) -> None:
-    assert Check(metric="x", op="<", value=text).value == value
-    assert quantity(text)[1] == unit
-
-
 def test_a_run_that_is_not_there(store: Store, cli: CommandLine) -> None:
     assert "has no results: run a suite" in cli(["check", "last", "--store", store.root], 2).err
     nights(store, 2, lambda n, p: 1e10)
@@ -640,29 +622,6 @@ def test_a_run_that_is_not_there(store: Store, cli: CommandLine) -> None:
         f"did you mean {run_id(1)}?"
         in cli(["check", run_id(1)[:-1] + "0", "--store", store.root], 2).err
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["history", "net", "--newest", "-3"], "--newest -3: the number of runs must be 1 or more"),
-        (["baseline", "set", "", "last"], "the name is empty"),
-    ],
-)
-def test_numbers_and_names_that_mean_nothing_are_refused(
-    store: Store, words: list[str], message: str, cli: CommandLine
-) -> None:
-    nights(store, 2, lambda n, p: 1e10)
-    assert message in cli([*words, "--store", store.root], 2).err
-
-
-def test_damaged_files_are_named_and_the_others_used(
-    store: Store, tmp_path: Path, cli: CommandLine
-) -> None:
-    nights(store, 40, step)
-    broken = f"results/net/2026-01/{run_id(10)}.parquet"
-    store.put(broken, b"PAR1 not really")
-    assert f"damaged, left out: {broken}" in cli(["check", "last", "--store", store.root], 3).out
 
 
 ACK = "acks:\n  - {{series: '{}', run: {}, reason: new kernel, until: 2027-01-31}}\n"

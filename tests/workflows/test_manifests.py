@@ -54,7 +54,6 @@ INSTALLATIONS = {
     "cluster": Installation(
         namespace="bench",
         store="s3://bench/results",
-        cluster_scope=True,
         network_policy=False,
         pull_policy="Always",
     ),
@@ -295,7 +294,7 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
     template = next(
         each
         for each in documents()["cluster"]
-        if each["kind"] == "ClusterWorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
     holders = [
         each["name"]
@@ -342,7 +341,7 @@ def test_cron_refuses_a_name_that_is_too_long() -> None:
 @pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
 @pytest.mark.parametrize("name", ["base", "claim", "cluster", "suite"])
 def test_argo_lint(name: str, tmp_path: Path) -> None:
-    expected = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
+    expected = ("WorkflowTemplate", "CronWorkflow", "Workflow")
     kinds = [
         each
         for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])]
@@ -372,7 +371,7 @@ def everything(namespace: str) -> list[dict[str, Any]]:
         for each in templates.objects(Installation(namespaced=namespaced, **options), granted)
     ]
     bodies += templates.objects(
-        Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
+        Installation(parallel_batches=3, pull_secrets=("registry",), **options),
         granted,
     )
     bodies += [
@@ -407,7 +406,7 @@ def test_server_side_apply() -> None:
     from perfdag.kube.client import Kube, KubeError, run_with_client
 
     namespace = f"perfdag-apply-{uuid.uuid4().hex[:6]}"
-    as_is = {"WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}
+    as_is = {"WorkflowTemplate", "CronWorkflow"}
 
     async def check(client: Kube) -> set[str]:
         await client.create(
