@@ -12,7 +12,7 @@ import yaml
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.config import ignore_status
-from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
+from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE
 from perfdag.kube.pods import (
     Pod,
     inputs_of,
@@ -223,8 +223,7 @@ class View:
     def troubles(self) -> list[str]:
         """Return what keeps pods from running and what failed, pending pods first.
 
-        While the run lasts, finished batches are left out. A watchdog that fails on purpose, so
-        that `argo retry` creates another one, is always left out.
+        While the run lasts, finished batches are left out.
         """
         current = self._current_batches()
 
@@ -236,33 +235,20 @@ class View:
             for name, node in nodes_of(self.workflow).items()
             if node.get("type") == "Pod"
         }
-        on_purpose = self._failed_on_purpose(pod_nodes)
         texts = {
             _hash(pod.name): (pod.phase != "Pending", text)
             for pod in self.pods
-            if is_shown(pod.batch, pod.phase) and _hash(pod.name) not in on_purpose
+            if is_shown(pod.batch, pod.phase)
             for text in troubles([pod])
         }
         for key, node in pod_nodes.items():
             phase, message = node.get("phase"), node.get("message")
             if not message or phase not in ("Pending", "Error", "Failed"):
                 continue
-            if key not in on_purpose and key not in texts and is_shown(_batch(node), phase):
+            if key not in texts and is_shown(_batch(node), phase):
                 texts[key] = phase != "Pending", f"{node.get('displayName')}: {refusal(message)}"
         ordered = sorted(texts.values(), key=lambda item: item[0])
         return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
-
-    def _failed_on_purpose(self, pod_nodes: dict[str, Object]) -> set[str]:
-        """Return the keys of watchdogs that saw the last batch end; a crashed one did not."""
-        metadata = self.workflow["metadata"]
-        uid = metadata.get("uid")
-        if not uid or (metadata.get("annotations") or {}).get(WATCHDOG_DONE) != uid:
-            return set()
-        return {
-            key
-            for key, node in pod_nodes.items()
-            if template_of(node) == "watchdog-pod" and _exit_code(node) == 1
-        }
 
     def _current_batches(self) -> set[int | None]:
         """Return the batches under way; empty if the run has ended or none is known.
@@ -373,24 +359,23 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
     `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
     is that of the installation: the plan step reads the plan there. Raises CommandError, KubeError.
     """
-    view = run_with_client(lambda client: _first_workflow(client, name, namespace))
-    run_id = view.run_id if view else name
-    if not run_id:
+    try:
+        found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun:
+        if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
+            return NewRun(name, "resumed")
+        raise
+    view = View(found[0])
+    if not view.run_id:
         raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
-    if view and view.store not in ("", store):
+    if view.store not in ("", store):
         raise CommandError(
-            f"run {run_id} is stored in {view.store}, and the installation has the store {store}; "
-            f"continue it with perfdag install --namespace {namespace} --store {view.store}"
+            f"run {view.run_id} is stored in {view.store}, and the installation has the store "
+            f"{store}; continue it with perfdag install --namespace {namespace} "
+            f"--store {view.store}"
         )
-    if view is None:
-        if not is_run_id(run_id):
-            raise CommandError(
-                f"namespace {namespace} has no Workflow of run {run_id}; "
-                "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
-            )
-        return NewRun(run_id, "resumed")
     suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return NewRun(run_id, suite, int(view.workflow["spec"].get("priority") or 0))
+    return NewRun(view.run_id, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
 def kept(run_id: str | None, root: str, namespace: str) -> str:
@@ -399,10 +384,3 @@ def kept(run_id: str | None, root: str, namespace: str) -> str:
         return "it had no plan, so nothing is stored"
     command = f"perfdag submit --resume {run_id} --namespace {namespace}"
     return f"what it measured is in {root or 'its store'}; go on: {command}"
-
-
-async def _first_workflow(client: Kube, name: str, namespace: str) -> View | None:
-    try:
-        return View((await workflows_of_run(client, name, namespace))[0])
-    except NoRun:
-        return None
