@@ -406,15 +406,11 @@ class Source:
 
 @dataclass
 class LoadedSuite:
-    """A suite file that was read, with its includes resolved and its entries not yet enumerated.
-
-    `notes` are sentences about what is valid but may surprise.
-    """
+    """A suite file that was read, with its includes resolved and its entries not yet enumerated."""
 
     suite: Suite
     document: Document
     sources: list[Source] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def json_schema() -> dict[str, Any]:
