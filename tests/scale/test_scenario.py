@@ -53,7 +53,7 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
         await session.create(3, Schedule(), 2)
         assert [name for name in cluster.names("ConfigMap") if "size" in name] == ["size-r7"]
         assert sorted(cluster.names("Pod")) == ["r7-0", "r7-1", "r7-2"]
-        assert await session.delete_all(2, 5.0) == 0
+        assert await session.delete(session.submissions, 2, 5.0)
     assert [*cluster.names("ConfigMap"), *cluster.names("Pod"), *logged(caplog)] == []
 
 
