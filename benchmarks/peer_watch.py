@@ -24,7 +24,7 @@ from limits import at_most
 from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
 from perfdag.steps.loop import GangLost
-from perfdag.steps.pods.credentials import Keys, client_config, make_keys
+from perfdag.steps.pods.credentials import client_config, make_keys
 from perfdag.steps.pods.gather import Hosts
 from perfdag.steps.pods.peer import serve
 
@@ -38,13 +38,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _keys(folder: Path) -> Keys:
+def _keys(folder: Path) -> Path:
     """Return the files of a lead and of a peer whose host key is signed."""
     make_keys(folder)
     sign = ["-s", f"{folder}/ca", "-I", "peer", "-h", "-n", "127.0.0.1", f"{folder}/host.pub"]
     for words in (["-t", "ed25519", "-N", "", "-f", f"{folder}/host"], sign):
         subprocess.run(["ssh-keygen", "-q", *words], check=True)
-    return Keys(folder)
+    return folder
 
 
 def watch(seconds: float) -> float | None:

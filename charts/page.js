@@ -66,7 +66,7 @@ function sortable(table, { most = Infinity, filtered = () => {} } = {}) {
     draw();
   };
   more.onclick = () => { limit = Infinity; draw(); };
-  table.parentElement.before(make("div", { className: "controls" }, rows.length > 8 || asked ? filter : null, count));
+  if (rows.length > 8 || asked) table.parentElement.before(make("div", { className: "controls" }, filter, count));
   table.parentElement.after(more);
   draw();
 }

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,12 +27,12 @@ Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")
 
 
+@dataclass
 class _Once:
     """The handler of `end_once`. While an event loop runs, it calls `instead` and not `end`."""
 
-    def __init__(self, end: Handler) -> None:
-        self.end = end
-        self.instead: Callable[[], None] | None = None
+    end: Handler
+    instead: Callable[[], None] | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         signal.signal(number, _ignore)

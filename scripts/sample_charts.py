@@ -149,7 +149,34 @@ SAMPLES: dict[str, tuple[list[dict[str, Any]], Callable[[dict[str, Any], float],
     "vmi-burst": ([{"count": 100}], _objects("running", "created")),
     "vmi-steady": ([{"count": 100}], _objects("running", "created")),
 }
-TABLES = {"fio": rows.fio_grid, "imb": rows.pingpong, "iperf": rows.iperf_paths}
+TAIL = {"min": 0.3, "p50": 1, "p90": 1.6, "p99": 3, "p99.9": 9, "p99.99": 20, "max": 40}
+"""Statistics of the completion of I/Os as factors of their median."""
+
+
+def _fio() -> pa.Table:
+    """Return reads and writes of two block sizes over four depths, with their percentiles."""
+    samples = []
+    for rw, direction in (("randread", "read"), ("randwrite", "write")):
+        for size in (4096, 65536):
+            for depth in (1, 4, 16, 64):
+                for repetition in (1, 2, 3):
+                    late = 80e-6 * (1 + depth / 16) * (1 + size / 65536) * (1 + 0.02 * repetition)
+                    values = rows.io(direction, depth / (late + 50e-6), late * 3)
+                    values += [
+                        rows.value(
+                            "completion_latency",
+                            late * factor,
+                            stat=stat,
+                            coords={"direction": direction},
+                        )
+                        for stat, factor in TAIL.items()
+                    ]
+                    params = {"rw": rw, "bs": size, "iodepth": depth}
+                    samples.append(rows.sample("fio", params, repetition, values))
+    return rows.table(*samples)
+
+
+TABLES = {"fio": _fio, "imb": rows.pingpong, "iperf": rows.iperf_paths}
 
 
 def sample_table(name: str) -> pa.Table:

@@ -376,11 +376,12 @@ class MeasuringLoop:
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
+        if len(group) == 1:
+            return [self._sample(group[0], batch)]
         records = self._at_once([partial(self._sample, position, batch) for position in group])
         lonely = [missing_overlap(record, records) for record in records]
         for record, wrong in zip(records, lonely, strict=True):
-            if len(group) > 1:
-                record.facts["pairs_at_once"] = len(group)
+            record.facts["pairs_at_once"] = len(group)
             if wrong and record.status == "ok":
                 record.status, record.error = "invalid", wrong
         return records

@@ -18,7 +18,6 @@ from perfdag.commands.cluster import (
 from perfdag.commands.status import Observation, RunStatus, describe, follow_run
 from perfdag.commands.step import label_workflow
 from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.patch import WATCHDOG_DONE
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
@@ -85,7 +84,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    installed = InstalledTemplate("bench", False, ROOT)
+    installed = InstalledTemplate("bench", ROOT)
     monkeypatch.setattr("perfdag.commands.submit.installed_template", lambda _: installed)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
@@ -345,27 +344,18 @@ def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is
 
     nodes = {
         "w-11": node("host", "137"),
-        "w-12": node("watchdog-pod", "1"),
         "w-13": node("watchdog-pod", "137"),
         "w-14": node("host", "137", displayName="host(3:3)"),  # its pod is not there any more
     }
     killed = "OOMKilled: container main passed its memory limit of 1Gi"
     pods = [
         Pod("w-rank-11", 0, 0, 0, "Failed", "n", None, killed),
-        *(
-            Pod(
-                f"w-watchdog-pod-{number}", None, 0, None, "Failed", "n", None,
-                f"main ended with exit code {code}",
-            )
-            for number, code in ((12, 1), (13, 137))
+        Pod(
+            "w-watchdog-pod-13", None, 0, None, "Failed", "n", None,
+            "main ended with exit code 137",
         ),
     ]  # fmt: skip
-    crashed = view("Failed", *pods, nodes=nodes)
-    assert "w-watchdog-pod-12: main ended with exit code 1" in crashed.troubles(), (
-        "it did not say that it ends on purpose"
-    )
-    crashed.workflow["metadata"]["annotations"] = {WATCHDOG_DONE: "u"}
-    assert crashed.troubles() == [
+    assert view("Failed", *pods, nodes=nodes).troubles() == [
         f"w-rank-11: {killed}",
         "w-watchdog-pod-13: main ended with exit code 137",
         "host(3:3): Error (exit code 137)",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.cluster import installed_template
 from perfdag.commands.install import STORE_KEYS, store_secret
 from perfdag.kube.client import Object
 from tests.conftest import CommandLine, Printed
@@ -153,22 +152,6 @@ def test_without_rights_on_the_cluster_its_roles_go_and_the_classes_stay(
     api.fail("GET .*/clusterrolebindings[?]", 403)
     text = "may not list ClusterRoleBinding: obsolete ones may still exist"
     assert text in install("bench", "--namespaced").err
-
-
-def test_templates_of_the_other_scope_go(api: ApiServer, install: Install) -> None:
-    install("bench")
-    captured = install("bench", "--cluster-scope")
-    assert installed_template("bench").cluster_scope, (
-        "what is looked for first is the namespace's own"
-    )
-    assert {
-        line.split()[-1] for line in captured.out.splitlines() if line.startswith("deleted")
-    } == {
-        "perfdag",
-        "perfdag-age",
-    }
-    install("bench")
-    assert ("ClusterWorkflowTemplate", "perfdag") in names(api), "other namespaces may use it"
 
 
 def opened(secret: Object | None) -> dict[str, str]:

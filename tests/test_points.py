@@ -147,13 +147,6 @@ def test_the_order_holds_every_sample_once_round_by_round(
     assert len({plan.key(position) for position in range(len(plan.order))}) == len(plan.order)
 
 
-def test_each_round_has_an_order_of_its_own() -> None:
-    axes = {"permutations": {"product": {"expected": [1, 2, 4, 8]}}}
-    plan = plan_of(axes, repetitions=6, warmup=0, seed=1)
-    indexes = [index for index, _ in plan.order]
-    assert len({tuple(indexes[start : start + 4]) for start in range(0, 24, 4)}) > 1
-
-
 @given(axis_lists, st.integers(1, 4), st.sampled_from(["batch", "point", "pod"]), st.floats(1, 100))
 def test_batches_hold_every_sample_once_and_one_shape(
     axes: dict[str, list[int]], repetitions: int, isolation: str, batch_time: float
@@ -219,13 +212,6 @@ def test_a_plan_with_names_that_are_no_names_is_refused(
         read_plan(orjson.dumps(raw))
 
 
-def test_a_value_given_replaces_a_default_lists_included() -> None:
-    plan = plan_of(
-        {"params": {"argv": ["ls", "-l"]}, "permutations": {"explicit": [{"argv": ["id"]}]}}
-    )
-    assert params_of(plan, "argv") == [(["id"],)]
-
-
 def test_dotted_names_reach_the_shape() -> None:
     plan = plan_of(
         {
@@ -242,17 +228,6 @@ def test_the_id_depends_on_benchmark_params_and_shape_only() -> None:
     other = plan_of({"network": {"host": True}})
     assert first.points[0].id == second.points[0].id
     assert first.points[0].id != other.points[0].id
-
-
-def test_numbers_and_texts_of_one_quantity_are_one_point() -> None:
-    plan = plan_of(
-        [
-            {"name": "a", "params": {"argv": ["ls"], "expected": 10}},
-            {"name": "b", "params": {"argv": ["ls"], "expected": 10.0}},
-        ]
-    )
-    assert len(plan.points) == 1
-    assert plan.merged == 1
 
 
 def test_shapes_alternate_between_rounds() -> None:

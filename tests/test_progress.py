@@ -186,16 +186,17 @@ def test_the_time_left_follows_the_entry_then_all_and_a_late_sample() -> None:
     plan = planned()
     fast, slow = sorted(plan.points, key=lambda point: point.seconds)
     one, five = 1 + SAMPLE_OVERHEAD, 5 + SAMPLE_OVERHEAD
-    left = TimeLeft(plan, range(len(plan.order)))
+    left = TimeLeft()
+    left.add(plan, range(len(plan.order)))
     assert left.seconds() == pytest.approx(2 * one + 2 * five)
     assert left.seconds(slow, 1, 2.0) == pytest.approx(2 * one + 2 * five - 2)
     # It takes twice as long so far: so will everything.
     assert left.seconds(slow, 1, 2 * five) == pytest.approx(2 * 2 * one + 2 * five)
-    left.finish(slow, 1, 3 * five)
+    left.done(slow, 1, 3 * five)
     assert left.seconds() == pytest.approx(3 * (2 * one + five))
-    left.finish(fast, 1, one)
+    left.done(fast, 1, one)
     assert left.seconds() == pytest.approx(one + 3 * five), "each entry by its own samples"
-    left.drop(slow, 2)
+    left.done(slow, 2)
     assert left.seconds() == pytest.approx(one)
 
 
@@ -203,7 +204,9 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = planned()
-    progress = ProgressReporter(2, TimeLeft(plan, range(len(plan.order))))
+    left = TimeLeft()
+    left.add(plan, range(len(plan.order)))
+    progress = ProgressReporter(2, left)
     point = plan.points[0]
     progress.started(point, 1)
     progress.finished(point, SampleRecord(point.id, 1, "ok"))

@@ -153,10 +153,7 @@ def test_a_suite_whose_files_are_all_damaged_leaves_the_others(
     synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
     store.put(f"results/other/2026-01/{run_id(0, 'other')}.parquet", b"")
     write_site(store)
-    assert (
-        caplog.messages[-1]
-        == "perfdag site: suite other has no readable run with a history; left out"
-    )
+    assert "results/other/" in caplog.messages[-1]
     assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
 
 

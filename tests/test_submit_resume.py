@@ -53,7 +53,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
     monkeypatch.setattr(
         "perfdag.commands.submit.installed_template",
-        lambda namespace: InstalledTemplate(namespace, False, played.store),
+        lambda namespace: InstalledTemplate(namespace, played.store),
     )
     monkeypatch.setattr(InstalledTemplate, "start", start)
     return played

@@ -51,22 +51,18 @@ def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
     return measure(entry, name=task or name.replace("_", "-"))
 
 
-def measure(
-    suite: AnySuite, *, name: str = "measure", cluster_scope: bool = False, **task: Any
-) -> Any:
+def measure(suite: AnySuite, *, name: str = "measure", **task: Any) -> Any:
     """Return a task that measures a suite, for the DAG or Steps whose `with` block is open.
 
-    `suite` is a suite, a file, or one entry. `cluster_scope` is the option of `perfdag install`;
-    `task` are further arguments of Hera's Task. The task creates a Workflow of the installation in
-    its namespace and fails if that fails; its output parameter `workflow` is the name of it.
+    `suite` is a suite, a file, or one entry; `task` are further arguments of Hera's Task. The task
+    creates a Workflow of the installation in its namespace and fails if that fails; its output
+    parameter `workflow` is the name of it.
 
     Raises BadDocument.
     """
     loaded = load_model(suite)
     make_plan(loaded)
-    body = runs.workflow(
-        None, loaded, {}, priority=loaded.suite.priority, cluster_scope=cluster_scope
-    )
+    body = runs.workflow(None, loaded, {}, priority=loaded.suite.priority)
     template = Resource(
         name=name,
         action="create",

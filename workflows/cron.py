@@ -20,7 +20,6 @@ def schedule(
     *schedules: str,
     namespace: str,
     max_age: str | None = None,
-    cluster_scope: bool = False,
 ) -> list[Object]:
     """Return the manifests of a suite on a schedule, for `kubectl apply`.
 
@@ -31,7 +30,7 @@ def schedule(
     Raises BadDocument, and ValueError for a schedule that is not daily without `max_age`.
     """
     age_limit = int(seconds(max_age)) if max_age else None
-    return scheduled(load_model(suite), schedules, namespace, age_limit, cluster_scope)
+    return scheduled(load_model(suite), schedules, namespace, age_limit)
 
 
 def scheduled(
@@ -39,7 +38,6 @@ def scheduled(
     schedules: Sequence[str],
     namespace: str,
     max_age: int | None,
-    cluster_scope: bool,
 ) -> list[Object]:
     """Return the ConfigMap with the suite, the check of its age (in seconds), and its schedule.
 
@@ -55,8 +53,8 @@ def scheduled(
     times = list(schedules)
     return [
         held,
-        runs.age_cron(namespace, name, max_age, cluster_scope),
-        runs.cron(namespace, name, map_name, times, priority=priority, cluster_scope=cluster_scope),
+        runs.age_cron(namespace, name, max_age),
+        runs.cron(namespace, name, map_name, times, priority=priority),
     ]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hera.workflows import ClusterWorkflowTemplate, WorkflowTemplate
+from hera.workflows import WorkflowTemplate
 from hera.workflows import models as m
 
 from perfdag import IMAGES
@@ -24,7 +24,6 @@ class Installation:
     store_secret: str = "perfdag-store"
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    cluster_scope: bool = False
     namespaced: bool = False
     lock_namespace: str = "perfdag"
     """Installations with the same one measure in turn. The namespace need not exist."""
@@ -50,16 +49,14 @@ class Installation:
         return {**SHARED, "app.kubernetes.io/instance": self.namespace}
 
     def template(self, name: str, description: str, **fields: Any) -> WorkflowTemplate:
-        """Return an empty template in the scope of the installation, to add its steps to.
+        """Return an empty template of the installation, to add its steps to.
 
         A Workflow of it stays for a while, its pods for a shorter one, and no pod gets a sidecar.
         """
-        kind = ClusterWorkflowTemplate if self.cluster_scope else WorkflowTemplate
-        if not self.cluster_scope:
-            fields["namespace"] = self.namespace
-        return kind(
+        return WorkflowTemplate(
             name=name,
-            labels=SHARED if self.cluster_scope else self.labels,
+            namespace=self.namespace,
+            labels=self.labels,
             annotations={
                 "workflows.argoproj.io/description": description,
                 STORE_ADDRESS: self.store,

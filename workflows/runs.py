@@ -30,7 +30,6 @@ def workflow(
     *,
     run_id: str = "",
     priority: int = 0,
-    cluster_scope: bool = False,
 ) -> Object:
     """Return the Workflow of one run, with the parameters of the template.
 
@@ -47,7 +46,7 @@ def workflow(
         labels={SUITE: name} | ({RUN: run_id} if run_id else {}),
         priority=priority or None,
         arguments=[*_parameters(parameters), *artifacts],
-        workflow_template_ref=m.WorkflowTemplateRef(name=NAME, cluster_scope=cluster_scope or None),
+        workflow_template_ref=m.WorkflowTemplateRef(name=NAME),
     )
     document: Object = resource.to_dict()
     return document
@@ -103,7 +102,6 @@ def cron(
     schedules: list[str],
     *,
     priority: int = 0,
-    cluster_scope: bool = False,
 ) -> Object:
     """Return a CronWorkflow of the suite in a ConfigMap.
 
@@ -123,7 +121,6 @@ def cron(
         suite,
         NAME,
         {"suite": config_map},
-        cluster_scope,
         schedules=schedules,
         successful_jobs_history_limit=3,
         failed_jobs_history_limit=5,
@@ -133,7 +130,7 @@ def cron(
     return document
 
 
-def age_cron(namespace: str, suite: str, max_age: int, cluster_scope: bool = False) -> Object:
+def age_cron(namespace: str, suite: str, max_age: int) -> Object:
     """Return a CronWorkflow that fails daily while the newest run is older than `max_age` s."""
     return _cron_workflow(
         f"{NAME}-{suite}-age",
@@ -141,7 +138,6 @@ def age_cron(namespace: str, suite: str, max_age: int, cluster_scope: bool = Fal
         suite,
         AGE,
         {"suitename": suite, "maxage": f"{max_age}s"},
-        cluster_scope,
         schedules=[AGE_SCHEDULE],
         successful_jobs_history_limit=1,
         failed_jobs_history_limit=3,
@@ -154,7 +150,6 @@ def _cron_workflow(
     suite: str,
     template: str,
     parameters: dict[str, str],
-    cluster_scope: bool,
     **fields: Any,
 ) -> Object:
     """Return a CronWorkflow of an installed template, in UTC and never two of a suite at once.
@@ -169,9 +164,7 @@ def _cron_workflow(
         concurrency_policy="Forbid",
         starting_deadline_seconds=3600,
         arguments=_parameters(parameters),
-        workflow_template_ref=m.WorkflowTemplateRef(
-            name=template, cluster_scope=cluster_scope or None
-        ),
+        workflow_template_ref=m.WorkflowTemplateRef(name=template),
         **fields,
     )
     document: Object = resource.to_dict()

@@ -41,7 +41,6 @@ from perfdag.kube.patch import (
     SUITE,
     SUMMARY,
     UNRECOVERABLE,
-    WATCHDOG_DONE,
     hardened,
     helper,
     node_loss_tolerations,
@@ -91,8 +90,7 @@ Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the 
   the samples. Argo makes two more attempts, but none where the API server refused a pod (an Error
   at once), and none at a batch in the annotation {UNRECOVERABLE}.
 - watchdog lasts as long as the run. It fails pods that cannot start or are on a lost node, and
-  writes that annotation, and into {NOTES} why samples are missing. Argo starts it again until it
-  has seen the last batch end, which the annotation {WATCHDOG_DONE} says.
+  writes that annotation, and into {NOTES} why samples are missing.
 - recheck plans batches that measure suspicious points again, if the suite runs on a schedule or
   has checks.
 - finish collects the samples, judges them and writes the report. It is the exit handler.
@@ -129,7 +127,7 @@ def objects(installation: Installation, granted: Mapping[str, Grant] | None = No
 
 
 def run(installation: Installation) -> Object:
-    """Return the WorkflowTemplate of a run, or its cluster-scoped twin."""
+    """Return the WorkflowTemplate of a run."""
     suite, given = Artifact(name="suite", optional=True), _artifact("{{inputs.artifacts.suite}}")
     with installation.template(
         NAME,
@@ -157,10 +155,7 @@ def run(installation: Installation) -> Object:
         plan = _retried("plan", _plan(installation), _lost(installation, "plan", PLAN_SECONDS))
         plan.inputs = [suite]
         plan.tasks[0].arguments = [given]
-        done = f"{{{{={_annotation(WATCHDOG_DONE)} == workflow.uid}}}}"
-        watchdog = _retried(
-            "watchdog", _watchdog(installation), f"lastRetry.status == 'Error' || !{done}"
-        )
+        watchdog = _retried("watchdog", _watchdog(installation))
         late = _lost(installation, "recheck", FINISH_SECONDS)
         recheck = _retried("recheck", _recheck(installation), late)
         state = _annotation(STEP)  # empty where not even the plan step could start
@@ -342,8 +337,10 @@ def _lost(installation: Installation, name: str, limit: int) -> str:
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {{{{={least}}}}}"
 
 
-def _retried(name: str, pod: Container, expression: str, when: str | None = None) -> DAG:
-    """Return a step: its pod, created again if it failed and the expression holds.
+def _retried(
+    name: str, pod: Container, expression: str | None = None, when: str | None = None
+) -> DAG:
+    """Return a step: its pod, created again if it failed and the expression, if any, holds.
 
     Without the condition `when` there is no pod. The retryStrategy is that of a DAG: Argo ignores
     the pendingTimeout of a template that has one. A global output is already in the Workflow, and

@@ -100,7 +100,9 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
         value = f"{row.value}  {delta}" if row.usable else "unusable"
         fig.text(x, y, value, **{**big, "va": "bottom"})
     for line in lines:
-        panel(fig.add_axes((0.46, 0.1, 0.51, 0.54)), line)
+        ax = fig.add_axes((0.46, 0.1, 0.51, 0.5))
+        panel(ax, line)
+        ax.set_title(line.name[:70], fontsize=12)
     png = io.BytesIO()
     fig.savefig(png, format="png", dpi=100, metadata={"Software": None})
     return png.getvalue()

@@ -159,7 +159,6 @@ def _write_suite(store: Store, suite: str) -> None:
     for line in damaged:
         logger.warning(f"perfdag site: {line}")
     if not medians.runs:
-        logger.warning(f"perfdag site: suite {suite} has no readable run with a history; left out")
         store.delete(f"{DATA}/{suite}")
         return
     folder, records = _Folder(store, suite), read_records(store, suite)

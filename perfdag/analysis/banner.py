@@ -1,6 +1,5 @@
 """The answer about a run: one sentence, and what decided it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,8 +7,6 @@ from functools import cached_property
 from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
 from perfdag.results.summary import (
-    WORSE_LEVELS,
-    RunTrust,
     Series,
     Summary,
     headlines,
@@ -96,11 +93,11 @@ def banner(run: Judged) -> Banner:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
     points = sum(bool(state.series) for state in states)
     if run.unusable == points:
-        return Banner("unclear", "Too noisy to judge", [doubts(trust), *history])
+        return Banner("unclear", "Too noisy to judge", [trust.text, *history])
     noisy = f"; {run.unusable} of {points} points too noisy" if run.unusable else ""
     if not deciding or gate is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
-        return Banner("", sentence, [doubts(trust)])
+        return Banner("", sentence, [trust.text])
     answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
@@ -119,13 +116,3 @@ def banner(run: Judged) -> Banner:
         command = f"perfdag compare {left.run_before} {gate.run}"
         return Banner("worse", sentence, [changed[:200], *history], command)
     return Banner(answer.word, sentence, history)
-
-
-def doubts(trust: RunTrust) -> str:
-    """Return how many points cannot be trusted, and the most frequent reasons."""
-    counts = [f"{len(own)} {level}" for level in WORSE_LEVELS if (own := trust.of_level(level))]
-    every = Counter(kind for point in trust.points.values() for kind in point.reasons)
-    kinds = ", ".join(kind for kind, _ in every.most_common(3))
-    points = plural(len(trust.points), "point")
-    good = f"of {points}, {', '.join(counts)}" if counts else f"{points}, all good"
-    return f"{good} ({kinds})" if kinds else good

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perfdag.hosts.base import Host, install_command
 from perfdag.outcome import VERDICT, Measurement, Skip
-from perfdag.shape import Placement, Shape
+from perfdag.shape import Shape
 
 Rule = tuple[object, str]
 """A condition and the message if it is true."""
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 Better = Literal["higher", "lower", "none"]
 Network = Literal["none", "spread", "pairs", "services"]
 MIN_TIMEOUT = 60.0
+CLOCK = re.compile(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", re.S)
+"""The paragraph of a docstring that says what starts and stops the clock."""
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
 
@@ -269,15 +271,10 @@ class Benchmark(ABC, Generic[P]):
         """
         return {}
 
-    @property
-    def placement(self) -> Placement:
-        """Where a cluster puts several hosts if the suite does not say."""
-        return "any" if self.network == "none" else "spread"
-
     @classmethod
     def clock(cls) -> str:
         """Return the docstring's Clock: paragraph."""
-        clock = re.search(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", cls.__doc__ or "", re.S)
+        clock = CLOCK.search(cls.__doc__ or "")
         return " ".join(clock[1].split()) if clock else ""
 
     @classmethod

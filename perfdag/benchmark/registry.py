@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from perfdag.benchmark.contract import Benchmark, Better, Params
+from perfdag.benchmark.contract import CLOCK, Benchmark, Better, Params
 from perfdag.hosts.base import MANAGERS
 from perfdag.units import BASE_UNITS
 
@@ -36,19 +36,15 @@ def mistakes(name: str, benchmark: Any) -> Iterator[str]:
             return
     if benchmark.name != name:
         yield f"has name = {benchmark.name!r}, but its entry point is {name!r}"
-    if not benchmark.summary():
+    about = (benchmark.__doc__ or "").strip()
+    if not about:
         yield "has no docstring; its first line says what is measured"
-    if not benchmark.clock():
+    if not CLOCK.search(about):
         yield "has no `Clock:` paragraph in its docstring, which says what starts and stops it"
     for tool in benchmark.tools:
         for manager in tool.packages.keys() - set(MANAGERS):
             managers = ", ".join(MANAGERS)
             yield f"has the tool {tool.program} in {manager!r}; package managers are {managers}"
-    yield from _metric_mistakes(benchmark)
-    yield from _parameter_mistakes(benchmark.Params)
-
-
-def _metric_mistakes(benchmark: type[Benchmark[Any]]) -> Iterator[str]:
     metrics = benchmark.metrics
     if not any(metric.headline for metric in metrics):
         yield "has no headline metric; set headline=True for the main one"
@@ -61,13 +57,10 @@ def _metric_mistakes(benchmark: type[Benchmark[Any]]) -> Iterator[str]:
             yield f"has the metric {metric.name} in {metric.unit!r}; SI base units are {units}"
         if metric.better not in get_args(Better):
             yield f"has the metric {metric.name} with better={metric.better!r}"
-
-
-def _parameter_mistakes(params: Any) -> Iterator[str]:
-    if not (inspect.isclass(params) and issubclass(params, Params)):
+    if not (inspect.isclass(benchmark.Params) and issubclass(benchmark.Params, Params)):
         yield "has Params that are no subclass of perfdag.benchmark.contract.Params"
         return
-    for key in params.model_fields:
+    for key in benchmark.Params.model_fields:
         if key in RESERVED:
             yield f"has the parameter {key}, which is a key of the shape in suites; rename it"
         elif not re.fullmatch(r"[a-z][a-z0-9_]*", key):

@@ -7,7 +7,6 @@ import math
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -152,9 +151,7 @@ def run(args: argparse.Namespace) -> int:
     if args.submit:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
-    # the plan of a new run has its limit
-    more = f" --within {shlex.quote(args.within)}" if args.resume and args.within else ""
-    store, outcome = measure_duet(duet, root, bool(args.resume), more, everything=args.all)
+    store, outcome = measure_duet(duet, root, bool(args.resume), everything=args.all)
     if args.chart:
         write_forest_plot(args.chart, outcome)
     text = outcome_text(outcome, store, markdown=args.markdown)
@@ -232,18 +229,19 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
 
 
 def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
-    """Read both plans of a stored run. A limit replaces the stored one."""
+    """Read both plans of a stored run. A limit is stored instead of the one that it has."""
     store = open_store(root)
-    plan = RunStore(store).plan(run_id, of_ab=True)
+    runs = RunStore(store)
+    plan = runs.plan(run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    plans = RunStore(store).variants(plan)
-    for variant in plans:
+    duet = stored_duet(*runs.variants(plan))
+    for variant in (duet.a, duet.b):
         check_samples(store, variant)
-    duet = stored_duet(*plans)
-    if limit is None:
-        return duet
-    return replace(duet, a=replace(duet.a, options=replace(duet.a.options, within=limit)))
+    if limit is not None:
+        duet.a.options.within = limit
+        runs.put_plan(duet.a)
+    return duet
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -342,15 +340,12 @@ def write_forest_plot(path: Path, outcome: Outcome) -> None:
 
 
 def measure_duet(
-    duet: Duet, root: str | None, resumed: bool = False, more: str = "", *, everything: bool = False
+    duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
 ) -> tuple[Store, Outcome]:
-    """Measure what is not stored yet, then compare. Return the store and the outcome.
-
-    `more` are options of the command to resume.
-    """
+    """Measure what is not stored yet, then compare. Return the store and the outcome."""
     store = open_store(root)
     plans = (duet.a, duet.b)
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "") + more
+    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
@@ -418,8 +413,6 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    elif args.within is not None:  # the last step on the cluster takes the limit from the plan
-        RunStore(store).put_plan(duet.a)
     priority = duet.a.options.priority
     name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
     runs = f"ab {duet.a.run_id} and {duet.b.run_id}"

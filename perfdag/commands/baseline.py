@@ -104,26 +104,21 @@ def _show_values(args: argparse.Namespace) -> int:
         store, suites=[runs.suite], runs=list(runs.runs), columns=list(COLUMNS), damaged=damaged
     )
     medians = medians_of_rows(rows, runs.suite)
-    series: list[dict[str, Any]] = []
-    for i, label in enumerate(series_names(medians)):
-        info, values = medians.series[i], medians.value[i]
-        if info.canary:
-            continue
+    series = []
+    for info, name, values, lows, highs in zip(
+        medians.series, series_names(medians), medians.value, medians.low, medians.high, strict=True
+    ):
         band = spread(values)
-        low, high = band.low, band.high
-        if np.isfinite(values).sum() <= 1:  # one run: its own spread
-            low, high = float(medians.low[i].min()), float(medians.high[i].max())
-        series.append(
-            {
-                **{"series": label, "median": median(values), "low": low, "high": high},
-                **{
-                    "metric": info.metric,
-                    "unit": info.unit,
-                    "runs": band.n,
-                    "headline": info.headline,
-                },
-            }
-        )
+        low, high = (band.low, band.high) if band.n > 1 else (np.nanmin(lows), np.nanmax(highs))
+        row: dict[str, Any] = {
+            "series": name,
+            "median": median(values),
+            "low": float(low),
+            "high": float(high),
+        }
+        row |= {"metric": info.metric, "unit": info.unit, "runs": band.n}
+        if not info.canary:
+            series.append(row | {"headline": info.headline})
     if args.json:
         head = {"name": args.name, "suite": runs.suite, "runs": runs.runs}
         print_json(head | {"series": series})

@@ -11,7 +11,8 @@ import yaml
 
 from perfdag.commands.options import CommandError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE, WATCHDOG_DONE
+from perfdag.kube.config import ignore_status
+from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE
 from perfdag.kube.pods import (
     Pod,
     inputs_of,
@@ -66,10 +67,9 @@ class NewRun:
 
 @dataclass(frozen=True)
 class InstalledTemplate:
-    """The template of a namespace or of the whole cluster, and the store of its installation."""
+    """The template of a namespace, and the store of its installation."""
 
     namespace: str
-    cluster_scope: bool
     store: str
 
     def start(self, run: NewRun) -> str:
@@ -95,7 +95,6 @@ class InstalledTemplate:
             parameters,
             run_id=run.run_id,
             priority=run.priority,
-            cluster_scope=self.cluster_scope,
         )
         return run_with_client(lambda client: _create(client, self.namespace, body, suite))
 
@@ -119,7 +118,7 @@ async def _create(client: Kube, namespace: str, body: Object, suite: Object | No
 
 
 def installed_template(namespace: str) -> InstalledTemplate:
-    """Return the template of the namespace, else that of the cluster.
+    """Return the template of the namespace.
 
     Raises NotInstalled, KubeError.
     """
@@ -129,17 +128,13 @@ def installed_template(namespace: str) -> InstalledTemplate:
         raise NotInstalled(f"perfdag is not installed in namespace {namespace}: {command}")
     if is_other_version(template["spec"]) or not store_of(template):
         raise NotInstalled(f"perfdag in namespace {namespace} is of another version: {command}")
-    cluster_scope = template["kind"] == "ClusterWorkflowTemplate"
-    return InstalledTemplate(namespace, cluster_scope, store_of(template))
+    return InstalledTemplate(namespace, store_of(template))
 
 
 async def _get_template(client: Kube, namespace: str) -> Object | None:
-    for kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
-        try:
-            return await client.get(await client.resource(ARGO, kind), "perfdag", namespace)
-        except KubeError as error:
-            if error.status != 404:
-                raise
+    with ignore_status(404):
+        kind = await client.resource(ARGO, "WorkflowTemplate")
+        return await client.get(kind, "perfdag", namespace)
     return None
 
 
@@ -228,8 +223,7 @@ class View:
     def troubles(self) -> list[str]:
         """Return what keeps pods from running and what failed, pending pods first.
 
-        While the run lasts, finished batches are left out. A watchdog that fails on purpose, so
-        that `argo retry` creates another one, is always left out.
+        While the run lasts, finished batches are left out.
         """
         current = self._current_batches()
 
@@ -241,33 +235,20 @@ class View:
             for name, node in nodes_of(self.workflow).items()
             if node.get("type") == "Pod"
         }
-        on_purpose = self._failed_on_purpose(pod_nodes)
         texts = {
             _hash(pod.name): (pod.phase != "Pending", text)
             for pod in self.pods
-            if is_shown(pod.batch, pod.phase) and _hash(pod.name) not in on_purpose
+            if is_shown(pod.batch, pod.phase)
             for text in troubles([pod])
         }
         for key, node in pod_nodes.items():
             phase, message = node.get("phase"), node.get("message")
             if not message or phase not in ("Pending", "Error", "Failed"):
                 continue
-            if key not in on_purpose and key not in texts and is_shown(_batch(node), phase):
+            if key not in texts and is_shown(_batch(node), phase):
                 texts[key] = phase != "Pending", f"{node.get('displayName')}: {refusal(message)}"
         ordered = sorted(texts.values(), key=lambda item: item[0])
         return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
-
-    def _failed_on_purpose(self, pod_nodes: dict[str, Object]) -> set[str]:
-        """Return the keys of watchdogs that saw the last batch end; a crashed one did not."""
-        metadata = self.workflow["metadata"]
-        uid = metadata.get("uid")
-        if not uid or (metadata.get("annotations") or {}).get(WATCHDOG_DONE) != uid:
-            return set()
-        return {
-            key
-            for key, node in pod_nodes.items()
-            if template_of(node) == "watchdog-pod" and _exit_code(node) == 1
-        }
 
     def _current_batches(self) -> set[int | None]:
         """Return the batches under way; empty if the run has ended or none is known.

@@ -315,10 +315,7 @@ async def check_installation(
 
     Raises KubeError.
     """
-    templates = [
-        *(await _listed(client, ARGO, "WorkflowTemplate", namespace) or []),
-        *(await _listed(client, ARGO, "ClusterWorkflowTemplate") or []),
-    ]
+    templates = await _listed(client, ARGO, "WorkflowTemplate", namespace) or []
     template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
     if template is None:
         advice = f"perfdag install --namespace {namespace} --store ..."

@@ -16,6 +16,7 @@ from perfdag.commands.options import CommandError, Verbs, add_verb, option
 from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.suite.document import parse_document, read_document, read_text
 from perfdag.suite.load import parse_suite
+from perfdag.workflows.emit import dump
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def import_workloads(files: list[str]) -> tuple[str, list[str]]:
         "description": f"Imported from perfscale-load-generator: {names}.",
         "entries": list(entries.values()),
     }
-    text = yaml.dump(suite, Dumper=_Dumper, sort_keys=False, width=100)
+    text = dump([suite], line=0)
     parse_suite(text)
     return text, lost
 
@@ -176,15 +177,3 @@ def _template(path: Path, workload: Workload, lost: list[str]) -> tuple[str, str
     namespace = variables.get("namespace", metadata.pop("namespace", None) or "default")
     metadata["name"] = "${name}"
     return yaml.safe_dump(body, sort_keys=False, width=100), str(namespace)
-
-
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper that writes a text of several lines as a block."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)

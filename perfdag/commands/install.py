@@ -52,8 +52,8 @@ def add_install(sub: Verbs) -> None:
         "Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
         "current context (KUBECONFIG). It is safe to run again.\n\nName all options each time: an "
         "option that is left out returns to its default (images, pull secrets, lock, --allow ...), "
-        "and the objects of its old value are deleted. Priority classes and a "
-        "ClusterWorkflowTemplate stay, because other namespaces may use them.",
+        "and the objects of its old value are deleted. Priority classes stay, "
+        "because other namespaces may use them.",
         EPILOG,
         *INSTALLATION,
         option(
@@ -154,11 +154,6 @@ GROUPS = {
         ),
     ),
     "rights": (
-        option(
-            "--cluster-scope",
-            action="store_true",
-            help="a ClusterWorkflowTemplate instead of a namespaced one",
-        ),
         option(
             "--namespaced",
             action="store_true",

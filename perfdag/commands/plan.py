@@ -3,13 +3,12 @@
 import argparse
 import contextlib
 import logging
-from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdag.commands.options import JSON, ONLY, SET, CommandError, Verbs, add_verb, option
 from perfdag.commands.terminal import text_table
 from perfdag.digest import canonical
-from perfdag.plan.plan import Plan, concurrent_groups, make_plan, place_hosts
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape
 from perfdag.signals import EXIT_OK
@@ -97,7 +96,6 @@ def plan_text(plan: Plan) -> str:
     lines.append(f"\n{_size(plan)}")
     shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
     lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
-    lines += _pairs(plan)
     seconds = short_seconds(plan.seconds())
     lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
     return "\n".join(lines)
@@ -128,29 +126,6 @@ def _size(plan: Plan) -> str:
         f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
         f"at most {plural(hosts, 'host')} at once"
     )
-
-
-def _pairs(plan: Plan) -> list[str]:
-    """Return a line for each entry that measures pairs: pairs, rounds, parallelism, hours."""
-    positions_of: dict[str, list[int]] = defaultdict(list)
-    for position, (index, _) in enumerate(plan.order):
-        if pair := plan.points[index].pair:
-            positions_of[pair.of].append(position)
-    lines = []
-    for positions in positions_of.values():
-        points = [plan.points[index] for index in {plan.order[i][0] for i in positions}]
-        pairs = [point.pair for point in points if point.pair]
-        groups = concurrent_groups(plan.points, plan.order, positions)
-        hours = sum(plan.group_seconds(group) for group in groups) / 3600
-        parallel = pairs[0].parallel
-        at_once = "one after the other" if parallel == 1 else f"{parallel} at once (concurrent)"
-        hosts = plan.shapes[points[0].shape].hosts.count
-        rounds = len({pair.round for pair in pairs})
-        lines.append(
-            f"{points[0].entry}: {plural(len(points), 'pair')} of {hosts} hosts in "
-            f"{plural(rounds, 'round')} of disjoint pairs, {at_once}, expected {hours:.2f} h"
-        )
-    return lines
 
 
 def _shape(shape: Shape, on_cluster: Shape) -> str:

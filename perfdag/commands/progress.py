@@ -70,16 +70,16 @@ class Progress:
     """
 
     def __init__(self, plan: Plan, other: Plan | None = None) -> None:
-        self.total = len(plan.order)
+        self.total = 0
         self.done = 0
         self.variant = ""
         self._of_two = other is not None
         adaptive = any(point.until for point in plan.points)
         self._end = "until it is precise" if adaptive else "ends soon"
-        self._time = TimeLeft(plan, range(len(plan.order)))
-        if other:
-            self.total += len(other.order)
-            self._time.add(other, range(len(other.order)))
+        self._time = TimeLeft()
+        for each in filter(None, (plan, other)):
+            self.total += len(each.order)
+            self._time.add(each, range(len(each.order)))
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._rows = {
@@ -164,7 +164,7 @@ class Progress:
             logger.info(f"{name} begins, about {short_seconds(seconds)}")
 
     def finished(self, point: Point, part: SampleRecord) -> None:
-        self._time.finish(point, part.repetition, time.monotonic() - self._start)
+        self._time.done(point, part.repetition, time.monotonic() - self._start)
         self._running = None
         self.done += 1
         if not self._of_two:
@@ -181,5 +181,5 @@ class Progress:
         logger.log(level, f"[{self.done}/{self.total}] {name} {part.status}{text}{reason}")
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
-        self._time.drop(point, repetition)
+        self._time.done(point, repetition)
         self.done += 1

@@ -80,17 +80,15 @@ def run(args: argparse.Namespace) -> int:
         plan = place_hosts(make_plan(loaded))
         kinds_of(plan)
         report_missing_gpus(plan)
-        namespace, scope = installation.namespace, installation.cluster_scope
+        namespace = installation.namespace
         if args.schedule:
             try:
-                manifests += scheduled(loaded, args.schedule, namespace, args.max_age, scope)
+                manifests += scheduled(loaded, args.schedule, namespace, args.max_age)
             except ValueError as error:
                 raise CommandError(str(error)) from None
         else:
             priority = loaded.suite.priority
-            manifests.append(
-                runs.workflow(namespace, loaded, {}, priority=priority, cluster_scope=scope)
-            )
+            manifests.append(runs.workflow(namespace, loaded, {}, priority=priority))
     print(dump(manifests), end="")
     return EXIT_OK
 

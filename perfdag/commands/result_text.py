@@ -159,8 +159,7 @@ def _units(states: list[PointState]) -> dict[tuple[str, str], tuple[float, str]]
     for state in states:
         for series in headlines(state):
             key = (state.entry, series.metric, series.unit)
-            if series.values:
-                largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+            largest[key] = max(largest.get(key, 0.0), abs(series.middle))
     return {key[:2]: scaled(key[2], value, key[1]) for key, value in largest.items()}
 
 
@@ -173,9 +172,6 @@ def _cells(
     cells: list[tuple[str, ...]] = []
     for series in headlines(state):
         own = str(len(series.values)), series.nominal, spark(histories.get(series.series_id, ()))
-        if not series.values:
-            cells.append((series.name, "-", "", "", *own))
-            continue
         factor, unit = units[state.entry, series.metric]
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)

@@ -92,7 +92,10 @@ def delete_run(name: str, namespace: str, results: bool, root: str | None) -> No
         run_id = view.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if keys:
-        _delete_keys(root or view.store, keys)
+        store = open_store(root or view.store)
+        for key in keys:
+            store.delete(key)
+        print_now(f"deleted its results from {store.root}")
     if remaining:
         seconds = _timeout(remaining)
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
@@ -118,13 +121,6 @@ def _results_of(view: View, root: str | None) -> list[str]:
             f"store {root} has no run {view.run_id or view.name}, and nothing is deleted; "
             "correct --store, or leave out --results"
         ) from None
-
-
-def _delete_keys(root: str, keys: list[str]) -> None:
-    store = open_store(root)
-    for key in keys:
-        store.delete(key)
-    print_now(f"deleted its results from {root}")
 
 
 def _timeout(remaining: dict[str, float]) -> float:

@@ -32,14 +32,9 @@ def serve(store: Store, address: str, port: int) -> None:
 
 def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the site that listens. Raises CommandError."""
-
-    class Handler(_Handler):
-        def content(self, path: str) -> bytes:
-            return content(store, path)
-
-    Handler.address = address
+    handler = type("Handler", (_Handler,), {"store": store, "address": address})
     try:
-        return ThreadingHTTPServer((address, port), Handler)
+        return ThreadingHTTPServer((address, port), handler)
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
         why = "is in use" if in_use else f"cannot be used: {error.strerror}"
@@ -54,10 +49,8 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
 class _Handler(BaseHTTPRequestHandler):
     """Answer GET by the content of a path."""
 
-    address = ""
-
-    def content(self, path: str) -> bytes:
-        raise NotImplementedError
+    store: Store
+    address: str
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
@@ -72,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         try:
-            data, status = self.content(path), HTTPStatus.OK
+            data, status = content(self.store, path), HTTPStatus.OK
         except (NotStoredError, SelectionError) as error:
             data, status = str(error).encode(), HTTPStatus.NOT_FOUND
         except StoreError as error:

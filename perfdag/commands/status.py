@@ -334,26 +334,17 @@ def add_logs(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def run_logs(args: argparse.Namespace) -> int:
-    """Print the logs."""
-    write_logs(args.name, args.namespace, args.batch, args.tail)
-    return EXIT_OK
-
-
-def write_logs(name: str, namespace: str, batch: int | None, tail: int | None) -> None:
-    """Write the logs of a run's pods, or of one batch, each line after the name of its pod.
-
-    `tail` limits the lines of a pod. Why a log is absent is logged. Raises NoRun,
-    KubeError.
-    """
+    """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 
     async def write(client: Kube) -> None:
-        workflow = await find_workflow(client, name, namespace)
-        view = await view_run(client, workflow["metadata"]["name"], namespace)
-        for pod in sorted(view.pods, key=_order):
-            if batch in (None, pod.batch):
-                await _write_pod(client, pod, namespace, tail)
+        workflow = await find_workflow(client, args.name, args.namespace)
+        view = await view_run(client, workflow["metadata"]["name"], args.namespace)
+        pods = [pod for pod in view.pods if args.batch in (None, pod.batch)]
+        for pod in sorted(pods, key=_order):
+            await _write_pod(client, pod, args.namespace, args.tail)
 
     run_with_client(write)
+    return EXIT_OK
 
 
 def _order(pod: Pod) -> tuple[int, int, str]:

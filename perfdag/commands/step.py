@@ -93,16 +93,14 @@ def recheck(args: argparse.Namespace) -> int:
 
 
 def watchdog(args: argparse.Namespace) -> int:
-    """Watch the run until its last batch ends. Return 1 if a batch failed."""
+    """Watch the run until its last batch ends."""
     import asyncio
 
     from perfdag.steps.pods.context import from_environment
     from perfdag.steps.pods.watchdog import watch_run
 
-    if asyncio.run(watch_run(from_environment(), args.pending)):
-        return EXIT_OK
-    print_now("batches failed; `argo retry` starts another watchdog for them")
-    return EXIT_FAILED
+    asyncio.run(watch_run(from_environment(), args.pending))
+    return EXIT_OK
 
 
 def lead(args: argparse.Namespace) -> int:
@@ -124,21 +122,14 @@ def lead(args: argparse.Namespace) -> int:
 def peer(args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods.context import from_environment, pending_limit, scratch_home
-    from perfdag.steps.pods.credentials import Keys, PeerError, take_credentials
-    from perfdag.steps.pods.peer import LeadWatch, serve
+    from perfdag.steps.pods.context import from_environment, pending_limit
+    from perfdag.steps.pods.credentials import HOME, PeerError, take_credentials
+    from perfdag.steps.pods.peer import serve
 
     take_credentials()
-    context = from_environment()
+    addresses, limit = from_environment().addresses, pending_limit(args.pending)
     try:
-        return serve(
-            Keys(SERVICE_ACCOUNT),
-            scratch_home() / "peer",
-            context.addresses,
-            args.port,
-            pending_limit(args.pending),
-            lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
-        )
+        return serve(SERVICE_ACCOUNT, HOME / "peer", addresses, args.port, limit)
     except PeerError as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 

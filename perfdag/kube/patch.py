@@ -30,12 +30,6 @@ UNRECOVERABLE = f"{LABEL}/unrecoverable"
 
 The watchdog writes it, and the retryStrategy of a batch reads it. The owner is that of
 `perfdag.steps.pods.context.owner`."""
-WATCHDOG_DONE = f"{LABEL}/watchdog-done"
-"""Annotation of a Workflow: its uid, once its watchdog saw the last batch end and some fail.
-
-Argo then creates no other watchdog until `argo retry`. The next watchdog removes the annotation
-when it starts to watch. If it is evicted before that, Argo does not create it again, and its step
-is Failed."""
 STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED = f"{LABEL}/step", "began", "ended", "refused"
 """Annotation of a Workflow: its uid, the step that began last, and the state of the step.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -329,18 +329,14 @@ def cut_batches(
         kinds = sorted(by_kind)
         random.Random(f"{plan.seed}:block:{number}").shuffle(kinds)
         for kind in kinds:
-            batches += _cut(plan, kind[0], by_kind[kind], batch_time)
-    return batches
-
-
-def _cut(plan: Plan, shape: int, positions: list[int], batch_time: float) -> list[Batch]:
-    batches: list[Batch] = []
-    for group in concurrent_groups(plan.points, plan.order, positions):
-        seconds = plan.group_seconds(group)
-        if not batches or batches[-1].seconds + seconds > batch_time:
-            batches.append(Batch(shape, [], 0.0))
-        batches[-1].samples += group
-        batches[-1].seconds += seconds
+            full = True  # pods that measured one kind do not go on with another
+            for group in concurrent_groups(plan.points, plan.order, by_kind[kind]):
+                seconds = plan.group_seconds(group)
+                if full or batches[-1].seconds + seconds > batch_time:
+                    batches.append(Batch(kind[0], [], 0.0))
+                batches[-1].samples += group
+                batches[-1].seconds += seconds
+                full = False
     return batches
 
 
@@ -373,7 +369,8 @@ def place_hosts(plan: Plan) -> Plan:
     for number, name in benchmarks.items():
         hosts = shapes[number].hosts
         if hosts.count > 1 and hosts.placement is None:
-            placed = hosts.model_copy(update={"placement": registry.get(name).placement})
+            placement = "any" if registry.get(name).network == "none" else "spread"
+            placed = hosts.model_copy(update={"placement": placement})
             shapes[number] = shapes[number].model_copy(update={"hosts": placed})
     return replace(plan, shapes=shapes)
 
@@ -389,6 +386,7 @@ def gated(plan: Plan) -> bool:
     return bool(checks_of(plan.suite_text))
 
 
+@dataclass
 class TimeLeft:
     """The expected seconds of some samples, and the ratio of measured to expected seconds.
 
@@ -396,27 +394,21 @@ class TimeLeft:
     by that of all. A running sample counts as soon as it takes longer than expected.
     """
 
-    def __init__(self, plan: Plan, positions: Iterable[int]) -> None:
-        self._left: dict[str, float] = defaultdict(float)
-        self._expected: dict[str, float] = defaultdict(float)
-        self._took: dict[str, float] = defaultdict(float)
-        self.add(plan, positions)
+    _left: dict[str, float] = field(default_factory=partial(defaultdict, float))
+    _expected: dict[str, float] = field(default_factory=partial(defaultdict, float))
+    _took: dict[str, float] = field(default_factory=partial(defaultdict, float))
 
     def add(self, plan: Plan, positions: Iterable[int]) -> None:
         """Add samples of a plan."""
         for index, repetition in (plan.order[position] for position in positions):
             self._left[plan.points[index].entry] += expected_seconds(plan.points[index], repetition)
 
-    def drop(self, point: Point, repetition: int) -> None:
-        """Remove a sample that is not measured."""
+    def done(self, point: Point, repetition: int, seconds: float | None = None) -> None:
+        """Remove a sample that took `seconds`, or one that is not measured."""
         self._left[point.entry] -= expected_seconds(point, repetition)
-
-    def finish(self, point: Point, repetition: int, seconds: float) -> None:
-        """Remove a sample that took `seconds`."""
-        self.drop(point, repetition)
-        for entry in (point.entry, ""):
+        for entry in (point.entry, "") if seconds is not None else ():
             self._expected[entry] += point.seconds + SAMPLE_OVERHEAD
-            self._took[entry] += seconds
+            self._took[entry] += seconds or 0.0
 
     def of_sample(self, point: Point) -> float:
         """Return the expected seconds of one sample."""
@@ -429,7 +421,7 @@ class TimeLeft:
         if point is not None and elapsed > self.of_sample(point):
             # At best, the sample ends now, and the others of its entry take as long.
             late = deepcopy(self)
-            late.finish(point, repetition, elapsed)
+            late.done(point, repetition, elapsed)
             return late.seconds()
         left = sum(left * self._ratio(entry) for entry, left in self._left.items())
         return max(left - elapsed, 0.0)

@@ -338,16 +338,12 @@ class RunTrust:
         """Whether every point of the run has a spread, and it is good."""
         return self.level == "good" and not self.skipped and not self.without_spread
 
-    def of_level(self, level: Level) -> list[PointTrust]:
-        """Return the trust in the points of a level."""
-        return [trust for trust in self.points.values() if trust.level == level]
-
     @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
         parts = []
         for level in WORSE_LEVELS:
-            if points := self.of_level(level):
+            if points := [own for own in self.points.values() if own.level == level]:
                 count = f"{level}: {len(points)} of {plural(len(self.points), 'point')}"
                 parts.append(f"{count} ({', '.join(_causes(points))})")
         if not parts:

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any, Literal
 
 SIGMA_OF_MAD = 1.4826
@@ -94,24 +93,14 @@ def relative_precision(values: Sequence[float]) -> float | None:
     return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
 
 
-EXACT = 30
-"""Degrees of freedom up to which the distribution is summed, and from which a series is enough."""
-
-
 @lru_cache(maxsize=1024)
 def student_t(p: float, freedom: int) -> float:
-    """Return the quantile of Student's t for 0.5 < p < 1, good to 0.01 %.
+    """Return the quantile of Student's t for 0.5 < p < 1.
 
-    Up to EXACT degrees of freedom, invert the distribution function (Abramowitz and Stegun 26.7.3
-    and 26.7.4) by bisection. Above, use the Cornish-Fisher expansion (26.7.5). Below one degree of
-    freedom, return that of one.
+    It inverts the distribution function (Abramowitz and Stegun 26.7.3 and 26.7.4) by bisection.
+    Below one degree of freedom, it returns the quantile of one.
     """
     v = max(freedom, 1)
-    if v > EXACT:
-        z = NormalDist().inv_cdf(p)
-        first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-        return z + first / v + second / v**2 + third / v**3
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         angle = (low + high) / 2

@@ -57,34 +57,27 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes) -> None:
         """Store data durably and replace earlier data. Raises StoreError."""
-        ...
 
     def get(self, key: str) -> bytes:
         """Return the data of a key. Raises NotStoredError, StoreError."""
-        ...
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (key, data) in the order of `keys`. Raises NotStoredError, StoreError."""
-        ...
 
     def folders(self, prefix: str) -> list[str]:
         """Return the sorted names right below a prefix that have keys below them.
 
         Raises StoreError.
         """
-        ...
 
     def list(self, prefix: str) -> list[str]:
         """Return the sorted keys below a prefix, which is like a folder. Raises StoreError."""
-        ...
 
     def delete(self, prefix: str) -> None:
         """Remove a key, or all keys below a prefix, if they exist. Raises StoreError."""
-        ...
 
     def url(self, key: str) -> str:
         """Return the path or URL of a key for people."""
-        ...
 
 
 DEFAULT_ROOT = "./perfdag-results"

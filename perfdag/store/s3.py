@@ -1,12 +1,10 @@
 """A store in an S3 bucket."""
 
 import contextlib
-import itertools
 import mimetypes
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -152,23 +150,13 @@ class S3Store:
             raise NotStoredError(f"store {self.root}: no {key}") from None
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        # Read ahead by a bounded window, so that network and reader work at the same time.
-        # A task reads several keys, as handing over a task costs about as much as a request.
-        tasks = iter([keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)])
+        # A task reads several keys, as handing over a task costs about as much as a request, and
+        # what is read ahead is bounded.
+        tasks = [keys[at : at + KEYS_A_TASK] for at in range(0, len(keys), KEYS_A_TASK)]
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-            window = deque(
-                pool.submit(self._get_batch, task)
-                for task in itertools.islice(tasks, 2 * READ_AT_ONCE)
-            )
-            try:
-                while window:
-                    batch = window.popleft().result()
-                    window += [
-                        pool.submit(self._get_batch, task) for task in itertools.islice(tasks, 1)
-                    ]
+            for at in range(0, len(tasks), 4 * READ_AT_ONCE):
+                for batch in pool.map(self._get_batch, tasks[at : at + 4 * READ_AT_ONCE]):
                     yield from batch
-            finally:
-                pool.shutdown(cancel_futures=True)
 
     def _get_batch(self, keys: Sequence[str]) -> list[tuple[str, bytes]]:
         return [(key, self.get(key)) for key in keys]

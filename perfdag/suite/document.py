@@ -165,11 +165,11 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     return document
 
 
+@dataclass
 class _Reader:
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.problems: list[Problem] = []
-        self._scalars = yaml.CSafeLoader("")
+    document: Document
+    problems: list[Problem] = field(default_factory=list)
+    scalars: yaml.CSafeLoader = field(default_factory=lambda: yaml.CSafeLoader(""))
 
     def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
         self.problems.append(
@@ -191,7 +191,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         try:
-            value = self._scalars.construct_object(node)
+            value = self.scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):
             value = None
             self._refuse(

@@ -94,7 +94,14 @@ def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
     except BadDocument as error:
         raise BadDocument([*problems, *error.problems]) from None
     if not problems:
-        _check_names(loaded, problems)
+        seen: dict[str, Source] = {}
+        for source in loaded.sources:
+            other = seen.setdefault(source.name, source)
+            if other is not source:
+                line = other.document.line(other.path)
+                text = f"the entry name {source.name!r} is taken (line {line})"
+                text = f"{text}; give one of them another `name`"
+                problems.append(source.problem(("name",), text))
         for name, value in of_entries:
             _set(loaded, name, value, problems)
         if not loaded.sources:
@@ -187,17 +194,6 @@ def _unused_keys(inner: LoadedSuite, outer: LoadedSuite) -> Iterator[str]:
             f"{inner.document.file}: {', '.join(unused)} of an included file "
             "are not used, but those under its `defaults` are"
         )
-
-
-def _check_names(loaded: LoadedSuite, problems: list[Problem]) -> None:
-    seen: dict[str, Source] = {}
-    for source in loaded.sources:
-        if source.name in seen:
-            other = seen[source.name]
-            line = other.document.line(other.path)
-            text = f"the entry name {source.name!r} is taken (line {line})"
-            problems.append(source.problem(("name",), f"{text}; give one of them another `name`"))
-        seen[source.name] = source
 
 
 def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem]) -> None:

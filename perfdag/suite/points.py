@@ -237,20 +237,20 @@ def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
     return SuitePoints(points, [everything.shapes[index] for index in used], everything.merged)
 
 
+@dataclass
 class _Enumeration:
     """Points by id in the order of the suite, their distinct shapes, and the mistakes in them.
 
     A mistake that several combinations of an entry share is listed once, with their number.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.points: dict[str, Point] = {}
-        self.shapes: list[Shape] = []
-        self.merged = 0
-        self._seed = seed
-        self.mistakes: dict[Problem, int] = {}
-        self._read: dict[bytes, tuple[int, Shape, str] | None] = {}
-        self._indices: dict[str, int] = {}
+    seed: int
+    points: dict[str, Point] = field(default_factory=dict)
+    shapes: list[Shape] = field(default_factory=list)
+    merged: int = 0
+    mistakes: dict[Problem, int] = field(default_factory=dict)
+    _read: dict[bytes, tuple[int, Shape, str] | None] = field(default_factory=dict)
+    _indices: dict[str, int] = field(default_factory=dict)
 
     def _refuse(self, source: Source, path: Where, text: str) -> None:
         problem = source.problem(path, text)
@@ -298,7 +298,7 @@ class _Enumeration:
                 try:
                     pairs = [
                         Pair(first, second, round, slot, ident, shape.hosts.parallel_pairs)
-                        for round, each in enumerate(rounds(kind, shape.hosts.count, self._seed))
+                        for round, each in enumerate(rounds(kind, shape.hosts.count, self.seed))
                         for slot, (first, second) in enumerate(each)
                     ]
                 except ValueError as error:
@@ -420,7 +420,7 @@ class _Enumeration:
         # A benchmark with rights at the API server shares no pods with one that has none.
         pods = f"{benchmark.name} {text}" if benchmark.api.named else text
         if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
-            pods = f"{benchmark.placement} {pods}"
+            pods = f"{benchmark.network == 'none'} {pods}"
         if pods not in self._indices:
             self._indices[pods] = len(self.shapes)
             self.shapes.append(shape)

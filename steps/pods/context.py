@@ -142,11 +142,6 @@ def pending_limit(timeout: str) -> float:
     return seconds(timeout) - PENDING_GRACE
 
 
-def scratch_home() -> Path:
-    """Return the folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
-    return Path("/tmp/perfdag-ssh")
-
-
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 """What a container writes there is the message of its node in Argo, after its exit code."""
 

@@ -11,14 +11,12 @@ import pwd
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perfdag.hosts.local import hidden
 from perfdag.hosts.ssh import config_text
 from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
 from perfdag.redaction import register
-from perfdag.steps.pods.context import scratch_home
 
 OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
 """Files of a lead: the client's private key. Files of a peer: what its server needs.
@@ -32,33 +30,30 @@ GROUP = 100
 _STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
 
 
+HOME = Path("/tmp/perfdag-ssh")
+"""The folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
+
+
 class PeerError(Exception):
     """The peer cannot serve. The message says what is wrong and what to do."""
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The folder of a pod's keys: the files of OF_LEAD, or those of OF_PEER."""
+def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
+    """Copy keys to a folder of this uid. Raises PeerError.
 
-    folder: Path
-
-    def install(self, home: Path, names: Sequence[str]) -> None:
-        """Copy keys to a folder of this uid. Raises PeerError.
-
-        OpenSSH refuses a private key that its owner's group may read.
-        """
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name in names:
-            source = self.folder / name
-            if not source.is_file():
-                raise PeerError(
-                    f"{source}: the key pair of the run is missing; "
-                    "did the plan step create its Secret?"
-                )
-            target = home / name
-            target.unlink(missing_ok=True)
-            target.touch(0o600)
-            target.write_bytes(source.read_bytes())
+    OpenSSH refuses a private key that its owner's group may read.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in names:
+        source, target = folder / name, home / name
+        if not source.is_file():
+            raise PeerError(
+                f"{source}: the key pair of the run is missing; "
+                "did the plan step create its Secret?"
+            )
+        target.unlink(missing_ok=True)
+        target.touch(0o600)
+        target.write_bytes(source.read_bytes())
 
 
 def make_keys(folder: Path) -> dict[str, str]:
@@ -103,9 +98,9 @@ def ensure_user() -> str:
     return name
 
 
-def client_config(keys: Keys, home: Path) -> Path:
-    """Write the lead's ssh_config below `home` and return it. Raises PeerError."""
-    keys.install(home, OF_LEAD)
+def client_config(folder: Path, home: Path) -> Path:
+    """Write the ssh_config of a lead with its keys and return it. Raises PeerError."""
+    install_keys(folder, home, OF_LEAD)
     known_hosts = home / "known_hosts"
     known_hosts.write_text(f"@cert-authority * {(home / 'ca.pub').read_text()}")
     config = home / "ssh_config"
@@ -113,11 +108,6 @@ def client_config(keys: Keys, home: Path) -> Path:
     sockets = Path(tempfile.mkdtemp(prefix="pd-", dir="/tmp"))
     config.write_text(config_text(home / "id", known_hosts, sockets, ensure_user()))
     return config
-
-
-def lead_config() -> Path:
-    """Write the ssh_config of this pod as a lead and return it. Raises PeerError."""
-    return client_config(Keys(SERVICE_ACCOUNT), scratch_home() / "lead")
 
 
 def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:

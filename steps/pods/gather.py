@@ -20,6 +20,7 @@ from perfdag.hosts.forwarding import PROGRAM
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
+from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import USER, VOLUME, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.outcome import Failed, Infrastructure
@@ -27,7 +28,7 @@ from perfdag.plan.plan import Plan
 from perfdag.shape import ACROSS, Shape
 from perfdag.steps.loop import GangLost, LocalPool
 from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext
-from perfdag.steps.pods.credentials import lead_config
+from perfdag.steps.pods.credentials import HOME, client_config
 from perfdag.steps.pods.objects import services_key
 from perfdag.store.base import Store
 
@@ -119,7 +120,8 @@ def assembled(
         if count > 1:
             ranked = by_rank(pods)
             peers = [ranked[rank] for rank in sorted(ranked) if rank]
-            add_peers(gang, peers, lead_config(), shape, context.run_id)
+            config = client_config(SERVICE_ACCOUNT, HOME / "lead")
+            add_peers(gang, peers, config, shape, context.run_id)
         with gang.watched():
             yield gang
         measured = True

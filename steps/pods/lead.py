@@ -18,14 +18,14 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import RunStore, run_folder, sample_key
+from perfdag.results.runs import RunStore, sample_key
 from perfdag.results.samples import SampleRecord, now
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
 from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
 from perfdag.steps.pods.kinds import check_account
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import Store
 from perfdag.suite.points import Point
 from perfdag.units import plural, read_short_seconds, short, short_seconds, with_spread
 
@@ -55,7 +55,7 @@ class ProgressReporter:
         error = f": {record.error}" if record.error else self._figure(point, record)
         left = ""
         if self._time:
-            self._time.finish(point, record.repetition, time.monotonic() - self._started)
+            self._time.done(point, record.repetition, time.monotonic() - self._started)
             left = f" (about {short_seconds(self._time.seconds())} left)"
         print(f"{self.done}/{self.total} {record.status} {name}{error}{left}", flush=True)  # noqa: T201
         self._report()
@@ -89,7 +89,7 @@ class ProgressReporter:
         """Count a sample that `until` does not need. The total excludes samples stored before."""
         if why == PRECISE:
             if self._time:
-                self._time.drop(point, repetition)
+                self._time.done(point, repetition)
             self.done += 1
             self._report()
 
@@ -207,7 +207,7 @@ STOP_SECONDS = 5.0
 def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
     """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
 
-    Raises StoreError, KubeError.
+    Where all samples are stored, it only dismisses its peers. Raises StoreError, KubeError.
     """
     plan, index = RunStore(store).plan_of_batch(plan, number)
     plans = RunStore(store).variants(plan)
@@ -215,25 +215,21 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         check_account(context.account, variant, index)
     stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
-    if not progress.total:
-        return 0
+    lost = Counter[int]()
+    for variant in plans:
+        lost += crashes(store, variant, index, stored[variant.run_id])
+    for variant in plans:
+        have = stored[variant.run_id]
+        for point, record in fail_crashers(context, store, variant, index, lost, have):
+            progress.finished(point, record)
+    shape = plan.shape_of(index)
     try:
-        lost = Counter[int]()
-        for variant in plans:
-            lost += crashes(store, variant, index, stored[variant.run_id])
-        for variant in plans:
-            have = stored[variant.run_id]
-            for point, record in fail_crashers(context, store, variant, index, lost, have):
-                progress.finished(point, record)
-        if progress.done == progress.total:
-            return 0
-        shape = plan.shape_of(index)
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
             for variant in plans:
                 missing_reason.forget(store, variant.run_id, f"batch-{index}")
-            claim = shape.volume is not None and shape.volume.batch_claim
-            reused = claim and used_before(context, store, number)
+            # an earlier gang used the claim that the pods of a batch share
+            reused = attempt > 0 and shape.volume is not None and shape.volume.batch_claim
             pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
             listeners = [
                 UnderWay(context, store, variant, index, attempt, progress) for variant in plans
@@ -265,7 +261,7 @@ def _progress(
     plans: Sequence[Plan], index: int, stored: Mapping[str, Set[str]]
 ) -> ProgressReporter:
     """Return the progress over the missing samples of a batch, with the time to the run's end."""
-    total, time_left, points = 0, TimeLeft(plans[0], []), set[str]()
+    total, time_left, points = 0, TimeLeft(), set[str]()
     for plan in plans:
         have = stored[plan.run_id]
         left = [each for each in plan.batches[index].samples if plan.key(each) not in have]
@@ -300,17 +296,3 @@ def measure_batch(
             for plan in plans:
                 missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
             return
-
-
-def used_before(context: PodContext, store: Store, batch: int) -> bool:
-    """Return whether an earlier gang used the claim of this batch, and mark it as used.
-
-    Raises StoreError.
-    """
-    key = f"{run_folder(context.run_id)}/volumes/{context.workflow_uid}-b{batch}"
-    try:
-        store.get(key)
-    except NotStoredError:
-        store.put(key, b"used\n")
-        return False
-    return True

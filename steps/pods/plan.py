@@ -96,11 +96,11 @@ def _span(values: Sequence[str]) -> str:
     return ",".join(distinct)
 
 
-def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
+def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[str, Any]:
     """Return the output parameters by name, without the batches to measure.
 
     `kindof` has the kind of each batch, and `kinds` what batches of one shape and entry share.
-    Raises BadDocument.
+    `has_priority` tells whether the cluster has the PriorityClass of the pods. Raises BadDocument.
     """
     kinds = plan.kinds()
     numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
@@ -110,7 +110,7 @@ def outputs(plan: Plan, context: PodContext) -> dict[str, Any]:
         context.images,
         context.store,
         context.pull_policy,
-        priority_class(plan.options.priority),
+        priority_class(plan.options.priority) if has_priority else None,
     )
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
@@ -201,13 +201,14 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
         missing_reason.forget(store, variant.run_id)
-    parameters, left = outputs(plan, context), batches_left(store, plans)
+    # the API server refuses a pod that names a PriorityClass which is not there
+    priority = priority_class(plan.options.priority)
+    has_priority = run_with_client(lambda kube: has_class(kube, priority))
+    parameters, left = outputs(plan, context, has_priority), batches_left(store, plans)
     _put(store, plans)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
-    priority = priority_class(plan.options.priority)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
-        has_priority = run_with_client(lambda kube: has_class(kube, priority))
     except (KubeError, PeerError) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
@@ -220,10 +221,6 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
             reason = MissingReason("batch", status, text, number)
             missing_reason.write(store, variant.run_id, reason)
     _put(store, plans)
-    if not has_priority:  # the API server refuses a pod that names a missing PriorityClass
-        for kind in parameters["kinds"]:
-            for role in kind.keys() & {"lead", "peer"}:
-                del kind[role]["priorityClassName"]
     parameters["batches"] = [item(each, plan, each, refusals) for each in left]
     write_outputs(out, parameters)
     return plan

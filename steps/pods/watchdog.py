@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE
 from perfdag.kube.pods import (
     WORKFLOW,
     Pod,
@@ -123,7 +123,8 @@ class Watchdog:
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"its batch ended early ({place}): {text}"
             self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
-        return final or pod.abandoned  # its peers, or Argo, would wait for it
+        # its peers, or Argo, would wait for it
+        return final or pod.abandoned or (pod.rank == 0 and pod.phase == "Failed")
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pending pod; return whether its gang is to be given up."""
@@ -224,31 +225,18 @@ def _ended_early(workflow: Object) -> bool:
     return phase in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
-def failed(workflow: Object) -> bool:
-    """Return whether `argo retry` would measure batches again, or plan rechecks.
-
-    The Workflow was stopped or ran out of time, a batch failed, or the step recheck did.
-    """
-    fans, rechecks = _phases(workflow, "batches"), _phases(workflow, "recheck")
-    # the phases of that step include its attempts: the last one may have succeeded
-    lost = [] if "Succeeded" in rechecks else rechecks
-    phases = [(workflow.get("status") or {}).get("phase"), *fans, *lost]
-    return bool(workflow["spec"].get("shutdown")) or not {"Failed", "Error"}.isdisjoint(phases)
-
-
 def _phases(workflow: Object, template: str) -> list[str | None]:
     nodes = nodes_of(workflow).values()
     return [node.get("phase") for node in nodes if template_of(node) == template]
 
 
-async def watch_run(context: PodContext, pending: str) -> bool:
-    """Watch the run until its last batch ends. Return True if no batch failed.
+async def watch_run(context: PodContext, pending: str) -> None:
+    """Watch the run until its last batch ends.
 
     The watch ends when the last sample is stored, unless the gate may add rechecks. So the
     watchdog does not end after the measuring pods, which would cost the controller a look of 10 s.
-    If batches failed, the watchdog has to fail too: `argo retry` keeps pods that succeeded, and
-    nobody would watch the pods of the retry. The watchdog does not mount a claim, which only one
-    node may have. It waits while the API server is out of reach. Raises StoreError.
+    The watchdog does not mount a claim, which only one node may have. It waits while the API
+    server is out of reach. Raises StoreError, KubeError.
     """
     async with Kube() as kube:
         watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
@@ -262,11 +250,12 @@ async def watch_run(context: PodContext, pending: str) -> bool:
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
-        return any(task.result() for task in done)
+        for task in done:
+            task.result()
 
 
-async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
-    """Look at the pods until the last batch is over; return True if no batch failed."""
+async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
+    """Look at the pods until the last batch is over. Raises KubeError."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     watchdog: Watchdog | None = None
@@ -283,7 +272,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
             if not _ended_early(workflow):  # else Argo ended the pods
                 doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
             # what an earlier attempt left has to go: retries read it
-            wanted: Object = dict.fromkeys((UNRECOVERABLE, WATCHDOG_DONE, NOTES))
+            wanted: Object = dict.fromkeys((UNRECOVERABLE, NOTES))
             wanted |= as_annotation(ours, watchdog.reasons)
             over = finished(workflow)
             if await _parent_ended(kube, workflows, workflow):
@@ -291,14 +280,12 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> bool:
                 await kube.patch(workflows, context.workflow, body, context.namespace)
             if not over:
                 wanted |= unrecoverable_annotation(ours, watchdog.unrecoverable)
-            elif failed(workflow):
-                wanted[WATCHDOG_DONE] = context.workflow_uid
             if any(before.get(name) != value for name, value in wanted.items()):
                 # before the pods end: then Argo decides about a retry
                 body = {"metadata": {"annotations": wanted}}
                 await kube.patch(workflows, context.workflow, body, context.namespace)
             if over:
-                return not failed(workflow)
+                return
             await _give_up(kube, pods, context, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
@@ -352,8 +339,8 @@ def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     )
 
 
-async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:
-    """Wait until every sample of these runs is stored, and return True.
+async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
+    """Wait until every sample of these runs is stored.
 
     Waits while the store is out of reach, without holding up the watch of the pods. A count costs
     the store a listing: many missing samples and a long listing make the counts rarer.
@@ -366,6 +353,6 @@ async def all_stored(store: Store, plans: Sequence[Plan]) -> bool:
             print(f"waiting for the store: {error}", flush=True)  # noqa: T201
         else:
             if not left:
-                return True
+                return
             delay = max(0.5, 20 * (time.monotonic() - began), min(0.2 * left, 10 * LOOK_SECONDS))
         await asyncio.sleep(delay)

@@ -211,10 +211,6 @@ class Load:
     """So many slots that send requests, each when its last one is answered."""
 
     def __init__(self, work: Work, stats: ClientStats, most: int) -> None:
-        if not 1 <= most <= protocol.MOST_PARALLEL:
-            raise ValueError(
-                f"at most {most} parallel requests: must be between 1 and {protocol.MOST_PARALLEL}"
-            )
         self.work, self.stats, self.most = work, stats, most
         self.slots: dict[int, asyncio.Task[None]] = {}
         self.wanted = 0

@@ -105,7 +105,11 @@ class Control:
         if kind == "json":
             return web.json_response(self.stats.as_json())
         text = "\n".join(lines) + "\n"
-        return _html(head, f"<pre>{html.escape(text)}</pre>") if kind == "html" else _plain(text)
+        return (
+            _html(head, f"<pre>{html.escape(text)}</pre>")
+            if kind == "html"
+            else web.Response(text=text)
+        )
 
     def _forms(self) -> str:
         """Return buttons that change the client."""
@@ -117,10 +121,6 @@ class Control:
             f'<form method="post"><p>Requests in parallel: {buttons}</p>'
             '<p><button formaction="reset">Reset statistics</button></p></form>'
         )
-
-
-def _plain(text: str, status: int = 200) -> web.Response:
-    return web.Response(status=status, text=text)
 
 
 def _html(*parts: str, status: int = 200) -> web.Response:
@@ -135,7 +135,7 @@ def _value(kind: str, result: float | str, info: str, status: int = 200) -> web.
         return web.json_response({"result": result, "info": info}, status=status)
     text = f"{result:f}" if isinstance(result, float) else str(result)
     if kind == "plain":
-        return _plain(f"{text}\n", status)
+        return web.Response(text=f"{text}\n", status=status)
     return _html(f"<p>{html.escape(f'{text} {info}'.strip())}.</p>", status=status)
 
 

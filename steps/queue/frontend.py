@@ -106,11 +106,6 @@ class Queue:
     def waiting(self) -> int:
         return len(self.items)
 
-    def put(self, item: Item) -> None:
-        """Append an item."""
-        self.items.append(item)
-        self.accepted += 1
-
     def take(self) -> Item | None:
         """Return the oldest item and mark it running; None if none waits."""
         if not self.items:
@@ -308,7 +303,8 @@ class Frontend:
             writer.close()
 
         item = Item(answer, message["Args"], message["Limit"], clock())
-        queue.put(item)
+        queue.items.append(item)
+        queue.accepted += 1
         try:
             if await reader.read(1):  # nothing: it left, or its answer closed the connection
                 raise RefusedError("more than one request on a connection")

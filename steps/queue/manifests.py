@@ -115,8 +115,6 @@ class Queue(_Model):
                 f"grace {self.grace} s is shorter than the limit of {self.limit:g} s: "
                 "scale-in would kill items"
             )
-        if self.ignore and self.arguments:
-            raise ValueError("the backends ignore the client's `arguments`: leave one of both out")
         check_program(self.command[0])
         return self
 
@@ -240,6 +238,8 @@ def _rendered(queues: Queues, token: str) -> Iterator[Object]:
 def _values(queues: Queues, queue: Queue) -> dict[str, Any]:
     """Return what the templates of one queue name."""
     name, scale, data = f"perfdag-queue-{queue.name.lower()}", queue.autoscale, queue.data or Data()
+    claim = {"claimName": data.claim, "readOnly": True}
+    mount = {"name": "data", "mountPath": data.mount, "readOnly": True}
     domain = queues.ingress_domain
     digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
     values = queue.model_dump() | data.model_dump() | scale.model_dump()
@@ -282,14 +282,10 @@ def _values(queues: Queues, queue: Queue) -> dict[str, Any]:
         "items": f"{round(scale.items * 1000)}m",
         "volume": f"{data.claim}-{digest}",
         "host": queue.ingress or (f"{queue.name.lower()}.{domain}" if domain else None),
-        "volumes": None,
-        "mounts": None,
+        "volumes": [{"name": "data", "persistentVolumeClaim": claim}] if queue.data else None,
+        "mounts": [mount] if queue.data else None,
+        "pull": queues.pull,
     }
-    if queue.data:
-        claim = {"claimName": data.claim, "readOnly": True}
-        values["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
-        values["mounts"] = [{"name": "data", "mountPath": data.mount, "readOnly": True}]
-    values["pull"] = queues.pull
     [values["pod"]] = _template("pod", values)
     # The Deployment must not select the pods of a Job, which end on an empty queue.
     job = {"label": f"{name}-job", "backoff": "0", "restart": "OnFailure"}

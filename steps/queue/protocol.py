@@ -17,6 +17,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 MOST_BYTES = 1024
 """Bytes that a program of the original reads."""
 TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
@@ -35,8 +37,6 @@ REPLY = {
     "Waittime": 0.0,
     "Retcode": 0,
 }
-CUT = 7
-"""Characters of the longest value that can be cut before its end, outside of a text: `\\u12ab`."""
 
 messages = logging.getLogger("perfdag.queue.messages")
 """Logs every message sent or received at the level DEBUG."""
@@ -99,19 +99,10 @@ def decode(data: bytes, kinds: Mapping[str, Any]) -> Message:
     object is still open, and MalformedError for other errors.
     """
     try:
-        message = json.loads(data.decode(errors="replace"))
-    except json.JSONDecodeError as error:
-        rest = error.doc[error.pos :].strip()
-        open_text = error.msg.startswith("Unterminated string")
-        if (
-            error.doc.lstrip()[:1] in ("", "{")
-            and (open_text or len(rest) < CUT)
-            and not error.msg.startswith("Extra data")
-        ):
-            raise IncompleteError("unexpected end of JSON input") from None
-        raise MalformedError(f"invalid character {rest[:1]!r}: {error.msg}") from None
-    except RecursionError as error:
-        raise MalformedError(str(error)) from None
+        message = from_json(data.decode(errors="replace"))
+    except ValueError as error:
+        incomplete = str(error).startswith("EOF while parsing")
+        raise (IncompleteError if incomplete else MalformedError)(str(error)) from None
     messages.debug("received %s", data)
     if not isinstance(message, dict):
         raise MalformedError("not a JSON object")

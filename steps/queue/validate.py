@@ -257,7 +257,9 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             rates.append(window(start, chains))
             start = chains
         last, seconds = rates[-WINDOWS:], time.monotonic() - began
-        steady = len(last) == WINDOWS and _agree(last, plan.tolerance)
+        mean = statistics.fmean(last) if last else 0.0
+        apart = max((abs(rate - mean) for rate in last), default=0.0)
+        steady = len(last) == WINDOWS and mean > 0 and apart <= plan.tolerance * mean
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
         if steady or all_failed or seconds > max(plan.seconds, 16 * _longest(stats)):
             break
@@ -314,11 +316,6 @@ def failures(stats: Stats) -> list[str]:
 def _longest(stats: Stats) -> float:
     """Return the seconds of the longest item, 0 before the first."""
     return float(stats["run"].get("max") or 0.0)
-
-
-def _agree(rates: Sequence[float], tolerance: float) -> bool:
-    mean = statistics.fmean(rates)
-    return mean > 0 and max(abs(rate - mean) for rate in rates) <= tolerance * mean
 
 
 def _shortfalls(

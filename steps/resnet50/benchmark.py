@@ -138,21 +138,17 @@ class Result:
                 " the device"
             )
         if not tested.valid and not self._only_short(params):
-            return self.invalid(params)
+            text = "LoadGen says INVALID: " + "; ".join(tested.reasons)
+            short = tested.met.get("result_min_duration_met") is False
+            if params.scenario == "offline" and short:
+                text += f"; target_rate is the expected QPS: set it to {self.rate:.4g} or more"
+            return text
         if params.scenario == "offline" and tested.queries < params.queries():
             return (
                 f"LoadGen requested {tested.queries} samples, fewer than the {params.queries()} of"
                 " min_queries"
             )
         return None
-
-    def invalid(self, params: Workload) -> str:
-        """Return LoadGen's reasons for INVALID, with Offline's rate."""
-        text = "LoadGen says INVALID: " + "; ".join(self.tested.reasons)
-        short = self.tested.met.get("result_min_duration_met") is False
-        if params.scenario == "offline" and short:
-            text += f"; target_rate is the expected QPS: set it to {self.rate:.4g} or more"
-        return text
 
     def only_late(self, reason: str) -> bool:
         """Whether LoadGen's latency verdict is the only reason against a run.
@@ -215,7 +211,7 @@ def differences(results: Sequence[Result]) -> list[str]:
             **run.raw.get("versions", {}),
             "LoadGen": run.tested.version.split()[0],
             "threads": model.get("threads"),
-            "weights": model.get("weights_sha256") or model.get("weights"),
+            "weights": model.get("weights"),
         }
         for name, value in what.items():
             known.setdefault(name, set()).add(str(value))

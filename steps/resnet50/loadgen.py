@@ -29,7 +29,7 @@ before its clock starts, a million in about a second and 230 MB, so their number
 
 
 class UnusableError(Exception):
-    """The request is impossible here: a device, weights or a CPU that is not there."""
+    """The device is not there, or cannot compute so."""
 
 
 class System(Protocol):

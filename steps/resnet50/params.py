@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from perfdag.benchmark import contract
 from perfdag.benchmark.contract import refuse
-from perfdag.units import CpuList, Duration, PositiveDuration
+from perfdag.units import Duration, PositiveDuration
 
 Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -46,6 +46,8 @@ class Workload(contract.Params):
         "check_logits": True,
         "imagenet": None,
         "weights_sha256": None,
+        "weights": "random",
+        "cpus": None,
     }
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -59,12 +61,6 @@ class Workload(contract.Params):
         le=1024,
         description="threads of one operator; unset: one for each allowed CPU,"
         " within a pod's CPU limit",
-    )
-    cpus: CpuList | None = Field(None, description="CPUs to run on, as taskset takes them: 0-3")
-    weights: Text = Field(
-        "random",
-        description="a file of torchvision's state dict, or `random`: a seeded initialisation"
-        " (as fast, not accurate)",
     )
     system: Literal["resnet50", "stub"] = Field(
         "resnet50", description="stub: a known service time, to measure the harness itself"

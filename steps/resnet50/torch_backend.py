@@ -1,7 +1,6 @@
 """torchvision's ResNet-50 on a CPU or GPU: weights, images, batches. Only the program needs it."""
 
 import bisect
-import hashlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,32 +48,21 @@ def preprocess(raw: np.ndarray) -> np.ndarray:
     return pixels.transpose(0, 3, 1, 2)
 
 
-def build(weights: str, seed: int) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """Return an fp32 model in eval mode on the CPU, and its weights. Raises UnusableError."""
+def build(seed: int) -> torch.nn.Module:
+    """Return an fp32 model in eval mode on the CPU; seeded weights are as fast as trained ones."""
     torch.manual_seed(seed)
     net = torchvision.models.resnet50(weights=None)
-    if weights == "random":
-        # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
-        for module in net.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.momentum = 1.0
-            if isinstance(module, torchvision.models.resnet.Bottleneck):
-                # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
-                torch.nn.init.constant_(module.bn3.weight, 0.2)
-        with torch.no_grad():
-            net.train()(torch.from_numpy(preprocess(images(seed, range(4)))))
-        return net.eval(), {"weights": f"random, seed {seed}", "trained": False}
-    path = Path(weights)
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:
-        # The first line of load_state_dict()'s message only counts the errors.
-        message = " ".join(" ".join(str(error).splitlines()[:2]).split())
-        raise UnusableError(
-            f"weights {weights} are no state dict of torchvision's ResNet-50: {message[:200]}"
-        ) from None
-    return net.eval(), {"weights": str(path), "weights_sha256": digest, "trained": True}
+    # With the untrained statistics 0 and 1, the activations of 16 blocks overflow fp16.
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+        if isinstance(module, torchvision.models.resnet.Bottleneck):
+            # Untrained blocks would amplify every rounding tenfold. Trained ones add little.
+            torch.nn.init.constant_(module.bn3.weight, 0.2)
+    with torch.no_grad():
+        net.train()(torch.from_numpy(preprocess(images(seed, range(4)))))
+    built: torch.nn.Module = net.eval()
+    return built
 
 
 class Resnet50:
@@ -202,11 +190,14 @@ def torch_system(spec: dict[str, Any]) -> Resnet50:
             f"device: precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
         )
     torch.set_num_threads(spec["threads"] or facts.cpus())
-    net, weights = build(spec["weights"], spec["seed"])
-    system = (DeviceResnet50 if cuda else Resnet50)(spec, net)
-    model = {"system": "resnet50", "runtime": "torch", "threads": torch.get_num_threads()}
+    system = (DeviceResnet50 if cuda else Resnet50)(spec, build(spec["seed"]))
     system.facts = {
-        "model": weights | model,
+        "model": {
+            "system": "resnet50",
+            "runtime": "torch",
+            "threads": torch.get_num_threads(),
+            "weights": f"random, seed {spec['seed']}",
+        },
         "device": device_facts(spec["device"]),
         "versions": {"torch": torch.__version__, "torchvision": torchvision.__version__},
     }

@@ -101,14 +101,12 @@ class Page:
         """Move the mouse."""
         await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    async def picture(self, name: str, whole: bool = False) -> bytes:
-        """A PNG of the window or the whole page, kept in PERFDAG_PICTURES where that is set."""
-        shot = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        data = base64.b64decode(shot["data"])
+    async def picture(self, name: str) -> None:
+        """Keep a PNG of the window in PERFDAG_PICTURES, where that is set."""
         if PICTURES:
+            shot = await self.call("Page.captureScreenshot")
             Path(PICTURES).mkdir(parents=True, exist_ok=True)
-            (Path(PICTURES) / f"{name}.png").write_bytes(data)
-        return data
+            (Path(PICTURES) / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextmanager

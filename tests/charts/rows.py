@@ -186,17 +186,6 @@ def io(direction: str, rate: float, late: float) -> list[dict[str, Any]]:
     ]
 
 
-TAIL = {"min": 0.3, "p50": 1, "p90": 1.6, "p99": 3, "p99.9": 9, "p99.99": 20, "max": 40}
-
-
-def completions(direction: str, late: float, factors: dict[str, float]) -> list[dict[str, Any]]:
-    """Statistics of the completion of I/Os, as factors of their median in seconds."""
-    return [
-        value("completion_latency", late * factor, stat=stat, coords={"direction": direction})
-        for stat, factor in factors.items()
-    ]
-
-
 def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table:
     """A collective at several rank counts; a PingPong gives bandwidth too; the last point
     failed.
@@ -215,28 +204,6 @@ def imb(kind: str = "Allreduce", ranks: tuple[int, ...] = (2, 4, 8)) -> pa.Table
     samples.append(
         sample(
             "imb", {"benchmark": kind, "ranks": 16}, 1, [], status="failed", error="mpirun: exit 1"
-        )
-    )
-    return table(*samples)
-
-
-def iperf() -> pa.Table:
-    """TCP over streams with and without reverse, one point bound by a core, and a UDP point."""
-    samples = []
-    for reverse in (False, True):
-        for streams in (1, 2, 4, 8):
-            for repetition in (1, 2, 3):
-                values = [
-                    throughput(9e9 * streams**0.5 * (1 + 0.01 * repetition)),
-                    value("retransmits", float(streams), "1"),
-                    value("cpu_bound", float(streams == 8), "1", better="none"),
-                ]
-                params = {"protocol": "tcp", "streams": streams, "reverse": reverse}
-                samples.append(sample("iperf", params, repetition, values))
-    lost = value("lost_fraction", 0.01, "1")
-    samples.append(
-        sample(
-            "iperf", {"protocol": "udp", "streams": 1, "reverse": False}, 1, [throughput(1e9), lost]
         )
     )
     return table(*samples)
@@ -270,23 +237,6 @@ def iperf_paths() -> pa.Table:
                     ]
                     values = [throughput(whole), *by_second]
                     samples.append(sample("iperf", params, repetition, values, shape=shape))
-    return table(*samples)
-
-
-def fio_grid() -> pa.Table:
-    """Reads and writes of two block sizes over four queue depths, with the percentiles of their
-    completion.
-    """
-    samples = []
-    for rw, direction in (("randread", "read"), ("randwrite", "write")):
-        for size in (4096, 65536):
-            for depth in (1, 4, 16, 64):
-                for repetition in (1, 2, 3):
-                    late = 80e-6 * (1 + depth / 16) * (1 + size / 65536) * (1 + 0.02 * repetition)
-                    values = io(direction, depth / (late + 50e-6), late * 3)
-                    values += completions(direction, late, TAIL)
-                    params = {"rw": rw, "bs": size, "iodepth": depth}
-                    samples.append(sample("fio", params, repetition, values))
     return table(*samples)
 
 

@@ -16,7 +16,7 @@ from perfdag.results.schema import SAMPLES
 from perfdag.results.summary import points_of
 from perfdag.suite.points import rounds
 from tests.charts import rows as made
-from tests.charts.figures import artist, artists
+from tests.charts.figures import artist, artists, names
 
 SHAPE: dict[str, Any] = {"hosts": {"count": 8, "pairs": "all"}}
 
@@ -32,41 +32,18 @@ def table(
     shape: dict[str, Any] = SHAPE,
     beside: float = 1.0,
 ) -> pa.Table:
-    rng = np.random.default_rng(3)
+    rng, names = np.random.default_rng(3), nodes or [f"node-{host}" for host in range(hosts)]
     samples = []
     for a, b in (pair for round in rounds(kind, hosts) for pair in round):
+        params, used = {"streams": 1, "pair": f"{a}-{b}"}, [names[a], names[b]]
+        factor = 0.7 if node in (a, b) or (a, b) == link else 1.0
+        factor *= beside if used[0] == used[1] else 1.0
         for repetition in range(1, n + 1):
-            rate = (
-                2e10
-                * float(np.exp(rng.normal(0, 0.01)))
-                * (0.7 if node in (a, b) or (a, b) == link else 1.0)
-            )
-            broken = (a, b) == failed
-            names = nodes or [f"node-{host}" for host in range(hosts)]
-            used = [names[a], names[b]]
-            values = (
-                [] if broken else [made.throughput(rate * (beside if used[0] == used[1] else 1.0))]
-            )
-            each = made.sample(
-                "iperf",
-                {"streams": 1, "pair": f"{a}-{b}"},
-                repetition,
-                values,
-                status="failed" if broken else "ok",
-                shape=shape,
-            )
-            samples.append(
-                [
-                    {
-                        **row,
-                        "params": '{"streams":1}',
-                        "pair": f"{a}-{b}",
-                        "nodes": used,
-                        "same_node": used[0] == used[1],
-                    }
-                    for row in each
-                ]
-            )
+            rate = made.throughput(2e10 * float(np.exp(rng.normal(0, 0.01))) * factor)
+            values, status = ([], "failed") if (a, b) == failed else ([rate], "ok")
+            each = made.sample("iperf", params, repetition, values, status=status, shape=shape)
+            own = {"params": '{"streams":1}', "pair": f"{a}-{b}", "nodes": used}
+            samples.append([row | own | {"same_node": used[0] == used[1]} for row in each])
     return made.table(*samples)
 
 
@@ -81,20 +58,37 @@ def words(figure: Figure, which: str) -> str:
     )
 
 
+AT_ONCE = {"hosts": {"count": 8, "pairs": "all", "parallel_pairs": 4}}
+
+
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "title", "subtitle"),
     [
-        ({"node": 5}, "Slow in throughput: node node-5 (-30 %)"),
-        ({"link": (2, 6)}, "Slow in throughput: link node-2 - node-6 (-30 %)"),
-        ({"node": 5, "kind": "ring", "n": 3}, "Slow in throughput: node node-5 (-30 %)"),
-        ({}, "No node and no link stands out in throughput"),
-        ({"hosts": 3}, "in the middle"),
+        ({"node": 5}, "Slow in throughput: node node-5 (-30 %)", "one pair at a time"),
+        ({"link": (2, 6)}, "Slow in throughput: link node-2 - node-6 (-30 %)", ""),
+        ({"node": 5, "kind": "ring", "n": 3}, "Slow in throughput: node node-5 (-30 %)", ""),
+        ({"shape": AT_ONCE}, "No node and no link stands out", "concurrent: 4 pairs at once"),
+        ({"hosts": 3}, "in the middle", ""),
+        ({"nodes": "AAAA"}, "", "all hosts on one node"),
+        ({"nodes": "AAAAB"}, "No node and no link stands out in throughput between nodes", ""),
+        ({"nodes": "AABCDE"}, "No node and no link stands out in throughput between nodes", ""),
+        (
+            {"nodes": "AABCDE", "node": 4},
+            "Slow in throughput between nodes: node 4 (D) (-30 %)",
+            "",
+        ),
+        ({"nodes": "AAB"}, "in the middle between nodes", "hatched: both hosts on one node"),
     ],
 )
-def test_the_title_names_the_slow_node_or_link(options: dict[str, Any], text: str) -> None:
+def test_the_title_names_the_slow_node_or_link_though_a_pair_inside_a_node_is_fast(
+    options: dict[str, Any], title: str, subtitle: str
+) -> None:
+    if nodes := options.get("nodes"):
+        options = options | {"hosts": len(nodes), "nodes": list(nodes), "beside": 5.0}
     slug, figure = only(table(**options))
     assert slug == "pairs-throughput"
-    assert text in words(figure, "title")
+    assert title in words(figure, "title")
+    assert subtitle in words(figure, "subtitle")
 
 
 def test_the_title_explains_the_slow_node_by_the_facts_in_which_it_differs() -> None:
@@ -122,41 +116,10 @@ def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
     assert "median of n=2; widest range" in words(figure, "subtitle")
 
 
-def test_hosts_of_one_node_are_numbered_and_said() -> None:
-    _, figure = only(table(hosts=4, nodes=["node-0"] * 4))
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
-        f"{host} (node-0)" for host in range(4)
-    ]
-    assert "all hosts on one node" in words(figure, "subtitle")
-    _, mixed = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
-    assert len(artists(mixed.axes[0], "same-node")) == 1
-    assert "hatched: both hosts on one node" in words(mixed, "subtitle")
-
-
-@pytest.mark.parametrize(
-    ("nodes", "slow", "text"),
-    [
-        ("AAAAB", None, "No node and no link stands out in throughput between nodes"),
-        ("AABCDE", None, "No node and no link stands out in throughput between nodes"),
-        ("AABCDE", 4, "Slow in throughput between nodes: node 4 (D) (-30 %)"),
-        (
-            "AAB",
-            None,
-            "in the middle between nodes",
-        ),
-    ],
-)
-def test_a_node_is_not_slow_for_want_of_a_pair_inside_it(
-    nodes: str, slow: int | None, text: str
-) -> None:
-    _, figure = only(table(hosts=len(nodes), nodes=list(nodes), node=slow, beside=5.0))
-    assert text in words(figure, "title")
-
-
-def test_pairs_at_once_are_labelled_concurrent() -> None:
-    _, figure = only(table(shape={"hosts": {"count": 8, "pairs": "all", "parallel_pairs": 4}}))
-    assert "concurrent: 4 pairs at once" in words(figure, "subtitle")
-    assert "one pair at a time" in words(only(table())[1], "subtitle")
+def test_hosts_of_one_node_are_numbered_and_their_pair_is_hatched() -> None:
+    _, figure = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
+    assert names(figure.axes[0].get_yticklabels())[:2] == ["0 (node-0)", "1 (node-0)"]
+    assert len(artists(figure.axes[0], "same-node")) == 1
 
 
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
@@ -164,7 +127,7 @@ def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None
     assert {state.title for state in points_of(rows)} == {
         f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
     }
-    both = pa.concat_tables([rows, made.iperf()])
+    both = pa.concat_tables([rows, made.iperf_paths()])
     assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(both)}
     assert [picture.name for picture in pick.draw(rows)] == ["iperf-pairs-throughput"]
 

@@ -51,40 +51,93 @@ def test_labels_of_points(
     assert [state.title for state in points_of(rows.table(*samples))] == labels
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "made", "slugs", "claim"),
-    [
+def of(metric: str, *values: tuple[Any, ...], benchmark: str = "x", unit: str = "s") -> pa.Table:
+    """Rows of a metric: parameters and the values of the repetitions."""
+    return table(
+        *[
+            sample(benchmark, params, r, [value(metric, one, unit, headline=True)])
+            for params, *own in values
+            for r, one in enumerate(own, 1)
+        ]
+    )
+
+
+def depths() -> pa.Table:
+    """A device of eight places: beyond, I/Os only wait."""
+    rates = {depth: min(20e3 * depth, 160e3) for depth in (1, 2, 4, 8, 16, 32)}
+    return table(
+        *[
+            sample("fio", {"rw": "randread", "iodepth": d}, r, rows.io("read", rate, d / rate))
+            for d, rate in rates.items()
+            for r in (1, 2)
+        ]
+    )
+
+
+def streams(windows: tuple[int, ...], counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> pa.Table:
+    """Two protocols over numbers of streams, for each window."""
+    values = [
         (
-            "plain",
-            rows.plain(),
-            ["throughput-by-streams"],
-            "Throughput up to 23.5 Gbit/s at streams=4",
+            {"streams": count, "window": window, "protocol": protocol},
+            *(count * window * rate * (1 + r / 50) for r in (1, 2, 3)),
+        )
+        for count in counts
+        for window in windows
+        for protocol, rate in (("tcp", 1e9), ("udp", 5e8))
+    ]
+    return of("throughput", *values, unit="bit/s")
+
+
+CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
+    (
+        "plain",
+        rows.plain(),
+        {"throughput-by-streams": "Throughput up to 23.5 Gbit/s at streams=4"},
+    ),
+    ("swept", rows.swept(), {"latency-by-message-bytes": "Latency down to 0.209 µs at 1 B"}),
+    (
+        "fio",
+        rows.fio(),
+        {"iops-by-iodepth": "IOPS up to 259 kIOPS", "latency-by-iodepth": "", "queue-depth": ""},
+    ),
+    ("fio", depths(), {"queue-depth": "Knee at iodepth=8: 160 kIOPS"}),
+    ("imb", rows.pingpong(), {"sizes-by-message-bytes": "Latency down to 0."}),
+    ("iperf", rows.iperf_paths(), {"throughput": "Throughput: network", "seconds-by-second": ""}),
+    (
+        "imb",
+        rows.imb("Allreduce", (2, 4, 8)),
+        {"sizes-by-message-bytes-ranks": "Latency down to", "sizes-by-message-bytes": ""},
+    ),
+    (
+        "x",
+        streams((1,), (1, 2)),
+        {"points": "Throughput: protocol=udp is 0.5 times protocol=tcp"},
+    ),
+    ("x", of("wall_time", ({}, 0.05, 0.05, 0.05)), {"samples": "Wall time: 50 ms"}),
+    (
+        "x",
+        of("rate", *[({"k": k}, 1e9, 4e9, 9e9) for k in (1, 2, 4)], unit="bit/s"),
+        {"rate-by-k": "Rate: too noisy to rank"},
+    ),
+    (
+        "openfoam",
+        of(
+            "solve_time", *[({"procs": n}, 80 / n + 10) for n in (1, 2, 4, 8)], benchmark="openfoam"
         ),
-        (
-            "swept",
-            rows.swept(),
-            ["latency-by-message-bytes"],
-            "Latency down to 0.209 µs at 1 B",
-        ),
-        ("fio", rows.fio(), ["iops-by-iodepth", "latency-by-iodepth", "queue-depth"], "IOPS up to"),
-        ("imb", rows.pingpong(), ["sizes-by-message-bytes"], "Latency down to 0."),
-        ("iperf", rows.iperf_paths(), ["throughput", "seconds-by-second"], "Throughput: network"),
-        (
-            "imb",
-            rows.imb("Allreduce", (2, 4, 8)),
-            ["sizes-by-message-bytes-ranks", "sizes-by-message-bytes"],
-            "Latency down to",
-        ),
-    ],
-)
-def test_what_varies_decides_what_is_drawn(
-    benchmark: str, made: pa.Table, slugs: list[str], claim: str
+        {"scaling-by-procs": "56 % of linear scaling at 8 procs"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("benchmark", "made", "claims"), CLAIMS)
+def test_what_varies_decides_what_is_drawn_and_what_its_title_claims(
+    benchmark: str, made: pa.Table, claims: dict[str, str]
 ) -> None:
     figures = drawn(benchmark, made)
-    assert [slug for slug in figures if slug in slugs] == slugs
-    first = next(iter(figures.values()))
-    assert title(first).replace("\u00a0", " ").startswith(claim)
-    assert all(len(title(figure)) <= 60 for figure in figures.values())
+    assert [slug for slug in figures if slug in claims] == list(claims)
+    titles = {slug: title(figure).replace("\u00a0", " ") for slug, figure in figures.items()}
+    assert all(titles[slug].startswith(claim) for slug, claim in claims.items()), titles
+    assert all(len(text) <= 60 for text in titles.values())
 
 
 def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> None:
@@ -105,24 +158,6 @@ def test_a_metric_over_sizes_has_log_axes_with_size_labels() -> None:
     assert {"0 B", "4 B", "256 B"} <= set(labels)
 
 
-def streams(windows: tuple[int, ...], counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> pa.Table:
-    """Two protocols over numbers of streams, for each window."""
-    return table(
-        *[
-            sample(
-                "x",
-                {"streams": count, "window": window, "protocol": protocol},
-                repetition,
-                [rows.throughput(count * window * rate * (1 + repetition / 50))],
-            )
-            for count in counts
-            for window in windows
-            for protocol, rate in (("tcp", 1e9), ("udp", 5e8))
-            for repetition in (1, 2, 3)
-        ]
-    )
-
-
 def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> None:
     figures = drawn("x", streams((1, 2, 4, 5)))
     heat = figures["throughput-by-streams-window"]
@@ -134,7 +169,6 @@ def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> No
     assert len({ax.get_ylim() for ax in lines.axes}) == 1, "small multiples share their axis"
     [dots] = drawn("x", streams((1,), (1, 2))).values()
     assert len(artists(dots.axes[0], "join")) == 2
-    assert title(dots) == "Throughput: protocol=udp is 0.5 times protocol=tcp"
 
 
 def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None:
@@ -148,44 +182,12 @@ def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None
     assert len(figure.axes[0].get_yticklabels()) == 3
 
 
-def test_a_single_value_is_its_samples_and_a_failure_its_reason() -> None:
-    made = [sample("x", {}, r, [value("wall_time", 0.05, headline=True)]) for r in (1, 2, 3)]
-    [(slug, figure)] = drawn("x", table(*made)).items()
-    assert (slug, title(figure).replace("\u00a0", " ")) == ("samples", "Wall time: 50 ms")
+def test_a_failure_is_its_reason_and_scaling_has_its_ideal() -> None:
     lost = drawn("x", table(sample("x", {}, 1, [], status="failed", error="no such device")))
     assert "no such device" in words(lost["points"])
-
-
-def test_values_too_far_apart_claim_nothing() -> None:
-    made = [
-        sample("x", {"k": k}, r, [rows.throughput(1e9 * r * r)])
-        for k in (1, 2, 4)
-        for r in (1, 2, 3)
-    ]
-    [figure] = drawn("x", table(*made)).values()
-    assert title(figure) == "Throughput: too noisy to rank"
-
-
-def test_a_curve_has_its_knee_in_the_title() -> None:
-    samples = []
-    for depth in (1, 2, 4, 8, 16, 32):
-        rate = min(20e3 * depth, 160e3)  # a device of eight places: beyond, I/Os only wait
-        values = rows.io("read", rate, depth / rate)
-        samples += [sample("fio", {"rw": "randread", "iodepth": depth}, r, values) for r in (1, 2)]
-    figure = drawn("fio", table(*samples))["queue-depth"]
-    assert title(figure).replace("\u00a0", " ") == "Knee at iodepth=8: 160 kIOPS"
-    assert names(figure.axes[0].texts) == ["1", "2", "4", "8", "16", "32"]
-
-
-def test_scaling_is_held_against_linear() -> None:
-    times = [
-        sample("openfoam", {"procs": n}, r, [value("solve_time", 80 / n + 10, headline=True)])
-        for n in (1, 2, 4, 8)
-        for r in (1, 2)
-    ]
-    figure = drawn("openfoam", table(*times))["scaling-by-procs"]
-    assert title(figure).replace("\u00a0", " ") == "56 % of linear scaling at 8 procs"
+    figure = drawn("openfoam", CLAIMS[-1][1])["scaling-by-procs"]
     assert list(artist(figure.axes[0], "ideal").get_ydata()) == pytest.approx([90, 45, 22.5, 11.25])
+    assert names(drawn("fio", depths())["queue-depth"].axes[0].texts)[-1] == "32"
 
 
 def test_subjects_are_workers_or_numbered_and_marks_are_said() -> None:

@@ -59,12 +59,6 @@ def suite(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_suite_between_two_steps(bench: Namespace, suite: str) -> None:
-    [workflow] = create(bench, "compose.py", suite)
-    [row] = measured(bench, workflow["metadata"]["name"])
-    assert row["metric"] == "wall_time"
-
-
 def test_what_follows_a_suite_runs_after_its_failure_too(bench: Namespace, tmp_path: Path) -> None:
     suite = tmp_path / "broken.yaml"
     suite.write_text("name: broken\nentries: [{benchmark: command, params: {argv: ['false']}}]\n")
@@ -84,10 +78,11 @@ def test_two_benchmarks_with_their_permutations(bench: Namespace) -> None:
 
 
 def test_an_entry_for_each_node_pool(bench: Namespace) -> None:
-    labels = [f"kubernetes.io/hostname={node}" for node in bench.nodes()]
+    nodes = bench.nodes()[:2]
+    labels = [f"kubernetes.io/hostname={node}" for node in nodes]
     [workflow] = create(bench, "node_pools.py", *labels)
     rows = measured(bench, workflow["metadata"]["name"])
-    assert sorted({row["nodes"][0] for row in rows}) == bench.nodes()
+    assert sorted({row["nodes"][0] for row in rows}) == nodes
 
 
 def test_the_schedules(bench: Namespace, suite: str) -> None:

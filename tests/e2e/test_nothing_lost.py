@@ -40,100 +40,38 @@ def test_a_deleted_pod_loses_nothing(bench: Namespace, tmp_path: Path, rank: int
     assert set(attempts.values()) in ([{1, 2}] if rank else [{1}, {1, 2}])
 
 
-def test_a_shape_that_cannot_be_placed_ends_with_the_words_of_the_scheduler(
+def test_what_runs_out_of_memory_or_kills_its_pod_costs_only_its_own_samples(
     bench: Namespace,
 ) -> None:
-    run = bench.measure(
-        "name: big\npending_limit: 10s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, node_selector: {no-such: label}, params: {argv: "
-        "[sleep, '0.1']}}\n"
-    )
-    rows = run.by_entry()
-    assert (run.exit_code, rows["good"]["status"], rows["bad"]["status"]) == (1, "ok", "failed")
-    assert "node affinity/selector" in rows["bad"]["error"]
-    assert bench.attempts(run.workflow) == {"0"}, "another attempt would have waited as long"
-
-
-def test_what_the_cluster_cannot_have_is_skipped_and_the_rest_is_measured(
-    bench: Namespace,
-) -> None:
-    if bench.has("PodGroup", "scheduling.volcano.sh/v1beta1"):
-        pytest.skip("this cluster has Volcano")
-    run = bench.measure(
-        "name: absent\npending_limit: 60s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: volcano, scheduler: volcano, params: {argv: [sleep, "
-        "'0.1']}}\n"
-        "  - {benchmark: command, name: device, resources: {example.com/gadget: 1}, params: "
-        "{argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: fio, name: class, volume: {storage_class: no-such-class}, params: "
-        "{size: 4MiB, runtime: 1s}}\n"
-        "  - {benchmark: command, name: network, network: {name: nowhere/none}, params: "
-        "{argv: [sleep, '0.1']}}\n"
-    )
-    assert run.exit_code == 0, run.output
-    states = {row["entry"]: row["status"] for row in run.rows}
-    reasons = {
-        "volcano": "scheduling.volcano.sh",
-        "device": "example.com/gadget",
-        "class": "no-such-class",
-        "network": "nowhere/none",
-    }
-    assert states == {"good": "ok"} | dict.fromkeys(reasons, "skipped")
-    for entry, words in reasons.items():
-        assert words in run.by_entry()[entry]["error"]
-
-
-def test_oom_has_its_reason_and_costs_only_itself(bench: Namespace) -> None:
     eats = "[python3, -c, 'x = [bytearray(1 << 20) for _ in range(1000)]']"
+    kills = "[sh, -c, 'kill -9 $PPID']"  # as the kernel does where all of a container is to go
     name = bench.submit(
-        (
-            "name: oom\npending_limit: 60s\nentries:\n  - benchmark: command\n"
-            "    resources: {memory: 300Mi}\n    permutations: {explicit: ["
-        )
-        + ", ".join(
-            f"{{argv: {argv}}}"
-            for argv in ("[sleep, '0.1']", "[sleep, '0.2']", eats, "[sleep, '3']", "[sleep, '4']")
-        )
-        + "]}\n"
+        "name: oom\nrepetitions: 2\npending_limit: 60s\nentries:\n"
+        "  - {benchmark: command, name: eats, resources: {memory: 300Mi}, permutations: {explicit: "
+        f"[{{argv: [sleep, '0.1']}}, {{argv: {eats}}}, {{argv: [sleep, '3']}}]}}}}\n"
+        f"  - {{benchmark: command, name: kills, params: {{argv: {kills}}}}}\n"
     )
     run_id = bench.run_id(name)
     bench.under_way(run_id)
-
     # the kernel ends the process that ate and no pod: the sample says so, and the others of its
     # batch go on
     bench.until(
         lambda: any("OOMKilled" in (row["error"] or "") for row in bench.rows(run_id)),
-        120,
+        240,
         "reason in the row",
     )
     argv = [sys.executable, "-m", "perfdag", "show", run_id, "--store", bench.store]
     assert (
         "OOMKilled" in subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     ), "the results of a run that is under way"
-    assert bench.watch(name).returncode == 1
-    rows = bench.rows(run_id)
-    assert sorted(row["status"] for row in rows) == ["failed", "ok", "ok", "ok", "ok"]
-    [failed] = [row for row in rows if row["status"] == "failed"]
-    assert "bytearray" in failed["params"]
-    assert "OOMKilled" in failed["error"]
-
-
-def test_a_point_that_kills_its_pod_costs_only_its_own_samples(bench: Namespace) -> None:
-    # as the kernel does where all of a container is to go with what is out of memory
-    kills = "[sh, -c, 'kill -9 $PPID']"
-    run = bench.measure(
-        "name: kills\nrepetitions: 3\nentries:\n"
-        "  - {benchmark: command, name: good, permutations: {explicit: [{argv: [sleep, "
-        "'0.1']}, {argv: [sleep, '0.2']}]}}\n"
-        f"  - {{benchmark: command, name: bad, params: {{argv: {kills}}}}}\n"
-    )
+    run = bench.finish(name)
     assert run.exit_code == 1
     states = sorted((row["entry"], row["status"]) for row in run.rows)
-    assert states == [("bad", "failed")] * 3 + [("good", "ok")] * 6
+    assert states == [("eats", "failed")] * 2 + [("eats", "ok")] * 4 + [("kills", "failed")] * 2
+    failed = [row for row in run.rows if (row["entry"], row["status"]) == ("eats", "failed")]
+    assert all("bytearray" in row["params"] and "OOMKilled" in row["error"] for row in failed)
     why = "2 pods were lost while they measured this point"
-    assert {row["error"] for row in run.rows if row["entry"] == "bad"} == {why}
+    assert {row["error"] for row in run.rows if row["entry"] == "kills"} == {why}
 
 
 def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:

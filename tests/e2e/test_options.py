@@ -2,55 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from perfdag.kube.client import Kube, run_with_client
-
-from .conftest import Namespace, installed, sleeps
+from .conftest import Namespace, installed
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def wide() -> Iterator[Namespace]:
-    """An installation with a ClusterWorkflowTemplate, a NetworkPolicy and a pull secret."""
-    with installed("restricted", "--cluster-scope", "--pull-secret", "registry") as namespace:
-        yield namespace
-        run_with_client(_remove_templates)
-
-
-async def _remove_templates(client: Kube) -> None:
-    kind = await client.resource("argoproj.io/v1alpha1", "ClusterWorkflowTemplate")
-    for each in await client.list(kind, labels="app.kubernetes.io/managed-by=perfdag"):
-        await client.delete(kind, each["metadata"]["name"])
-
-
-@pytest.fixture(scope="module")
-def two_at_once() -> Iterator[Namespace]:
-    """An installation that measures two batches at a time."""
-    with installed("restricted", "--parallel-batches", "2") as namespace:
+    """An installation with a NetworkPolicy and a pull secret."""
+    with installed("restricted", "--pull-secret", "registry") as namespace:
         yield namespace
 
 
-def test_two_batches_at_once_and_a_pod_for_every_sample(
-    two_at_once: Namespace, tmp_path: Path
-) -> None:
-    run = two_at_once.measure(
-        sleeps(tmp_path, points=4, seconds=12, hosts=1, extra="isolation: pod\n")
-    )
-    assert run.exit_code == 0, run.output
-    two_at_once.assert_complete(run.id, 4)
-    labels = f"workflows.argoproj.io/workflow={run.workflow},perfdag/rank=0"
-    assert len(two_at_once.objects("Pod", labels=labels)) == 4, "a pod each"
-    rows = [row for row in run.rows if row["headline"]]
-    spans = [(row["started_at"], row["finished_at"]) for row in rows]
-    most = max(sum(start <= began < end for start, end in spans) for began, _ in spans)
-    assert most == 2
-
-
-def test_iperf_behind_a_network_policy_from_templates_of_the_cluster(
+def test_iperf_behind_a_network_policy(
     wide: Namespace,
 ) -> None:
     name = wide.submit(

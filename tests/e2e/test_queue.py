@@ -117,14 +117,3 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
         )
     }
     assert accounts == {"perfdag-measure-queue-scaling"}
-
-
-def test_without_leave_all_are_skipped_and_say_what_grants_it(
-    bench: Namespace, queues: str, suite: str
-) -> None:
-    run = bench.measure(suite)
-    assert run.exit_code == 1, "nothing was measured"
-    for row in run.rows:
-        assert row["status"] == "skipped"
-        assert f"perfdag install --store ... --allow {row['benchmark']}=NAMESPACE" in row["error"]
-        assert f'in the namespace "{queues}"' in row["error"]

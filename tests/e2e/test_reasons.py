@@ -15,13 +15,13 @@ from perfdag.store.open import open_store
 from perfdag.workflows import runs
 
 from .conftest import Namespace, quota
+from .faults import is_done
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
 
 CASES = {
     "request": ("resources: {cpu: 500}", "Insufficient cpu"),
-    "image": ("image: 'localhost/no-such-image:1'", "no-such-image"),
     "quota": ("resources: {ephemeral-storage: 4Gi}", "exceeded quota"),
 }
 
@@ -118,7 +118,7 @@ def test_a_run_that_cannot_be_says_why_in_one_line(bench: Namespace, case: str) 
         any(words.replace("(", "").replace(")", "") in each.replace(")", "") for each in told)
         == at_end
     )
-    bench.measure(f"{SUITE}}}").assert_ok()  # the lock is free
+    assert is_done(bench, name)  # the lock is free
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""A suite on a real cluster: the same rows as here, suite text unchanged through all three ways,
-bad suites create nothing.
+"""A suite on a real cluster: the same rows as here, and its text
+unchanged on both ways.
 """
 
 import json
@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.kube.client import run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import RunStore
 from perfdag.store.open import open_store
-from perfdag.suite.load import load_suite
-from perfdag.workflows.runs import config_map
 
 from .conftest import Namespace
 
@@ -98,17 +95,10 @@ def test_suite_text_through_the_store_and_rows_equal_to_a_local_run(
         }
 
 
-@pytest.mark.parametrize("way", ["file", "configmap"])
-def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path, way: str) -> None:
-    suite = _suite(tmp_path)
-    if way == "file":
-        rendered = bench.perfdag("render", str(suite), check=True).stdout
-        (tmp_path / "workflow.yaml").write_text(rendered)
-        argv = ["argo", "submit", str(tmp_path / "workflow.yaml")]
-    else:
-        body = config_map(bench.name, "nasty", load_suite(str(suite)))
-        run_with_client(lambda client: client.apply(body))
-        argv = ["argo", "submit", "--from", "workflowtemplate/perfdag", "-p", "suite=nasty"]
+def test_suite_text_by_argo_submit(bench: Namespace, tmp_path: Path) -> None:
+    rendered = bench.perfdag("render", str(_suite(tmp_path)), check=True).stdout
+    (tmp_path / "workflow.yaml").write_text(rendered)
+    argv = ["argo", "submit", str(tmp_path / "workflow.yaml")]
     argv += ["-n", bench.name, "--wait", "-o", "name"]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

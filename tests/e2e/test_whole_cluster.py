@@ -1,36 +1,17 @@
-"""What other runs on the cluster would feel too, so nothing runs beside these: a cordoned node, a
-node taken whole.
+"""What other runs on the cluster would feel too, so nothing runs beside it: a node
+taken whole.
 """
 
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 
-from .conftest import Namespace, installed, sleeps
-from .faults import cordoned
+from .conftest import Namespace, installed
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
-
-
-def test_a_batch_waits_for_its_cordoned_node(bench: Namespace, tmp_path: Path) -> None:
-    node = bench.nodes()[-1]
-    shape = f"    node_selector: {{kubernetes.io/hostname: {node}}}\n"
-    suite = sleeps(tmp_path, points=6, extra="batch_time: 3s\n", shape=shape)
-    name = bench.submit(suite)
-    run_id = bench.run_id(name)
-    assert bench.pod(name, 0)["spec"]["nodeName"] == node
-    with cordoned(node):
-        bench.until(
-            lambda: "unschedulable" in bench.perfdag("status", name).stdout,
-            90,
-            "pod that waits for the node",
-        )
-    assert bench.watch(name).returncode == 0
-    bench.assert_complete(run_id, 6)
 
 
 @pytest.fixture
@@ -68,7 +49,7 @@ def test_batches_at_once_have_a_node_each_in_their_zones(
         "resources: {cpu: 1, memory: 300Mi}, volume: {kind: emptyDir, size: 64MiB}"
     )
     name = two_at_once.submit(
-        "name: alone\npending_limit: 90s\nbatch_time: 1s\nrepetitions: 2\nentries:\n"
+        "name: alone\npending_limit: 90s\nisolation: pod\nrepetitions: 2\nentries:\n"
         f"  - {{benchmark: command, name: one, {shape}, params: {{argv: [sleep, '6'], "
         f"expected: 6}}}}\n"
         f"  - {{benchmark: command, name: two, {shape}, params: {{argv: [sleep, '6.1'], "
@@ -81,6 +62,7 @@ def test_batches_at_once_have_a_node_each_in_their_zones(
     run.assert_ok()
     rows = [row for row in run.rows if row["headline"]]
     assert len(rows) == 4
+    assert len({row["batch"] for row in rows}) == 4, "a pod for every sample"
     assert {node for row in rows for node in row["nodes"]} <= set(zones[:2])
     overlaps = [
         (one, two)

@@ -34,7 +34,7 @@ KINDS = {
     "batch/v1": "Job CronJob",
     "autoscaling/v2": "HorizontalPodAutoscaler",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition*",
-    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate ClusterWorkflowTemplate* CronWorkflow WorkflowTaskResult",  # noqa: E501
+    "argoproj.io/v1alpha1": "Workflow WorkflowTemplate CronWorkflow WorkflowTaskResult",
     "batch.volcano.sh/v1alpha1": "Job",
     "bus.volcano.sh/v1alpha1": "Command",
     "coordination.k8s.io/v1": "Lease",

@@ -104,17 +104,6 @@ async def test_backoff_grows_by_its_step_up_to_the_most(
     assert pauses == [0.1, 0.2, 0.25, 0.25]
 
 
-async def test_one_verdict_of_a_timeout_on_both_sides(
-    frontend: Frontend, client_stats: ClientStats, backends: StartBackends
-) -> None:
-    backends(frontend, 1, "sleep", "60")
-    began = time.monotonic()
-    await Work(clients(frontend), "sleep", limit=0.5).request(client_stats, 0)
-    assert time.monotonic() - began < 4
-    assert client_stats.causes == {"Sleep timeout": 1}
-    assert (frontend.queues["sleep"].failure, frontend.queues["sleep"].success) == (1, 0)
-
-
 async def test_sigterm_ends_after_the_current_item(
     frontend: Frontend, dial: Dial, backends: StartBackends
 ) -> None:
@@ -133,7 +122,7 @@ async def test_a_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyP
         await site.scale(1)
         await site.parallel(1)
         await until(lambda: commands(marker) == 1)
-    assert commands(marker) == 0
+    await until(lambda: commands(marker) == 0)
 
 
 def commands(marker: str) -> int:

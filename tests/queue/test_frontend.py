@@ -146,23 +146,6 @@ async def test_two_scrapers_read_the_same(frontend: Frontend, dial: Dial) -> Non
     assert first.items() >= want.items()
 
 
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [
-        (b"GET / HTTP/1.1\r\nHost: x", b" 404 "),
-        (b"GET /healthz HTTP/1.1\r\nHost: x", b" 200 "),
-        (b"hello", b" 400 "),
-    ],
-)
-async def test_metrics_port_serves_plain_gets_alone(
-    head: bytes, status: bytes, frontend: Frontend
-) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", frontend.ports[2])
-    writer.write(head + b"\r\n\r\n")
-    assert status in await asyncio.wait_for(reader.readline(), 5)
-    writer.close()
-
-
 async def test_the_dashboard_and_the_adapter_ask_for_metrics_that_there_are(start: Start) -> None:
     frontend = await start('odd "name"\n\\', "sleep")
     queue = {"name": "sleep", "command": ["sleep", "1"], "autoscale": {"by": "custom"}}

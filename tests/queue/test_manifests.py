@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.steps.queue.manifests import Queues, fill, load, manifests
+from perfdag.steps.queue.manifests import Queues, load, manifests
 from tests.conftest import CommandLine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
@@ -32,16 +32,6 @@ def pod_of(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def command_of(objects: list[dict[str, Any]], name: str) -> str:
     return " ".join(pod_of(objects, name)["containers"][0]["command"])
-
-
-def test_a_template_is_filled_with_values_texts_and_lists() -> None:
-    template = {"a": "$x", "b": "$x-client", "c": "$none", "d": ["one", "$list", {"e": "$none"}]}
-    values = {"x": "name", "none": None, "list": ["two", "$three"]}
-    assert fill(template, values) == {
-        "a": "name",
-        "b": "name-client",
-        "d": ["one", "two", "$three", {}],
-    }
 
 
 def test_the_example_has_everything() -> None:
@@ -238,10 +228,6 @@ def test_queues_may_share_a_volume() -> None:
             "two queues define PersistentVolume perfdag-queue-data-b9021664:",
         ),
         ("queues: [{name: a, command: [sleep], replcas: 2}]", "replcas"),
-        (
-            "queues: [{name: a, command: [sleep], ignore: true, arguments: ['1']}]",
-            "the backends ignore the client's `arguments`",
-        ),
         ("queues: [{name: a, command: [sleep], data: {nfs_server: x}}]", "go together"),
         ("[1]", "must be a mapping"),
         ("a: [", "expected"),

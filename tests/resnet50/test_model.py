@@ -1,9 +1,7 @@
 """The real model on this CPU. Needs torch: `pip install 'perfdag[torch]'`."""
 
 import copy
-import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def net() -> Any:
-    return model.build("random", 0)[0]
+    return model.build(0)
 
 
 def spec(**more: Any) -> dict[str, Any]:
@@ -119,43 +117,6 @@ def test_classes_do_not_depend_on_the_batch(net: Any) -> None:
     together = list(network.infer([0, 1, 2, 3], 0.0))
     assert together == [network.infer([index], 0.0)[0] for index in range(4)]
     assert len(network.infer([2, 1, 0], 0.0)) == 3
-
-
-def test_weights_from_a_file_and_its_digest(tmp_path: Path, net: Any) -> None:
-    path = tmp_path / "weights.pth"
-    torch.save(net.state_dict(), path)
-    loaded, facts = model.build(str(path), 9)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (facts["weights_sha256"], facts["trained"]) == (digest, True)
-    assert torch.equal(loaded.fc.weight, net.fc.weight)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "No such file or directory"),
-        (
-            lambda state: {"conv.weight": torch.zeros(3)},
-            r"no state dict of torchvision's ResNet-50: .* Missing key\(s\) in state_dict: "
-            r"\"conv1.weight",
-        ),
-        (
-            lambda state: {**state, "fc.bias": torch.zeros(10)},
-            r"size mismatch for fc\.bias",
-        ),
-        ("not a file of torch", "no state dict"),
-    ],
-)
-def test_weights_that_are_missing_or_of_another_model(
-    content: Any, message: str, tmp_path: Path, net: Any
-) -> None:
-    file = tmp_path / "weights.pth"
-    if callable(content):
-        torch.save(content(net.state_dict()), file)
-    elif content:
-        file.write_text(content)
-    with pytest.raises(UnusableError, match=message):
-        model.build(str(file), 0)
 
 
 def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,42 +76,6 @@ class Drifting(LocalHost):
         return CommandResult(list(argv), 0, json.dumps(raw), "", seconds)
 
 
-NO_ROOM = {"program": 2, "error": {"kind": "memory", "text": "batch 9 does not fit"}}
-
-
-class Ending(Drifting):
-    """One of its runs ends as told."""
-
-    def __init__(self, number: int, end: dict[str, Any]) -> None:
-        super().__init__(0.0)
-        self.number, self.end, self.runs = number, end, 0
-
-    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
-        self.runs += 1
-        output = super().run(argv, **more)
-        return replace(output, **self.end) if self.runs == self.number else output
-
-
-@pytest.mark.parametrize(
-    ("number", "end", "message"),
-    [
-        (2, {"code": 3, "stdout": json.dumps(NO_ROOM)}, "batch 9 does not fit"),
-        (3, {"code": 137, "stdout": ""}, "the program was killed"),
-    ],
-)
-def test_the_first_run_without_a_result_ends_the_comparison_and_keeps_the_texts_before_it(
-    number: int, end: dict[str, Any], message: str
-) -> None:
-    host = Ending(number, end)
-    with pytest.raises(
-        Failed, match=rf"^run {number} of 4 \((treatment|baseline)\): {message}"
-    ) as error:
-        Resnet50Overhead().run(gang(host), options())
-    assert host.runs == number
-    assert sum(text.startswith("{") for text in error.value.texts.values()) >= 2
-    assert error.value.texts["order"]
-
-
 @pytest.mark.parametrize(("cost", "verdict"), [(0.0, 1), (0.02, 1), (0.08, 0), (0.3, 0)])
 def test_the_cost_of_a_treatment_is_found_and_drift_is_not_part_of_it(
     cost: float, verdict: float
@@ -152,21 +115,6 @@ def test_a_real_wrapper_is_run_and_its_cost_is_seen() -> None:
     assert len(plain) == len(treated) == 3
     # other work on this machine adds to either side, so only the shorter end is sharp
     assert 0.01 < min(plain) < 0.02 < min(treated)
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (
-            {"warmup": {"stable": False, "steady": 1.0}},
-            r"run 2 \(treatment\): batch times still differed",
-        ),
-    ],
-)
-def test_invalid_runs_make_the_comparison_invalid(bad: dict[str, Any], message: str) -> None:
-    texts = texts_of("ABBA", recorded(), recorded()) | {"001B": json.dumps(recorded(**bad))}
-    with pytest.raises(Invalid, match=message):
-        Resnet50Overhead().parse(Output(texts), options())
 
 
 @pytest.mark.parametrize(

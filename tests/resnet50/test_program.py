@@ -23,7 +23,7 @@ from perfdag.steps.resnet50.loadgen import Stub
 from perfdag.steps.resnet50.params import Workload
 from perfdag.steps.resnet50.program import warm_up
 from perfdag.suite.load import load_suite
-from tests.resnet50.harness import Indices, needs_loadgen, run_resnet50
+from tests.resnet50.harness import Indices, run_resnet50
 
 SMALL = {"fast": True, "threads": 1, "samples": 4}
 
@@ -81,12 +81,6 @@ def torch() -> Any:
     return pytest.importorskip(
         "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
     )
-
-
-@needs_loadgen
-def test_cpus_that_are_not_there_are_named() -> None:
-    with pytest.raises(Failed, match=r"^cpus 0-4095: this process may use "):
-        run_resnet50(Workload(system="stub", cpus="0-4095"))
 
 
 class Ended(BaseException):
@@ -152,7 +146,7 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
         "scenario": "offline",
         "backend": "compile",
         "precision": "bf16",
-        "cpus": str(min(os.sched_getaffinity(0))),
+        "wrapper": ["taskset", "-c", str(min(os.sched_getaffinity(0)))],
         "min_queries": 4,
         "wrapper_env": {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
     }
@@ -174,7 +168,6 @@ def test_compiled_bf16_on_one_cpu(tmp_path: Path) -> None:
         ({"precision": "tf32"}, "device: cuda"),
         ({"precision": "int8"}, "'fp32', 'tf32', 'bf16' or 'fp16'"),
         ({"scenario": "single-stream", "batch": 8}, "batch 1, not 8"),
-        ({"cpus": "0; rm -rf /"}, "match pattern"),
         ({"colour": "red"}, "Extra inputs"),
         ({"scenario": "server", "target_rate": float("inf")}, "finite number"),
         (

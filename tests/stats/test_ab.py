@@ -16,10 +16,8 @@ from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import RunStore
 from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
-from tests.conftest import CommandLine
 from tests.stats.synthetic import put, rows
 
 SUITE = """\
@@ -172,21 +170,6 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     assert RunStore(store).plan(duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
     assert RunStore(store).plan(duet.a.run_id).options.within == 0.05
-
-
-def test_a_resumed_one_that_is_stopped_keeps_its_new_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("perfdag.commands.ab.measure_rounds", interrupt)
-    duet, store = duel(limit=None), open_store(str(tmp_path))
-    for plan in (duet.a, duet.b):
-        store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert cli(
-        ["ab", "--resume", duet.a.run_id, "--store", str(tmp_path), "--within", "5%"], 130
-    ).err.endswith(f"perfdag ab --resume {duet.a.run_id} --store {tmp_path} --within 5%\n")
 
 
 @pytest.mark.parametrize(

@@ -291,15 +291,6 @@ def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
     assert "WORSE delays/command wall_time" in cli(["check", "last"], 3).out
 
 
-def test_the_index_knows_a_loss_that_nobody_checked(store: Store) -> None:
-    fill(store, [100.0] * 13 + [84.0] * 17, metric="rate", unit="B/s", better="higher")
-    write_site(store)
-    runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
-    runs += read_script(store.get("site/data/net/runs/2026-02.js"))["runs"]
-    assert [run["word"] for run in runs[15:]] == ["worse"] * 15
-    assert runs[-1]["answers"] == ["work rate: worse -16.0 % since 2026-01-18 (17 runs)"]
-
-
 def test_two_runs_alone_fail_no_gate(store: Store) -> None:
     fill(store, [100, 172])
     gate = gate_of(store, 1)

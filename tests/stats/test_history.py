@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Collection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ from perfdag.analysis.ab import analyse
 from perfdag.analysis.compare import compare_selections
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
-from perfdag.charts.pages.compare import Effect, forest
-from perfdag.charts.style import BETTER, ON_DARK, ON_PALE, WORSE
-from perfdag.commands.compare import size_map
 from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
@@ -33,7 +29,6 @@ from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
-from tests.charts.figures import artist, artists, names, words
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step
 
@@ -210,49 +205,18 @@ def test_compare_finds_the_step_and_what_changed(
     assert "| **worse -1" in cli([*command, "--markdown"]).out
 
 
-def test_ratios_over_message_sizes_are_blank_inside_the_noise_floor() -> None:
-    """A row for each point and metric, whatever its direction: blue is better.
-
-    A halved latency and a halved bandwidth.
-    """
-
-    def row(metric: str, size: int, effect: float, word: str) -> Any:
-        info = SimpleNamespace(
-            entry="imb",
-            metric=metric,
-            stat="mean",
-            coords={"message_bytes": size},
-            span="",
-        )
-        return SimpleNamespace(
-            info=info,
-            label="ranks=4",
-            answer=SimpleNamespace(effect=effect, word=word, absolute=False),
-        )
-
-    side = SimpleNamespace(words="run B", suite="mpi")
-    comparison: Any = SimpleNamespace(a=side, b=side)
-    comparison.rows = [
-        row("latency", 8, -0.5, "better"),
-        row("latency", 4, -0.02, "same"),
-        row("bandwidth", 8, -0.5, "worse"),
-        row("bandwidth", 4, 3.0, "unclear"),
-    ]
-    figure = size_map(comparison)
-    (ax,) = figure.axes
-    assert names(ax.get_yticklabels()) == ["imb ranks=4 bandwidth", "imb ranks=4 latency"]
-    mesh = artist(ax, "ratios")
-    values = np.ma.filled(mesh.get_array().astype(float), np.nan).reshape(2, 2)
-    assert values[0][1] == pytest.approx(-1)
-    assert values[1][1] == pytest.approx(1)
-    assert np.isnan(values[1][0])
-    assert {(text.get_text(), text.get_color()) for text in ax.texts} == {
-        ("-50", ON_DARK),
-        ("+300", ON_PALE),
-    }, "the colour with more contrast to the cell"
-    assert np.isnan(values[0][0]), "no colour without a verdict"
-    assert mesh.norm(0.0) == 0.5, "white where nothing differs"
-    assert "of 4 cells 1 worse, 1 better, 1 unclear" in words(figure)
+def test_ratios_are_drawn_by_message_size_and_effects_worse_first(
+    store: Store, cli: CommandLine, tmp_path: Path
+) -> None:
+    sized: dict[str, Any] = {"coords": '{"message_bytes":8}', "entry": "imb"}
+    for night, (slow, fast) in enumerate(((1e10, 1e10), (5e9, 3e10))):
+        put(store, rows(night, {"ranks=4": [slow] * 3, "ranks=8": [fast] * 3}, **sized))
+    files = {option: tmp_path / f"{option}.svg" for option in ("--sizes", "--chart")}
+    options = [word for option, file in files.items() for word in (option, str(file))]
+    cli(["compare", "last~1", "last", "--store", store.root, *options])
+    assert b"of 2 cells 1 worse, 1 better" in files["--sizes"].read_bytes()
+    drawn = files["--chart"].read_text()
+    assert drawn.index("imb ranks=4 throughput") < drawn.index("imb ranks=8 throughput")
 
 
 @pytest.mark.parametrize(
@@ -463,27 +427,6 @@ def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
         assert output in cli(["history", *argv, "--store", store.root], 2).err
 
 
-def test_forest_shows_verdicts_on_a_log_axis_and_counts_the_others() -> None:
-    effects = [
-        Effect("b", 0.01, None, None, "unclear"),
-        Effect("c", 0.1, 0.08, 300.0, "better"),
-        Effect("a", -0.2, -0.25, -0.15, "worse"),
-    ]
-    ax = forest(effects, "t").axes[0]
-    assert 2 ** artist(ax, "worse").get_xdata()[0] == pytest.approx(0.8), "a log axis"
-    assert (artist(ax, "worse").get_color(), artist(ax, "better").get_color()) == (WORSE, BETTER)
-    assert [(end.get_marker(), end.get_xdata()[0]) for end in artists(ax, "end")][-1] == (
-        ">",
-        ax.get_xlim()[1],
-    )
-    assert names(ax.get_yticklabels()) == ["a", "c"]
-    figure = forest(effects, "t", "net", absolute=2)
-    assert "net; not drawn: 2 compared in their own unit; not drawn: 1 unclear" in words(figure)
-    ax = forest(effects[:1], "t").axes[0]
-    assert artist(ax, "unclear").get_markerfacecolor() == "none", "nothing else to draw"
-    assert "2 series, compared in their own unit" in words(forest([], "t", absolute=2))
-
-
 AB = """\
 name: duel
 entries:
@@ -597,19 +540,3 @@ def test_ab_stopped_says_how_to_go_on(
 def test_ab_refuses(argv: list[str], message: str, tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "duel.yaml").write_text(AB)
     assert message in cli(argv, 2).err
-
-
-def test_the_same_on_s3(s3_root: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    remote = open_store(s3_root)
-    for item in (store, remote):
-        nights(item, 36, lambda n, p: 1e10 * (0.8 if n >= 31 else 1.0), points=["streams=1"])
-    a, b = (medians.read_run_medians(item, "net") for item in (store, remote))
-    repeated = medians.read_run_medians(remote, "net")
-    assert (a.runs, a.series) == (b.runs, b.series) == (repeated.runs, repeated.series)
-    np.testing.assert_array_equal(a.value, repeated.value)
-    for command in (["check", "last"], ["check", "last"]):
-        assert main([*command, "--store", s3_root]) == 3
-    assert "(reported before)" in capsys.readouterr().out
-    remote.delete("results")
-    remote.delete("rollups")
-    remote.delete("alerts")

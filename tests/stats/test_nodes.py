@@ -33,17 +33,6 @@ def test_of_twelve_nodes_the_one_eight_percent_slow_is_named(
     assert sum(bool(result) for result in clean) <= 6
 
 
-def test_pairs_name_the_slow_partner_only() -> None:
-    rng = np.random.default_rng(12)
-    values: dict[str, list[float]] = {f"n{i}": [] for i in range(8)}
-    for i in range(8):
-        for j in range(i):
-            value = float(np.exp(rng.normal(0, 0.01))) * (0.85 if 3 in (i, j) else 1.0)
-            values[f"n{i}"].append(value)
-            values[f"n{j}"].append(value)
-    assert [o.node for o in outliers(values)] == ["n3"]
-
-
 def test_few_nodes_or_values_name_nobody() -> None:
     assert outliers({"a": [1, 1, 1], "b": [1, 1, 1], "c": [0.5, 0.5, 0.5]}) == []
     assert outliers({name: [1.0, 1.0] for name in "abcd"}) == []

@@ -69,17 +69,6 @@ def test_the_span_of_a_sample(
     assert points_of(table)[0].series[0].name == name
 
 
-def test_each_span_is_one_series_whatever_the_nodes(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path))
-    hosts = [["a", "a"], ["b", "b"], ["a", "b"], ["b", "a"], ["a", "c"], ["c", "b"]]
-    table, _ = gather(store, RunStore(store).plan(measure(store, hosts)))
-    by_series: dict[str, set[str]] = {}
-    for row in table.to_pylist():
-        by_series.setdefault(row["series_id"], set()).add(row["span"])
-    assert sorted(map(sorted, by_series.values())) == [["node"], ["nodes"], ["zones"]]
-    assert len(points_of(table)[0].series) == 3
-
-
 def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     a, b = (

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from perfdag.benchmark.contract import Gang, NotInstalled, Tool
+from perfdag.benchmark.contract import Gang, NotInstalled
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps import imb, mpi
-from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments, openmpi_command
+from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments
 from tests.recorded.measured import values
 from tests.recorded.record import load
 
@@ -31,37 +30,6 @@ IMB = Imb()
 def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
     log = f"[0] MPI startup(): libfabric provider: {provider}\n"
     assert (mpi.wrong_transport(log, "rdma", openmpi=False) is None) == fits
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"benchmark": "PongPing"},
-        {"transport": "ucx"},
-        {"max_log": 31},
-        {"min_log": 5, "max_log": 4},
-        {"ranks": 3},
-        {"benchmark": "Bcast", "ranks": 5, "ranks_per_host": 2},
-        {"benchmark": "Allreduce", "max_log": 1},
-        {"program": "/opt/IMB"},
-    ],
-)
-def test_impossible_params_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        ImbParams(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "hosts"),
-    [
-        ({}, 2),
-        ({"transport": "shm"}, 1),
-        ({"benchmark": "Alltoall", "ranks": 64, "ranks_per_host": 8}, 8),
-        *(({"benchmark": "Bcast", "ranks": odd}, 2) for odd in (3, 5, 7)),
-    ],
-)
-def test_shapes(options: dict[str, Any], hosts: int) -> None:
-    assert IMB.shape(ImbParams(**options)) == {"hosts": {"count": hosts}}
 
 
 @pytest.mark.parametrize(
@@ -141,14 +109,6 @@ def test_commands_name_the_hosts_and_the_interface(tmp_path: Path) -> None:
     assert env["I_MPI_COLL_INTRANODE"] == "pt2pt"
     assert env["FI_TCP_IFACE"] == "net1"
     assert env["LD_LIBRARY_PATH"].startswith("/opt/impi/lib")
-
-
-def test_open_mpi_over_rdma_has_no_shared_memory_between_ranks_of_a_host(tmp_path: Path) -> None:
-    params = ImbParams(
-        benchmark="Allreduce", ranks=4, transport="rdma", mpi="openmpi", program="/opt/IMB-MPI1"
-    )
-    argv, _ = openmpi_command(gang(params, tmp_path), params)
-    assert "UCX_TLS=rc,dc,ud,self" in argv
 
 
 def test_all_of_imbs_benchmarks_are_known_and_measure_the_sizes_that_are_expected(
@@ -328,14 +288,6 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
     ]
 
 
-def test_where_there_is_no_impi_rt_the_advice_is_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mpi.imb_tool("Linux", "x86_64") == Tool("IMB-MPI1", {"pip": "impi-rt"})
-    monkeypatch.setattr(mpi, "IMB", mpi.imb_tool("Linux", "aarch64"))
-    monkeypatch.setattr(LocalHost, "which", lambda self, program: None)
-    with pytest.raises(Skip, match="no impi-rt for Linux on aarch64"):
-        mpi.intel_root(LocalHost())
-
-
 STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed:\t1\n"
 
 
@@ -368,13 +320,6 @@ def test_each_pod_and_each_node_has_cpus_for_its_ranks(
     with pytest.raises(Skip, match=message) if message else nullcontext():
         mpi.require(hosts, 8, False, "tcp")
     mpi.require(hosts, 8, True, "tcp")
-
-
-def test_this_machine_several_times_has_its_cpus_once() -> None:
-    has = len(os.sched_getaffinity(0))
-    mpi.require([LocalHost()] * has, has, False, "tcp")
-    with pytest.raises(Skip, match=f"has {has} CPUs for {2 * has} processes"):
-        mpi.require([LocalHost()] * 2, 2 * has, False, "tcp")
 
 
 @pytest.mark.parametrize(

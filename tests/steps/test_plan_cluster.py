@@ -1,5 +1,5 @@
-"""Steps against a real API server: what the cluster refuses of one batch costs that batch alone;
-the events of a pod that waits.
+"""The plan step against a real API server: what the cluster refuses of one batch costs that batch
+alone.
 """
 
 import os
@@ -12,9 +12,7 @@ import orjson
 import pytest
 import yaml
 
-from perfdag.kube import patch
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.pods import read_pod, with_events
+from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import RunStore
@@ -82,21 +80,8 @@ def here(s3_root: str) -> Iterator[PodContext]:
     run_with_client(remove)
 
 
-@pytest.fixture
-def priority_classes(here: PodContext) -> None:
-    """The PriorityClasses, which stay: every installation of the cluster shares them."""
-
-    async def make(client: Kube) -> None:
-        for each in templates.objects(Installation(namespace=here.namespace, store=here.store)):
-            if each["kind"] == "PriorityClass":
-                await client.apply(each)
-
-    run_with_client(make)
-
-
 @pytest.fixture(params=[False, True], ids=["cluster-wide", "namespaced"])
 def as_account(
-    priority_classes: None,
     here: PodContext,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -108,10 +93,12 @@ def as_account(
     installed = templates.objects(
         Installation(namespace=here.namespace, store=here.store, namespaced=request.param)
     )
-    rights = [each for each in installed if each["kind"] != "PriorityClass" and "spec" not in each]
+    # classes stay: every installation of the cluster shares them
+    classes = [each for each in installed if each["kind"] == "PriorityClass"]
+    rights = [each for each in installed if each not in classes and "spec" not in each]
 
     async def make(client: Kube) -> str:
-        for each in rights:
+        for each in [*rights, *classes]:
             await client.apply(each)
         path = f"/api/v1/namespaces/{here.namespace}/serviceaccounts/perfdag-run/token"
         request_body = {
@@ -141,27 +128,6 @@ def as_account(
     run_with_client(remove)
 
 
-def classes_of(out: Path) -> set[str | None]:
-    return {
-        each["lead"].get("priorityClassName") for each in orjson.loads((out / "kinds").read_bytes())
-    }
-
-
-def test_pods_name_no_priority_class_that_is_not_there(
-    here: PodContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        patch, "PRIORITY_CLASSES", ("perfdag-not-there", "perfdag-not-there-either")
-    )
-    plan = make_plan(
-        parse_suite("name: s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"),
-        run_id=here.run_id,
-    )
-    open_store(here.store).put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    step(here, tmp_path / "out", {})
-    assert classes_of(tmp_path / "out") == {None}
-
-
 def test_the_rights_of_an_installation_are_enough(
     here: PodContext, as_account: bool, tmp_path: Path
 ) -> None:
@@ -180,19 +146,6 @@ def test_the_rights_of_an_installation_are_enough(
     assert result["gadget"] == ("missing" if as_account else "skipped")
     assert (result["good"], result["network"], result["full"]) == ("missing", "skipped", "failed")
     # one that may not be read may not be there: pods do without it
-    assert classes_of(tmp_path / "out") == {None if as_account else "perfdag"}
-
-    async def give_up(client: Kube) -> str:
-        spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
-        with pytest.raises(KubeError, match="forbidden"):
-            await client.create(pod, here.namespace)
-        kind = await client.resource("v1", "Pod")
-        assert await with_events(client, here.namespace, [replace(read_pod(pod), created=0.0)])
-        with pytest.raises(KubeError) as error:  # it may, but there is no such pod
-            await client.patch(
-                kind, "p", {"status": {"phase": "Failed"}}, here.namespace, subresource="status"
-            )
-        return error.value.reason
-
-    assert run_with_client(give_up) == "NotFound"
+    kinds = orjson.loads((tmp_path / "out" / "kinds").read_bytes())
+    classes = {each["lead"].get("priorityClassName") for each in kinds}
+    assert classes == {None if as_account else "perfdag"}

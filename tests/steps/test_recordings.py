@@ -164,19 +164,6 @@ def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
     assert one(rows, "sent_throughput") == total["bits_per_second"]
 
 
-def test_a_long_run_of_iperf_has_300_rates_at_most() -> None:
-    _, params, output, parse = CASES["iperf/tcp-reverse"].load()
-    report = json.loads(output.texts["client"])
-    report["intervals"] = [each for each in report["intervals"] if not each["sum"]["omitted"]][:1]
-    report["intervals"] *= 800
-    report["start"]["test_start"]["duration"] = 800
-    report["end"]["sum_sent"]["seconds"] = 800.0
-    texts = {**output.texts, "client": json.dumps(report)}
-    rows = parse(texts, params.model_copy(update={"duration": 800.0}))
-    seconds = [row.subject for row in rows if row.metric == "second_throughput"]
-    assert (len(seconds), seconds[1]) == (267, "second 4")
-
-
 def test_percentiles_of_several_histograms_are_those_that_fio_computes() -> None:
     text = CASES["fio/two-hosts"].load().output.texts["client"]
     report, _ = json.JSONDecoder().raw_decode(text, text.index("\n{") + 1)

@@ -50,26 +50,23 @@ def _port() -> int:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> credentials.Keys:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a pod that serves and leads."""
     folder = tmp_path_factory.mktemp("keys")
     copied(folder, "peer")
     pair = {file.name: file.read_text() for file in (folder / "secrets" / "ssh").iterdir()}
-    return credentials.Keys(copied(folder, "lead", {"ssh": pair}))
+    return copied(folder, "lead", {"ssh": pair})
 
 
 class Served:
-    def __init__(
-        self, keys: credentials.Keys, home: Path, pending: float = 30, lost: float = 30
-    ) -> None:
+    def __init__(self, keys: Path, home: Path, pending: float = 30, lost: float = 30) -> None:
         self.port = _port()
         code = (
             "import sys; from pathlib import Path; from perfdag.steps.pods.peer import *; "
-            "from perfdag.steps.pods.credentials import Keys; "
-            "sys.exit(serve(Keys(Path(sys.argv[1])), Path(sys.argv[2]), ['127.0.0.1'], "
+            "sys.exit(serve(Path(sys.argv[1]), Path(sys.argv[2]), ['127.0.0.1'], "
             "int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))"
         )
-        options = [str(each) for each in (keys.folder, home, self.port, pending, lost)]
+        options = [str(each) for each in (keys, home, self.port, pending, lost)]
         self.process = subprocess.Popen([sys.executable, "-c", code, *options])
 
     def wait(self) -> None:
@@ -79,7 +76,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(keys: credentials.Keys, folder: Path) -> Iterator[Served]:
+def serving(keys: Path, folder: Path) -> Iterator[Served]:
     server = Served(keys, folder / "peer", 30, 1)
     yield server
     if server.process.poll() is None:
@@ -88,7 +85,7 @@ def serving(keys: credentials.Keys, folder: Path) -> Iterator[Served]:
 
 
 @contextlib.contextmanager
-def connected(served: Served, keys: credentials.Keys, folder: Path) -> Iterator[SshHost]:
+def connected(served: Served, keys: Path, folder: Path) -> Iterator[SshHost]:
     config = credentials.client_config(keys, folder / "lead")
     host = SshHost("127.0.0.1", "node-x", config, served.port)
     host.connect(10)
@@ -97,7 +94,7 @@ def connected(served: Served, keys: credentials.Keys, folder: Path) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def host(keys: credentials.Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
+def host(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
     """A peer whose connection several tests share."""
     folder = tmp_path_factory.mktemp("shared")
     with serving(keys, folder) as served, connected(served, keys, folder) as peer_host:
@@ -113,20 +110,20 @@ def either(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def served(keys: credentials.Keys, tmp_path: Path) -> Iterator[Served]:
+def served(keys: Path, tmp_path: Path) -> Iterator[Served]:
     """A peer of this test alone."""
     with serving(keys, tmp_path) as peer_host:
         yield peer_host
 
 
 @pytest.fixture
-def own_host(served: Served, keys: credentials.Keys, tmp_path: Path) -> Iterator[SshHost]:
+def own_host(served: Served, keys: Path, tmp_path: Path) -> Iterator[SshHost]:
     with connected(served, keys, tmp_path) as peer_host:
         yield peer_host
 
 
 @pytest.fixture
-def config(keys: credentials.Keys, tmp_path: Path) -> Path:
+def config(keys: Path, tmp_path: Path) -> Path:
     """The lead's configuration of ssh."""
     return credentials.client_config(keys, tmp_path / "lead")
 
@@ -320,7 +317,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     pods = {f"p{rank}": running_pod(rank) for rank in range(2)}
     monkeypatch.setattr(gather, "running", AsyncMock(return_value=pods))
     monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
-    monkeypatch.setattr(gather, "lead_config", lambda: config)
+    monkeypatch.setattr(gather, "client_config", lambda folder, home: config)
     entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
     plan = make_plan(parse_suite(f"name: s\nentries: [{entry}]\n"))
     with (
@@ -335,7 +332,7 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
 
 @pytest.mark.usefixtures("no_pod")
 def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_ends(
-    keys: credentials.Keys, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peers = [Served(keys, tmp_path / f"peer-{rank}", 30, 1) for rank in (1, 2, 3)]
     for each in peers:
@@ -361,7 +358,7 @@ def test_a_lost_lead_ends_the_peer_retryable(own_host: SshHost, served: Served) 
     assert served.process.wait(15) == EXIT_RETRYABLE
 
 
-def test_no_lead_ever_ends_the_peer_retryable(keys: credentials.Keys, tmp_path: Path) -> None:
+def test_no_lead_ever_ends_the_peer_retryable(keys: Path, tmp_path: Path) -> None:
     assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == EXIT_RETRYABLE
 
 
@@ -373,19 +370,17 @@ def test_a_killed_peer_is_infrastructure(own_host: SshHost, served: Served) -> N
 
 
 @pytest.mark.parametrize("own", ["another run", "another address"])
-def test_a_peer_proves_its_run_and_its_address(
-    keys: credentials.Keys, tmp_path: Path, own: str
-) -> None:
+def test_a_peer_proves_its_run_and_its_address(keys: Path, tmp_path: Path, own: str) -> None:
     """Each peer has a host key of its own, so no peer can stand in for another."""
-    ssh = {file.name: file.read_text() for file in (keys.folder.parent / "keys").iterdir()}
+    ssh = {file.name: file.read_text() for file in (keys.parent / "keys").iterdir()}
     if own == "another run":
         ssh |= {
             name: text for name, text in credentials.make_keys(tmp_path).items() if "ca" in name
         }
     addresses = "127.0.0.1" if own == "another run" else "10.0.0.7,fd00::7"
     folder = copied(tmp_path, "peer", {"ssh": ssh}, addresses)
-    assert (folder / "host").read_text() != (keys.folder / "host").read_text()
-    other = Served(credentials.Keys(folder), tmp_path / "peer")
+    assert (folder / "host").read_text() != (keys / "host").read_text()
+    other = Served(folder, tmp_path / "peer")
     config = credentials.client_config(keys, tmp_path / "lead")
     host = SshHost("127.0.0.1", "node-x", config, other.port)
     other.wait()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.patch import UNRECOVERABLE, WATCHDOG_DONE
+from perfdag.kube.patch import UNRECOVERABLE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, selector, with_events
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
@@ -30,7 +30,6 @@ from perfdag.steps.pods.watchdog import (
     Watchdog,
     all_stored,
     count_missing,
-    failed,
     finished,
     watch_pods,
 )
@@ -196,7 +195,7 @@ def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     ended = pod(f"main ended with exit code {code}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look({}, [ended, peer], 0) == ([peer] if over else [])
+    assert watchdog.look({}, [ended, peer], 0) == [peer], "it would wait for its lead"
     noted = [f"exit code {code}" in each for each in notes(watchdog)]
     assert noted == ([] if code in (EXIT_REFUSED, EXIT_RETRYABLE) else [True]), (
         "those two say why themselves"
@@ -220,7 +219,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 ) -> None:
     waiting = [waits("InvalidImageName", "no")]
     pod = gang_pod({"phase": "Pending", "containerStatuses": waiting})
-    marks = {WATCHDOG_DONE: "u-1"} | unrecoverable_annotation(earlier, {7})
+    marks = unrecoverable_annotation(earlier, {7})
     marks |= as_annotation(earlier, {7: "full"})
     here = replace(place(), workflow_uid="u-1")
     workflow = workflow_of(here, marks)
@@ -232,7 +231,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
-    assert not await watch_pods(server.client(), here, 60.0)
+    await watch_pods(server.client(), here, 60.0)
     done = [
         (each.path.split("/namespaces/")[1].split("/")[1], each.body)
         for each in server.requests
@@ -248,11 +247,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     expected = {0, 7} if believed else {0}
     assert unrecoverable == expected
     assert set(notes) == expected
-    assert done[0][1]["metadata"]["annotations"][WATCHDOG_DONE] is None, (
-        "of the go before argo retry: this watchdog is made anew where it is lost"
-    )
-    last = done[2][1]["metadata"]["annotations"]
-    assert (last[UNRECOVERABLE], last[WATCHDOG_DONE]) == (None, "u-1"), "so that it fails once"
+    assert done[2][1]["metadata"]["annotations"][UNRECOVERABLE] is None
 
 
 def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
@@ -340,7 +335,7 @@ async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
     server.on("GET .*/workflows/wf", lambda _: next(looks))
     server.on("PATCH .*/workflows/wf", patched)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    assert not await watch_pods(server.client(), place(), 60.0)
+    await watch_pods(server.client(), place(), 60.0)
     assert bodies.count({"spec": {"shutdown": "Stop"}}) == stops
 
 
@@ -452,7 +447,7 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
         "containerStatuses": [waits("PodInitializing", "")],
     }
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
-    assert watchdog.look({}, [read_pod(gang_pod(status)), peer], 0) == ([peer] if final else [])
+    assert watchdog.look({}, [read_pod(gang_pod(status)), peer], 0) == [peer]
     assert [words in each for each in notes(watchdog)] == [True]
     assert watchdog.unrecoverable == ({0} if final else set())
 
@@ -514,52 +509,6 @@ def test_finished_reads_compressed_nodes() -> None:
     }
     assert nodes_of(workflow) == nodes
     assert finished(workflow)
-
-
-def _nodes(fan: str, *suspects: str) -> dict[str, Any]:
-    """Of a fan and of the step after it: the step's own node, and those of its attempts where it
-    had some.
-    """
-    steps = {
-        f"s{number}": {"templateName": "recheck", "phase": phase}
-        for number, phase in enumerate(suspects)
-    }
-    return {"b": {"templateName": "batches", "phase": fan}, **steps}
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "anew"),
-    [
-        (
-            {},
-            {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Succeeded"}}},
-            False,
-        ),
-        (
-            {},
-            {"phase": "Running", "nodes": {"b": {"templateName": "batches", "phase": "Failed"}}},
-            True,
-        ),
-        (
-            {},
-            {"phase": "Running", "nodes": {"r": {"templateName": "host", "phase": "Failed"}}},
-            False,
-        ),
-        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Failed", "Failed")}, True),
-        (
-            {},
-            {"phase": "Running", "nodes": _nodes("Succeeded", "Succeeded", "Failed", "Succeeded")},
-            False,
-        ),
-        ({}, {"phase": "Running", "nodes": _nodes("Succeeded", "Skipped")}, False),
-        ({}, {"phase": "Failed"}, True),
-        ({"shutdown": "Stop"}, {"phase": "Running"}, True),
-    ],
-)
-def test_a_watchdog_fails_where_argo_retry_would_measure_again(
-    spec: dict[str, Any], status: dict[str, Any], anew: bool
-) -> None:
-    assert failed({"metadata": {"name": "w"}, "spec": spec, "status": status}) == anew
 
 
 @pytest.mark.parametrize(
@@ -742,7 +691,7 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, 
     }
     server = ApiServer(workflow_of(here, phase="Running", nodes=over) | {"spec": end})
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead]})
-    assert not await watch_pods(server.client(), here, 60.0)
+    await watch_pods(server.client(), here, 60.0)
     [workflow] = server.of("Workflow")
     notes = workflow["metadata"].get("annotations", {})
     why = (

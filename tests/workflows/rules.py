@@ -12,7 +12,7 @@ def problems(document: Object) -> list[str]:
     found = []
     if len(json.dumps(document, ensure_ascii=False).encode()) > MAX_BYTES:
         found.append(f"{document['metadata'].get('name')} is too large")
-    if document["kind"] in ("WorkflowTemplate", "ClusterWorkflowTemplate", "Workflow"):
+    if document["kind"] in ("WorkflowTemplate", "Workflow"):
         spec = document["spec"]
         if any("container" in each for each in spec.get("templates") or []) and not (
             spec.get("podSpecPatch")

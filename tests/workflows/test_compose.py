@@ -81,7 +81,7 @@ def test_suites_stand_in_a_dag_and_in_steps_and_leave_the_workflow_as_it_is() ->
     with Workflow(generate_name="x-", entrypoint="all", on_exit="bye") as workflow:
         with DAG(name="all"):
             first = measure(LS, name="first")
-            first >> measure(SUITE, name="second", cluster_scope=True)
+            first >> measure(SUITE, name="second")
         with Steps(name="others"):
             benchmark("iperf", streams=[1, 2, 4], duration="5s", hosts={"count": 2})
     document = workflow.to_dict()
@@ -92,7 +92,7 @@ def test_suites_stand_in_a_dag_and_in_steps_and_leave_the_workflow_as_it_is() ->
     made = {name: child(by_name[name]) for name in ("first", "second", "iperf")}
     assert {name: each["spec"]["workflowTemplateRef"] for name, each in made.items()} == {
         "first": {"name": "perfdag"},
-        "second": {"name": "perfdag", "clusterScope": True},
+        "second": {"name": "perfdag"},
         "iperf": {"name": "perfdag"},
     }
     [source] = parse_suite(suite_of(made["first"])).sources

@@ -19,7 +19,6 @@ import yaml
 
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.patch import (
-    LOST_NODE_SECONDS,
     PORT,
     Context,
     claim_spec,
@@ -54,7 +53,6 @@ INSTALLATIONS = {
     "cluster": Installation(
         namespace="bench",
         store="s3://bench/results",
-        cluster_scope=True,
         network_policy=False,
         pull_policy="Always",
     ),
@@ -218,84 +216,11 @@ def test_an_engineer_can_read_the_base() -> None:
     assert not re.findall(r" matches |regex", text)
 
 
-@pytest.mark.parametrize("namespaced", [False, True])
-def test_rights_of_an_allowed_benchmark_are_of_its_own_account(namespaced: bool) -> None:
-    bodies = templates.objects(
-        Installation(
-            namespace="bench",
-            store="s3://x/y",
-            namespaced=namespaced,
-            allow={"vmi-burst": ("vmis", "others")},
-        ),
-        RULES,
-    )
-    bound = {
-        (each["roleRef"]["name"], each["metadata"].get("namespace", ""))
-        for each in bodies
-        if each["kind"].endswith("Binding")
-        and each["subjects"]
-        == [
-            {
-                "kind": "ServiceAccount",
-                "name": "perfdag-measure-vmi-burst",
-                "namespace": "bench",
-            }
-        ]
-    }
-    own = "perfdag-measure-vmi-burst"
-    inside = {(own, "bench"), (f"{own}-bench", "vmis"), (f"{own}-bench", "others")}
-    wide = {(f"{own}-bench", ""), (f"{own}-bench-default", "default")}
-    assert bound == inside | (set() if namespaced else wide)
-    spaces = {
-        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-        for each in bodies
-        if each["kind"] == "Namespace"
-    }
-    assert spaces == ({} if namespaced else {"vmis": "baseline", "others": "baseline"})
-    roles = {
-        (each["kind"], each["metadata"]["name"]): each["rules"]
-        for each in bodies
-        if each["kind"] in ("Role", "ClusterRole")
-    }
-    creating = {
-        place
-        for place, rules in roles.items()
-        if any("kubevirt.io" in rule.get("apiGroups", ()) for rule in rules)
-    }
-    assert creating == {("Role", f"{own}-bench")}, "nothing is created elsewhere"
-    template = next(
-        each
-        for each in bodies
-        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
-    )
-    plan = next(each for each in template["spec"]["templates"] if each["name"] == "plan-pod")
-    assert {"name": "PERFDAG_ALLOWED", "value": "vmi-burst"} in plan["container"]["env"]
-
-
-def test_no_pod_waits_for_ever() -> None:
-    bodies = templates.objects(Installation(store="s3://b/r", pending_limit=30))
-    template = next(
-        each
-        for each in bodies
-        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
-    )
-    pods = [each for each in template["spec"]["templates"] if "container" in each]
-    pending = "{{workflow.outputs.parameters.pending}}"
-    steps = {"plan-pod": "30s", "watchdog-pod": "30s", "recheck-pod": "30s", "finish-pod": "30s"}
-    assert {each["name"]: each.get("pendingTimeout") for each in pods} == {
-        **steps,
-        "host": pending,
-    }
-    assert not any("retryStrategy" in each for each in pods), (
-        "Argo forgets the pendingTimeout of a template that has one"
-    )
-
-
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
     template = next(
         each
         for each in documents()["cluster"]
-        if each["kind"] == "ClusterWorkflowTemplate" and each["metadata"]["name"] == "perfdag"
+        if each["kind"] == "WorkflowTemplate" and each["metadata"]["name"] == "perfdag"
     )
     holders = [
         each["name"]
@@ -342,7 +267,7 @@ def test_cron_refuses_a_name_that_is_too_long() -> None:
 @pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
 @pytest.mark.parametrize("name", ["base", "claim", "cluster", "suite"])
 def test_argo_lint(name: str, tmp_path: Path) -> None:
-    expected = ("WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow", "Workflow")
+    expected = ("WorkflowTemplate", "CronWorkflow", "Workflow")
     kinds = [
         each
         for each in [*documents()[name], *(documents()["base"] if name == "suite" else [])]
@@ -372,7 +297,7 @@ def everything(namespace: str) -> list[dict[str, Any]]:
         for each in templates.objects(Installation(namespaced=namespaced, **options), granted)
     ]
     bodies += templates.objects(
-        Installation(cluster_scope=True, parallel_batches=3, pull_secrets=("registry",), **options),
+        Installation(parallel_batches=3, pull_secrets=("registry",), **options),
         granted,
     )
     bodies += [
@@ -407,7 +332,7 @@ def test_server_side_apply() -> None:
     from perfdag.kube.client import Kube, KubeError, run_with_client
 
     namespace = f"perfdag-apply-{uuid.uuid4().hex[:6]}"
-    as_is = {"WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"}
+    as_is = {"WorkflowTemplate", "CronWorkflow"}
 
     async def check(client: Kube) -> set[str]:
         await client.create(
@@ -462,36 +387,6 @@ def test_server_side_apply() -> None:
     if not result & as_is:
         pytest.skip("its Argo kinds are not on this cluster: the others were taken")
     assert result >= as_is
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_pods_are_restricted_unless_privileges_are_asked(shape: str) -> None:
-    spec = pod(SHAPES[shape], "x")["spec"]
-    privileged = bool(SHAPES[shape].get("privileges"))
-    assert spec["securityContext"]["runAsNonRoot"] is not privileged
-    names = set()
-    for container in [*spec["containers"], *spec["initContainers"]]:
-        security = container["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"]["drop"] == ["ALL"]
-        assert "add" not in security["capabilities"] or privileged
-        names.add(container["name"])
-    assert names >= {"main", "wait", "init", "credentials"}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_kubernetes_gives_up_the_pods_of_a_lost_node(shape: str) -> None:
-    spec = pod(SHAPES[shape], "x")["spec"]
-    assert spec["terminationGracePeriodSeconds"] == 0, "else only its kubelet could end the pod"
-    limits = {
-        toleration["key"]: toleration["tolerationSeconds"]
-        for toleration in spec["tolerations"]
-        if "tolerationSeconds" in toleration
-    }
-    assert limits == {
-        "node.kubernetes.io/not-ready": LOST_NODE_SECONDS,
-        "node.kubernetes.io/unreachable": LOST_NODE_SECONDS,
-    }
 
 
 def test_net_admin_is_in_the_mtu_container_alone() -> None:
