@@ -1,7 +1,7 @@
 """Runs on a cluster as the command line treats them: refusals, resume, delete, and waits."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from perfdag.commands.cluster import (
 )
 from perfdag.commands.status import Observation, RunStatus, describe, follow_run
 from perfdag.commands.step import label_workflow
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
@@ -298,37 +298,6 @@ def test_nothing_is_submitted_to_an_installation_of_another_version(
     monkeypatch.setattr("perfdag.commands.cluster.run_with_client", lambda work: template)
     with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
         installed_template("bench")
-
-
-@pytest.mark.parametrize(("planned", "finished"), [("0", "1"), ("4", "1"), ("2", "1")])
-async def test_the_code_of_a_plan_step_that_failed_is_that_of_the_run(
-    planned: str,
-    finished: str,
-    watch: Watch,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    codes = {"plan": planned, "finish": finished}
-    nodes = {
-        step: {
-            "type": "Pod",
-            "id": f"w-{step}1",
-            "templateName": f"{step}-pod",
-            "outputs": {"exitCode": code},
-        }
-        for step, code in codes.items()
-    }
-    names = {step: f"w-{step}-pod-{step}1" for step in codes}
-    pods = [Pod(name, None, 0, None, "Succeeded", "n", None) for name in names.values()]
-
-    async def logs(self: Kube, pod: str, namespace: str, **options: Any) -> AsyncIterator[str]:
-        yield f"log of {pod}"
-
-    monkeypatch.setattr(Kube, "logs", logs)
-    code = await watch(view("Failed", *pods, nodes=nodes))
-    assert code == int(finished if planned == "0" else planned)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("log")] == [f"log of {names['finish']}"]
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:

@@ -49,7 +49,6 @@ def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], l
             "2026-01-02,a,1,ms,\n2026-01-02 00:00:00.9,a,2,,\n2026-01-01,a,3,s,\n",
             [
                 "line 4: a in s, first in ms; converted",
-                "line 4: a at 2026-01-01T00:00:00Z is before an earlier line; sorted by time",
                 "line 3: a at 2026-01-02T00:00:00Z once more; kept as repetition 2",
             ],
             [
@@ -67,8 +66,6 @@ def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], l
                 "line 3: no series; kept as series boot",
                 "line 3: boot is better 'up'; taken as none",
                 "line 4: a is better 'higher'; taken as lower",
-                "a: in 2 of 3 runs; the others stay a gap",
-                "boot: in 1 of 3 runs; the others stay a gap",
             ],
             [
                 ["0100", "a", None, "points", "lower", 1, "invalid"],

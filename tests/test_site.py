@@ -147,16 +147,6 @@ def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
         assert remedy in capsys.readouterr().err
 
 
-def test_a_suite_whose_files_are_all_damaged_leaves_the_others(
-    store: FolderStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    synthetic.nights(store, 1, lambda night, point: 1e10, suite="other")
-    store.put(f"results/other/2026-01/{run_id(0, 'other')}.parquet", b"")
-    write_site(store)
-    assert "results/other/" in caplog.messages[-1]
-    assert read_script(store.get("site/data/index.js"))["suites"] == ["net"]
-
-
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

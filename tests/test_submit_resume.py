@@ -113,8 +113,8 @@ def test_where_no_workflow_is_left_a_run_is_named_by_its_id(
             ID,
             "is stored in claim://results, and the installation has the store",
         ),
-        ([], "last", "namespace bench has no Workflow of run last"),
-        ([], "perfdag-s-b", "namespace bench has no Workflow of run perfdag-s-b"),
+        ([], "last", "no run last in namespace bench"),
+        ([], "perfdag-s-b", "no run perfdag-s-b in namespace bench"),
         (
             [("perfdag-x", "", ROOT)],
             "perfdag-x",

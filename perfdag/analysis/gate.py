@@ -34,10 +34,8 @@ from perfdag.analysis.history import (
     suspects,
 )
 from perfdag.analysis.medians import (
-    COLUMNS,
     PointCount,
     RunMedians,
-    medians_of_rows,
     read_run_medians,
 )
 from perfdag.analysis.selection import SelectionError, baseline
@@ -176,24 +174,29 @@ def check(
         store=store.root,
         acks_file=rules.acks_file,
     )
-    _Judge(store, gate, rules, history, night, summary, plan).judge()
+    _Judge(store, gate, rules, everything, history, night, summary, plan).judge()
     return gate
 
 
 class _Judge:
-    """One check of a run. `history` ends with the run, `night` with its rechecks."""
+    """One check of a run. `history` ends with the run, `night` with its rechecks.
+
+    `everything` has the runs of all clusters.
+    """
 
     def __init__(
         self,
         store: Store,
         gate: GateResult,
         rules: Rules,
+        everything: RunMedians,
         history: RunMedians,
         night: RunMedians,
         summary: Summary,
         plan: Plan | None,
     ) -> None:
-        self.store, self.gate, self.history, self.night = store, gate, history, night
+        self.store, self.gate, self.everything = store, gate, everything
+        self.history, self.night = history, night
         self.summary, self.plan, self.run = summary, plan, history.runs[-1]
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.rules = replace(rules, checks=self.tuning.checks)
@@ -425,16 +428,10 @@ class _Judge:
     def _baseline(self, name: str) -> dict[tuple[str, ...], float]:
         """Return the medians of a baseline by the keys of series. Raises SelectionError."""
         if name not in self.baselines:
-            chosen, damaged = baseline(self.store, name, self.gate.suite), list[str]()
-            suites, runs = [chosen.suite], list(chosen.runs)
-            rows = load_rows(
-                self.store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged
-            )
-            self.gate.damaged += [key for key in damaged if key not in self.gate.damaged]
-            if not rows.num_rows:
-                names = f": {', '.join(damaged)}" if damaged else ""
-                raise SelectionError(f"baseline {name} has no readable rows{names}")
-            own = medians_of_rows(rows, chosen.suite)
+            chosen = baseline(self.store, name, self.gate.suite)
+            own = self.everything.select(lambda run: run.run_id in chosen.runs)
+            if not own.runs:
+                raise SelectionError(f"baseline {name} has no readable rows")
             keys = [info.key for info in own.series]
             self.baselines[name] = dict(zip(keys, map(median, own.value), strict=True))
         return self.baselines[name]

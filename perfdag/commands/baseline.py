@@ -7,7 +7,7 @@ import numpy as np
 
 from perfdag.analysis import selection
 from perfdag.analysis.history import series_names
-from perfdag.analysis.medians import COLUMNS, medians_of_rows
+from perfdag.analysis.medians import read_run_medians
 from perfdag.commands.options import (
     JSON,
     STORE,
@@ -19,7 +19,6 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.results.runs import RunStore
-from perfdag.results.schema import load_rows
 from perfdag.signals import EXIT_OK
 from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
@@ -98,12 +97,10 @@ def show(args: argparse.Namespace) -> int:
 
 def _show_values(args: argparse.Namespace) -> int:
     """Print the median and spread of each series over the runs of a baseline."""
-    store, damaged = open_store(args.store), list[str]()
+    store = open_store(args.store)
     runs = selection.baseline(store, args.name, args.suite)
-    rows = load_rows(
-        store, suites=[runs.suite], runs=list(runs.runs), columns=list(COLUMNS), damaged=damaged
-    )
-    medians = medians_of_rows(rows, runs.suite)
+    everything = read_run_medians(store, runs.suite)
+    medians = everything.select(lambda run: run.run_id in runs.runs)
     series = []
     for info, name, values, lows, highs in zip(
         medians.series, series_names(medians), medians.value, medians.low, medians.high, strict=True
@@ -128,6 +125,6 @@ def _show_values(args: argparse.Namespace) -> int:
         if row["headline"]:
             value = with_spread(row["median"], row["low"], row["high"], row["unit"], row["metric"])
             print(f"{row['series']}  {value}")
-    for key in damaged:
+    for key in everything.damaged:
         print(f"damaged, left out: {key}")
     return EXIT_OK

@@ -359,24 +359,23 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
     `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
     is that of the installation: the plan step reads the plan there. Raises CommandError, KubeError.
     """
-    view = run_with_client(lambda client: _first_workflow(client, name, namespace))
-    run_id = view.run_id if view else name
-    if not run_id:
+    try:
+        found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun:
+        if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
+            return NewRun(name, "resumed")
+        raise
+    view = View(found[0])
+    if not view.run_id:
         raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
-    if view and view.store not in ("", store):
+    if view.store not in ("", store):
         raise CommandError(
-            f"run {run_id} is stored in {view.store}, and the installation has the store {store}; "
-            f"continue it with perfdag install --namespace {namespace} --store {view.store}"
+            f"run {view.run_id} is stored in {view.store}, and the installation has the store "
+            f"{store}; continue it with perfdag install --namespace {namespace} "
+            f"--store {view.store}"
         )
-    if view is None:
-        if not is_run_id(run_id):
-            raise CommandError(
-                f"namespace {namespace} has no Workflow of run {run_id}; "
-                "name the run by its id, such as 20260101T020000Z-0a1b2c3d"
-            )
-        return NewRun(run_id, "resumed")
     suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return NewRun(run_id, suite, int(view.workflow["spec"].get("priority") or 0))
+    return NewRun(view.run_id, suite, int(view.workflow["spec"].get("priority") or 0))
 
 
 def kept(run_id: str | None, root: str, namespace: str) -> str:
@@ -385,10 +384,3 @@ def kept(run_id: str | None, root: str, namespace: str) -> str:
         return "it had no plan, so nothing is stored"
     command = f"perfdag submit --resume {run_id} --namespace {namespace}"
     return f"what it measured is in {root or 'its store'}; go on: {command}"
-
-
-async def _first_workflow(client: Kube, name: str, namespace: str) -> View | None:
-    try:
-        return View((await workflows_of_run(client, name, namespace))[0])
-    except NoRun:
-        return None

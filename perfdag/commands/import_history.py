@@ -60,7 +60,6 @@ class Reader:
         self.rows: list[dict[str, Any]] = []
         self.notes: dict[str, list[str]] = {}
         self._first: dict[str, tuple[str, str, str]] = {}
-        self._newest: dict[str, datetime] = {}
 
     def note(self, kind: str, text: str) -> None:
         """Note something unusual."""
@@ -91,11 +90,6 @@ class Reader:
             series = self.suite
             self.note("no series", f"line {line}: no series; kept as series {series}")
         series, unit, factor, better = self._known(line, series, unit, better.lower())
-        about = f"line {line}: {series} at {time:{ISO}}"
-        newest = self._newest.setdefault(series, time)
-        if time < newest:
-            self.note("earlier", f"{about} is before an earlier line; sorted by time")
-        self._newest[series] = max(newest, time)
         value, error = number(text, factor), None
         if value is None:
             error = f"line {line}: value {text!r} is no number"
@@ -139,11 +133,11 @@ class Reader:
         return series, own, factor, kept
 
     def runs(self) -> list[list[dict[str, Any]]]:
-        """Return the rows of each run, oldest first; note repetitions and gaps."""
+        """Return the rows of each run, oldest first; note repetitions."""
         from perfdag.results.schema import SCHEMA_VERSION
 
         self.rows.sort(key=lambda row: row["started_at"])
-        runs, having = [], Counter[str]()
+        runs = []
         for time, group in groupby(self.rows, key=lambda row: row["started_at"]):
             run_id = f"{time:%Y%m%dT%H%M%SZ}-{digest(self.suite, self.path.name)[:8]}"
             count: Counter[str] = Counter()
@@ -157,11 +151,6 @@ class Reader:
                 sample = digest(row["series_id"], run_id, str(count[series]))
                 row |= {"run_id": run_id, "repetition": count[series], "sample_id": sample}
                 row["schema_version"] = SCHEMA_VERSION
-            having.update(count.keys())
-        for series, number_of in having.items():
-            if number_of < len(runs):
-                text = f"{series}: in {number_of} of {len(runs)} runs; the others stay a gap"
-                self.note("gap", text)
         return runs
 
 

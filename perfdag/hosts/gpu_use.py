@@ -261,9 +261,8 @@ def during(
 ) -> list[dict[str, Any]]:
     """Return a summary for each GPU of the samples in `spans`, or of all samples without spans.
 
-    It has the lowest, median and highest value of each field and the share of throttle reasons. If
-    there are several runs, it also has the share in the run with the most. If the tool `computes`,
-    idle samples do not count.
+    It has the lowest, median and highest value of each field, the share of throttle reasons, and
+    `slowed` if they invalidate a figure. If the tool `computes`, idle samples do not count.
     """
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
@@ -296,25 +295,22 @@ def _of_one(
     # Runs at the same time share samples.
     counted = list({id(sample): sample for run in runs for sample in run}.values())
     summary = {"index": index, "samples": len(counted), **_summary(counted)}
-    if len(runs) > 1:
-        shares = [
-            {text: share for text, share in _throttled(run).items() if _lasting(share, len(run))}
-            for run in runs
-        ]
-        summary["throttled_most"] = {
-            text: max(share.get(text, 0.0) for share in shares)
-            for text in sorted(set().union(*shares))
-        }
+    lasting = [
+        (share, text)
+        for run in runs
+        for text, share in _throttled(run).items()
+        if text in SLOWED and share > MARGIN and round(share * len(run)) >= min(LASTING, len(run))
+    ]
+    if lasting:
+        share, text = max(lasting)
+        what = f"in {share * 100:.0f} % of {'one of its runs' if len(runs) > 1 else 'the sample'}"
+        summary["slowed"] = f"GPU {index} was slowed down ({text}) {what}: mend cooling or power"
     return summary
 
 
 def _working(samples: Samples) -> list[dict[str, Any]]:
     """Return the samples in which the GPU worked, or all samples if it was idle in all."""
     return [sample for sample in samples if not sample.get("reasons", 0) & _IDLE] or list(samples)
-
-
-def _lasting(share: float, samples: int) -> bool:
-    return round(share * samples) >= min(LASTING, samples)
 
 
 def _summary(samples: Samples) -> dict[str, Any]:
@@ -350,22 +346,4 @@ def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
 
     It must affect more than 5 % of the samples of a run, and more than one sample.
     """
-    for summary in summaries:
-        whole = {
-            text: share
-            for text, share in summary.get("throttled", {}).items()
-            if _lasting(share, summary["samples"])
-        }
-        bad = {
-            text: share
-            for text, share in summary.get("throttled_most", whole).items()
-            if text in SLOWED and share > MARGIN
-        }
-        if bad:
-            text, share = max(bad.items(), key=lambda item: item[1])
-            what = "one of its runs" if "throttled_most" in summary else "the sample"
-            return (
-                f"GPU {summary['index']} was slowed down ({text}) "
-                f"in {share * 100:.0f} % of {what}: mend cooling or power"
-            )
-    return None
+    return next((each["slowed"] for each in summaries if "slowed" in each), None)

@@ -1,5 +1,5 @@
 """Where the real scheduler puts pods of the real patches, on simulated nodes: exclusive, spread,
-packed, zones, tolerations, devices.
+packed, zones, tolerations.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ ZONES = ("a", "a", "b", "b")
 
 class Nodes:
     """Four nodes of a pool of their own, two in each zone, tainted so that nobody else uses
-    them; the third has a device.
+    them.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,9 +36,7 @@ class Nodes:
                 "kubernetes.io/hostname": f"{self.name}-{number}",
                 "topology.kubernetes.io/zone": zone,
             }
-            room = {"cpu": "64", "memory": "256Gi", "pods": "110"} | (
-                {"rdma/hca": "1"} if number == 2 else {}
-            )
+            room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
             bodies.append(
                 {
                     "apiVersion": "v1",
@@ -256,13 +254,11 @@ def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: i
     assert nodes.place((0, pod(shape, "fifth", rank=4)))[0] is None or count > WIDE_GANG
 
 
-def test_packed_zones_and_taints(nodes: Nodes) -> None:
+def test_packed_and_zones(nodes: Nodes) -> None:
     packed = nodes.shape(hosts={"count": 3, "placement": "packed"}, zones=["b"])
     placed = nodes.place(*((0, pod(packed, f"p-{rank}", rank=rank)) for rank in range(3)))
     assert len(set(placed)) == 1
     assert placed[0] in ("2", "3"), "the nodes of zone b"
-    bare = {**nodes.shape(), "tolerations": []}
-    assert nodes.place((0, pod(bare, "bare", run="x"))) == [None], "the taint is not tolerated"
     assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
 
 
@@ -298,8 +294,3 @@ def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(
     )
     assert len(set(placed)) == 1
     assert placed[0] in ("2", "3")
-
-
-def test_a_device_of_a_plugin_is_had_by_one_pod_on_the_node_that_has_it(nodes: Nodes) -> None:
-    shape = nodes.shape(resources={"rdma/hca": 1}, privileges=["rdma"])
-    assert nodes.place((0, pod(shape, "one")), (0, pod(shape, "two", run="s"))) == ["2", None]
