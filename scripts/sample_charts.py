@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from math import exp, log2
+from math import ceil, exp, log2
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,30 @@ def _fio() -> pa.Table:
     return rows.table(*samples)
 
 
-TABLES = {"fio": _fio, "imb": rows.pingpong, "iperf": rows.iperf_paths}
+def _pingpong() -> pa.Table:
+    """Return PingPong over shared memory and TCP: latency, bandwidth and the headlines."""
+    samples = []
+    for transport, start, peak in (("shm", 0.4e-6, 9e9), ("tcp", 14e-6, 3e9)):
+        for repetition in (1, 2, 3):
+            slower = 1 + 0.03 * repetition
+            half = 2 ** ceil(log2(start * peak))
+            values = [
+                rows.value("zero_byte_latency", start * slower, headline=True),
+                rows.value("peak_bandwidth", peak / slower, "B/s", headline=True),
+                rows.value("half_bandwidth_size", half, "B", headline=False),
+            ]
+            for size in [0, *(2**k for k in range(23))]:
+                late = (start + size / peak) * slower
+                coords = {"message_bytes": size}
+                values.append(rows.value("latency", late, stat="mean", coords=coords))
+                if size:
+                    values.append(rows.value("bandwidth", size / late, "B/s", coords=coords))
+            params = {"benchmark": "PingPong", "ranks": 2, "transport": transport}
+            samples.append(rows.sample("imb", params, repetition, values))
+    return rows.table(*samples)
+
+
+TABLES = {"fio": _fio, "imb": _pingpong, "iperf": rows.iperf_paths}
 
 
 def sample_table(name: str) -> pa.Table:

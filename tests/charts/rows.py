@@ -1,6 +1,5 @@
 """Rows for the tests of charts, made up here; the real ones come from runs."""
 
-import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -237,27 +236,4 @@ def iperf_paths() -> pa.Table:
                     ]
                     values = [throughput(whole), *by_second]
                     samples.append(sample("iperf", params, repetition, values, shape=shape))
-    return table(*samples)
-
-
-def pingpong() -> pa.Table:
-    """PingPong over shared memory and TCP: latency and bandwidth by size, and the headlines."""
-    samples = []
-    for transport, start, peak in (("shm", 0.4e-6, 9e9), ("tcp", 14e-6, 3e9)):
-        for repetition in (1, 2, 3):
-            slower = 1 + 0.03 * repetition
-            half = 2 ** math.ceil(math.log2(start * peak))
-            values = [
-                value("zero_byte_latency", start * slower, headline=True),
-                value("peak_bandwidth", peak / slower, "B/s", headline=True),
-                value("half_bandwidth_size", half, "B", headline=False),
-            ]
-            for size in [0, *(2**k for k in range(23))]:
-                late = (start + size / peak) * slower
-                coords = {"message_bytes": size}
-                values.append(value("latency", late, stat="mean", coords=coords))
-                if size:
-                    values.append(value("bandwidth", size / late, "B/s", coords=coords))
-            params = {"benchmark": "PingPong", "ranks": 2, "transport": transport}
-            samples.append(sample("imb", params, repetition, values))
     return table(*samples)

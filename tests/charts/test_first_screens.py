@@ -87,4 +87,5 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     assert f'<div class="banner {kind}"><p class="sentence {kind}">{sentence}' in html
     usable = case != "too noisy"
     assert ('class="unusable"' in html) is not usable, "a headline that cannot be trusted"
+    assert ("throughput, highest" in html) is (case == "200 points")
     assert html.count('class="spark"') == (case in list(CASES)[:4])

@@ -101,7 +101,11 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
         {"iops-by-iodepth": "IOPS up to 259 kIOPS", "latency-by-iodepth": "", "queue-depth": ""},
     ),
     ("fio", depths(), {"queue-depth": "Knee at iodepth=8: 160 kIOPS"}),
-    ("imb", rows.pingpong(), {"sizes-by-message-bytes": "Latency down to 0."}),
+    (
+        "imb",
+        rows.imb("PingPong", (2,)),
+        {"sizes-by-message-bytes": "Latency down to 2.01 µs at 4 B"},
+    ),
     ("iperf", rows.iperf_paths(), {"throughput": "Throughput: network", "seconds-by-second": ""}),
     (
         "imb",
