@@ -124,12 +124,19 @@ def peer(args: argparse.Namespace) -> int:
     from perfdag.kube.config import SERVICE_ACCOUNT
     from perfdag.steps.pods.context import from_environment, pending_limit
     from perfdag.steps.pods.credentials import HOME, PeerError, take_credentials
-    from perfdag.steps.pods.peer import serve
+    from perfdag.steps.pods.peer import LeadWatch, serve
 
     take_credentials()
-    addresses, limit = from_environment().addresses, pending_limit(args.pending)
+    context = from_environment()
     try:
-        return serve(SERVICE_ACCOUNT, HOME / "peer", addresses, args.port, limit)
+        return serve(
+            SERVICE_ACCOUNT,
+            HOME / "peer",
+            context.addresses,
+            args.port,
+            pending_limit(args.pending),
+            lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
+        )
     except PeerError as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 

@@ -70,11 +70,6 @@ class PodContext:
         return self.store.startswith("claim://")
 
     @property
-    def address(self) -> str:
-        """The address of the cluster's main family."""
-        return self.addresses[0]
-
-    @property
     def where(self) -> dict[str, str]:
         """Provenance of a sample that this run measures."""
         return {

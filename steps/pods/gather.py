@@ -112,8 +112,9 @@ def assembled(
 
     Raises GangUnavailable if they do not run within pending_limit, and KubeError.
     """
-    count = shape.hosts.count
-    pods = wait_for_pods(context, plan, shape, number, attempt, count)
+    count, limit = shape.hosts.count, plan.options.pending_limit
+    labels = selector(context.run_id, context.workflow, number, attempt)
+    pods = signals.run(running(context, labels, count, limit, shape.network.family))
     gang = Hosts([own_host(context, pods, shape)], pods)
     measured = False
     try:
@@ -135,24 +136,9 @@ def by_rank(pods: dict[str, Pod]) -> dict[int, Pod]:
 
 
 def add_peers(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Connect to the other pods of a gang, and add them to its hosts. Raises GangUnavailable."""
-    connect(gang, pods, config, shape, run_id)
-    gang.hosts += gang.peers
-    # How `perfdag step rsh`, which MPI launchers call with measured addresses, reaches the hosts.
-    own = (os.environ.get("PERFDAG_IPS"), gang.hosts[0].address)
-    os.environ |= {
-        "PERFDAG_SSH_CONFIG": str(config),
-        "PERFDAG_SSH_PORTS": " ".join(
-            f"{peer.address}={peer.at}={peer.port}" for peer in gang.peers
-        ),
-        "PERFDAG_IPS": ",".join(filter(None, own)),
-    }
+    """Connect to the other pods of a gang, several at once, and add them to its hosts.
 
-
-def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id: str) -> None:
-    """Connect to the peers in these pods, several at once.
-
-    Raises GangUnavailable if a peer cannot be reached.
+    Raises GangUnavailable if one cannot be reached.
     """
 
     def reach(peer: SshHost) -> None:
@@ -173,12 +159,22 @@ def connect(gang: Hosts, pods: Sequence[Pod], config: Path, shape: Shape, run_id
         hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
         raise GangUnavailable(f"{error}{hint}") from None
     print(f"connected to {len(pods)} peers in {time.monotonic() - start:.1f} s", flush=True)  # noqa: T201
+    gang.hosts += gang.peers
+    # How `perfdag step rsh`, which MPI launchers call with measured addresses, reaches the hosts.
+    own = (os.environ.get("PERFDAG_IPS"), gang.hosts[0].address)
+    os.environ |= {
+        "PERFDAG_SSH_CONFIG": str(config),
+        "PERFDAG_SSH_PORTS": " ".join(
+            f"{peer.address}={peer.at}={peer.port}" for peer in gang.peers
+        ),
+        "PERFDAG_IPS": ",".join(filter(None, own)),
+    }
 
 
 def own_host(context: PodContext, pods: dict[str, Pod], shape: Shape) -> LocalHost:
     """Return this pod with its address on the measured network. Raises GangUnavailable."""
     own = pods.get(context.pod)
-    address = (own.address if own else None) or context.address
+    address = (own.address if own else None) or context.addresses[0]
     local = LocalHost(address, context.node)
     extra = extra_address(local, shape)
     return LocalHost(extra, context.node) if extra else local
@@ -208,18 +204,6 @@ def extra_address(host: Host, shape: Shape) -> str | None:
             f"of network {', '.join(shape.network.attachments)}: "
             f"{listing.tail()}"
         ) from None
-
-
-def wait_for_pods(
-    context: PodContext, plan: Plan, shape: Shape, number: int, attempt: int, count: int
-) -> dict[str, Pod]:
-    """Return the pods of a batch by name, once `count` of them run.
-
-    Raises GangUnavailable after the suite's pending_limit, and KubeError.
-    """
-    limit = plan.options.pending_limit
-    labels = selector(context.run_id, context.workflow, number, attempt)
-    return signals.run(running(context, labels, count, limit, shape.network.family))
 
 
 async def running(
@@ -303,7 +287,15 @@ class GangPool(LocalPool):
         return wrong_placement(shape, hosts) or wrong_images(self._gang.pods.values(), hosts)
 
     def advice(self, shape: Shape, error: str) -> str | None:
-        return host_path_advice(shape, error)
+        volume = shape.volume
+        if volume is None or volume.kind != "hostPath" or shape.privileges:
+            return None
+        if VOLUME not in error or "Permission denied" not in error:
+            return None
+        return (
+            f"volume.path: make it writable for uid {USER}, which pods run as: "
+            f"chown {USER} {volume.path} on the node"
+        )
 
     def lost(self) -> str | None:
         return self._gang.lost()
@@ -329,19 +321,6 @@ def wrong_images(pods: Iterable[Pod], hosts: Sequence[Host]) -> str | None:
                 "name the image by its digest, or pull it again on all nodes"
             )
     return None
-
-
-def host_path_advice(shape: Shape, error: str) -> str | None:
-    """Return what to do if a hostPath refuses its pods: the kubelet creates it for root."""
-    volume = shape.volume
-    if volume is None or volume.kind != "hostPath" or shape.privileges:
-        return None
-    if VOLUME not in error or "Permission denied" not in error:
-        return None
-    return (
-        f"volume.path: make it writable for uid {USER}, which pods run as: "
-        f"chown {USER} {volume.path} on the node"
-    )
 
 
 def wrong_placement(shape: Shape, hosts: Sequence[Host]) -> str | None:

@@ -272,18 +272,12 @@ def driver_images(daemons: list[Object]) -> Object:
 
 def _node(node: Object) -> Object:
     info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
-    cni = sorted(
-        name
-        for name in node["metadata"].get("annotations", {})
-        if any(word in name for word in ("calico", "cilium", "flannel", "ovn"))
-    )
     return {
         "kubelet": info.get("kubeletVersion"),
         "runtime": info.get("containerRuntimeVersion"),
         "kernel": info.get("kernelVersion"),
         "type": labels.get("node.kubernetes.io/instance-type"),
         "zone": labels.get("topology.kubernetes.io/zone"),
-        "cni": cni[0].partition("/")[0] if cni else None,
     }
 
 

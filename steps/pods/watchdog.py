@@ -123,8 +123,7 @@ class Watchdog:
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"its batch ended early ({place}): {text}"
             self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
-        # its peers, or Argo, would wait for it
-        return final or pod.abandoned or (pod.rank == 0 and pod.phase == "Failed")
+        return final or pod.abandoned  # its peers, or Argo, would wait for it
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pending pod; return whether its gang is to be given up."""

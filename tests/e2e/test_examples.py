@@ -77,14 +77,6 @@ def test_two_benchmarks_with_their_permutations(bench: Namespace) -> None:
     assert len({row["point"] for row in rows}) == 4
 
 
-def test_an_entry_for_each_node_pool(bench: Namespace) -> None:
-    nodes = bench.nodes()[:2]
-    labels = [f"kubernetes.io/hostname={node}" for node in nodes]
-    [workflow] = create(bench, "node_pools.py", *labels)
-    rows = measured(bench, workflow["metadata"]["name"])
-    assert sorted({row["nodes"][0] for row in rows}) == nodes
-
-
 def test_the_schedules(bench: Namespace, suite: str) -> None:
     create(bench, "nightly.py", bench.name)
     create(bench, "nightly_dag.py", suite)

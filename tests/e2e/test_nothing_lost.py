@@ -74,34 +74,6 @@ def test_what_runs_out_of_memory_or_kills_its_pod_costs_only_its_own_samples(
     assert {row["error"] for row in run.rows if row["entry"] == "kills"} == {why}
 
 
-def test_delete_leaves_nothing_behind(bench: Namespace, tmp_path: Path) -> None:
-    name = bench.submit(sleeps(tmp_path, points=20))
-    run_id = bench.run_id(name)
-    bench.pod(name, 1)
-    bench.under_way(run_id)
-    result = bench.perfdag("rm", run_id)
-    assert result.returncode == 0, result.stderr
-    assert not [pod for pod in bench.objects("Pod") if name in pod["metadata"]["name"]]
-    assert not [
-        each
-        for each in bench.objects("Secret")
-        if "perfdag-ssh" in each["metadata"]["name"]
-        and each["metadata"]["labels"].get("perfdag/run") == run_id
-    ]
-    bench.until(
-        lambda: (
-            run_id
-            not in [
-                lease["spec"]["holderIdentity"]
-                for lease in bench.objects("Lease", "coordination.k8s.io/v1")
-            ]
-        ),
-        30,
-        "end of the Leases, which Kubernetes deletes after their Workflow",
-    )
-    assert bench.stored(run_id)
-
-
 @pytest.fixture
 def proxy(bench: Namespace) -> Iterator[Proxy]:
     """The S3 server as the pods of the namespace reach it for the time of a test."""

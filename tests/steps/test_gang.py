@@ -13,13 +13,14 @@ import pytest
 
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
+from perfdag.kube import client as kube_client
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop import PRECISE, GangLost
-from perfdag.steps.pods import gather, lead
+from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.pods.gather import GangPool, GangUnavailable
 from perfdag.steps.pods.lead import ProgressReporter
@@ -66,6 +67,21 @@ async def test_a_pod_that_is_deleted_before_the_gang_is_complete_is_not_waited_f
     with pytest.raises(GangUnavailable, match="rank-1 was deleted before the gang was complete"):
         await gather.running(here, labels, 3, 30.0, "ipv4")
     await draining
+
+
+def test_a_peer_ends_if_its_lead_is_deleted_and_not_created_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = ApiServer(rank_pod(0), rank_pod(1))
+    monkeypatch.setattr(kube_client, "Kube", server.client)
+    monkeypatch.setattr(peer, "LOST_SECONDS", 0.2)
+    watch, early = (peer.LeadWatch(place(), 0, 0) for _ in range(2))
+    assert watch.exit_code() is None
+    server.objects.pop(server.path(rank_pod(0)))
+    assert watch.exit_code() is None
+    time.sleep(0.3)
+    assert watch.exit_code() == EXIT_RETRYABLE
+    assert early.exit_code() is None, "a lead that was never there may come"
 
 
 async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(
@@ -215,7 +231,7 @@ def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
     with pytest.raises(GangUnavailable, match=message):
-        gather.connect(
+        gather.add_peers(
             gather.Hosts([], {}),
             [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],
             tmp_path / "none",

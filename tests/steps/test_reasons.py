@@ -148,7 +148,8 @@ def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
     assert {text for _, text in reasons(store, first)} == {PENDING}
     duet = stored_duet(store)
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING})
-    finish.record_end(place(duet.a.run_id), store, duet.a, "Succeeded")
+    ran = finish.record_end(place(duet.a.run_id), store, duet.a, "Succeeded")
+    assert not ran, "the cluster started no pod: exit code 4"
     for variant in (duet.a, duet.b):
         assert PENDING in {text for _, text in reasons(store, variant)}
 
