@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from perfdag.steps.queue.protocol import Address
 
 logger = logging.getLogger(__name__)
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 EPILOG = """examples:
   perfdag queue frontend sleep media
@@ -118,9 +119,9 @@ async def _serve_frontend(frontend: "Frontend", *addresses: "Address") -> None:
 
 
 def until_signal() -> asyncio.Event:
-    """Return an event that SIGHUP, SIGINT and SIGTERM set."""
+    """Return an event that SIGNALS set."""
     stopped = asyncio.Event()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
 
@@ -168,8 +169,10 @@ def _backend(args: argparse.Namespace) -> int:
         backoff_max=max(args.backoff, args.backoff_max),
     )
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
+    for number in SIGNALS:
+        signal.signal(number, worker.stop)
     try:
-        backend.serve_until_signal(worker)
+        worker.serve()
     except backend.UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
     logger.info(f"{plural(worker.completed, 'item')} done")

@@ -281,10 +281,3 @@ def _receive(peer: socket.socket) -> protocol.Message:
         except protocol.MalformedError as error:
             raise UnreachableError(f"answer is not of the protocol: {error}") from None
     raise UnreachableError("connection closed before an answer")
-
-
-def serve_until_signal(backend: Backend) -> None:
-    """Serve; SIGHUP, SIGINT and SIGTERM end it after the current item. Raises UnreachableError."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, backend.stop)
-    backend.serve()

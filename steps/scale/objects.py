@@ -65,14 +65,12 @@ class Record:
 
     def put(self, stage: str, api_ns: int = 0, received_ns: int = 0) -> bool:
         """Note a stage and return whether it is new. Known times stay, unknown ones are set."""
-        if stage not in self.stages:
-            self.stages[stage] = api_ns, received_ns
-            return True
-        known, received = self.stages[stage]
+        new = stage not in self.stages
+        known, received = self.stages.get(stage, (0, received_ns))
         # An Event has the microseconds of what a condition has in whole seconds.
-        if api_ns and known in (0, api_ns // SECOND * SECOND):
+        if new or (api_ns and known in (0, api_ns // SECOND * SECOND)):
             self.stages[stage] = api_ns, received
-        return False
+        return new
 
     @property
     def message(self) -> str:
@@ -584,23 +582,19 @@ def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
 def _label(body: dict[str, Any], run: str) -> None:
     metadata = body["metadata"]
     metadata["namespace"] = _NAMESPACE
-    metadata["labels"] = {**(metadata.get("labels") or {}), RUN_LABEL: run}
-    for template in _pod_templates(body):
-        inner = template.setdefault("metadata", {})
-        inner["labels"] = {**(inner.get("labels") or {}), RUN_LABEL: run}
+    for each in (metadata, *(t.setdefault("metadata", {}) for t in _pod_templates(body))):
+        each["labels"] = {**(each.get("labels") or {}), RUN_LABEL: run}
 
 
 def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
     """Add a generic ephemeral volume of 1 MiB, whose claim is owned by the pod."""
-    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"]}
-    claim["resources"] = {"requests": {"storage": "1Mi"}}
-    if storage_class:
-        claim["storageClassName"] = storage_class
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    claim |= {"storageClassName": storage_class} if storage_class else {}
     volume = {"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
     spec.setdefault("volumes", []).append(volume)
     for container in spec["containers"]:
-        mounts = container.setdefault("volumeMounts", [])
-        mounts.append({"name": "perfdag", "mountPath": "/path-new"})
+        mount = {"name": "perfdag", "mountPath": "/path-new"}
+        container.setdefault("volumeMounts", []).append(mount)
 
 
 def _runai_claim(storage_class: str | None) -> dict[str, Any]:

@@ -372,15 +372,13 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
 
     Raises ValueError.
     """
-    if not settings.backend_times:
-        return {}
-    group, times = "perfdag.backend_times", dict[str, float]()
-    matches = entry_points(group=group, name=settings.backend_times)
-    if not matches:
-        raise ValueError(f"no plug-in {settings.backend_times!r} is installed for {group}")
-    (plugin,) = matches
-    for namespace in namespaces:
-        times |= plugin.load()(project, namespace)
+    name, times = settings.backend_times, dict[str, float]()
+    plugins = entry_points(group="perfdag.backend_times", name=name)
+    if name and not plugins:
+        raise ValueError(f"no plug-in {name!r} is installed for perfdag.backend_times")
+    for plugin in plugins:
+        for namespace in namespaces:
+            times |= plugin.load()(project, namespace)
     return times
 
 

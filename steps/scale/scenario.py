@@ -212,18 +212,6 @@ class Session:
         left = max(CLEANUP_TIMEOUT_S, self.context.deadline - time.monotonic())
         return await self.observer.until(lambda: not self.left(items), min(timeout, left))
 
-    async def delete_all(self, parallel: int, timeout: float) -> float:
-        """Delete all workloads and return how many objects are left after `timeout` seconds.
-
-        A failed deletion becomes a note, because the measurement before it stays valid.
-        """
-        try:
-            await self.delete(self.submissions, parallel, timeout)
-        except KubeError as error:
-            self.notes.append(f"the deletion was not observed to its end: {error}")
-        await self.scrape(DELETION)
-        return float(self.left(self.submissions))
-
     def left(self, items: Sequence[Submission]) -> int:
         """Count the objects of these workloads that still exist."""
         names = {
@@ -232,8 +220,7 @@ class Session:
             for item in items
         }
         records = self.observer.records
-        there = (each for each in records.values() if "gone" not in each.stages)
-        tops = (top_owner(records, each) for each in there)
+        tops = [top_owner(records, r) for r in records.values() if "gone" not in r.stages]
         return sum((top.kind, top.namespace, top.name) in names for top in tops)
 
     async def clean_up(self) -> None:
@@ -293,7 +280,12 @@ class Session:
         """
         await self.scrape(CREATION)
         rows = await self.rows()
-        left = await self.delete_all(parallel, timeout)
+        try:
+            await self.delete(self.submissions, parallel, timeout)
+        except KubeError as error:  # the measurement before it stays valid
+            self.notes.append(f"the deletion was not observed to its end: {error}")
+        await self.scrape(DELETION)
+        left = float(self.left(self.submissions))
         self.notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
         rows = with_deletion(rows, await self.rows())
         final = [row for row in rows if row.stage == stage]

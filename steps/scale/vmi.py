@@ -216,7 +216,14 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
         )
         own |= outcome
         if params.prometheus:
-            own |= await _component_figures(session, params, deleted, facts)
+            files = params.prometheus_token_file, params.prometheus_ca_file
+            started = session.submissions[0].started_ns / 1e9
+            window = started, deleted, time.time(), context.deadline
+            try:
+                found, scrape = await run_figures(Prometheus(params.prometheus, *files), *window)
+                own, facts["prometheus_scrape_s"] = own | found, scrape
+            except KubeError as error:
+                session.notes.append(f"no figures of the components: {error}")
         scenario = "steady" if isinstance(params, VmiSteadyParams) else "burst"
         return session.result(scenario, rows, own, params.all_gates, facts, count)
 
@@ -243,24 +250,6 @@ async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | 
         session.notes.append(f"not all VMIs ran or were gone {when}: the churn ended")
     replaced = cycles * params.churn / seconds if seconds else None
     return {"churn_cycles": float(cycles), "churn_throughput": replaced}
-
-
-async def _component_figures(
-    session: Session, params: VmiParams, deleted: float, facts: dict[str, Any]
-) -> dict[str, float | None]:
-    """Return the figures from Prometheus. `deleted` is when the deletion began, in Unix seconds."""
-    source = Prometheus(
-        str(params.prometheus), params.prometheus_token_file, params.prometheus_ca_file
-    )
-    started, deadline = session.batches[0].submissions[0].started_ns / 1e9, session.context.deadline
-    found: dict[str, float | None] = {}
-    try:
-        found, facts["prometheus_scrape_s"] = await run_figures(
-            source, started, deleted, time.time(), deadline
-        )
-    except KubeError as error:
-        session.notes.append(f"no figures of the components: {error}")
-    return found
 
 
 async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:

@@ -5,19 +5,17 @@ scheduler and the API are measured.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import Metric, Params, Rights
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
     PERFORMANCE_RUN,
     WHOLE_CLUSTER,
-    get_or_none,
 )
 from perfdag.steps.scale.figures import COORDS, METRICS, Result, parse_gate
 from perfdag.steps.scale.generate import Arrival, Schedule
@@ -151,20 +149,7 @@ async def finish(session: Session, params: ScaleParams) -> Result:
     facts: dict[str, Any] = {"goal": params.goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
-    if session.template.documents[-1].api_version.startswith("run.ai/"):
-        facts["version"] = await _runai_version(session.kube)
     return session.result("submit", rows, own, [parse_gate(text) for text in params.gates], facts)
-
-
-async def _runai_version(kube: Kube) -> str | None:
-    """Return the version in Run:ai's ConfigMap; None if absent, simulated or not readable.
-
-    Source: Run:ai documentation, "Install a cluster", verify your installation.
-    """
-    with suppress(KubeError):
-        published = await get_or_none(kube, "v1", "ConfigMap", "runai-public", "runai") or {}
-        return (published.get("data") or {}).get("cluster-version")
-    return None
 
 
 _ALL = ["list", "watch", "create", "delete"]
@@ -206,15 +191,7 @@ class Scale(ScenarioBenchmark[ScaleParams]):
             },
         ),
         default=PERFORMANCE_RUN,
-        cluster=(
-            *WHOLE_CLUSTER,
-            {
-                "apiGroups": [""],
-                "resources": ["configmaps"],
-                "resourceNames": ["runai-public"],
-                "verbs": ["get"],
-            },
-        ),
+        cluster=WHOLE_CLUSTER,
     )
     Params: ClassVar[type[Params]] = ScaleParams
     system, size = "Run:ai", "objects"

@@ -11,7 +11,6 @@ from perfdag.steps.queue.manifests import Queues, load, manifests
 from tests.conftest import CommandLine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "queue.json"
 Objects = dict[str, dict[str, Any]]
 
 
@@ -121,23 +120,6 @@ def test_the_frontend_admits_pods_of_the_original() -> None:
         assert names["values"] == [f"scalability-tester-{program}" for program in programs]
         [namespaces] = original["namespaceSelector"]["matchExpressions"]
         assert namespaces["values"] == ["perfdag-queue", monitor or "monitoring", "validation"]
-
-
-def test_the_dashboard_counts_backends_alone() -> None:
-    dashboard = DASHBOARD.read_text().replace('\\"', '"')
-    pod, job = "perfdag-queue-sleep-6d4b75cb6d-x2vnk", "perfdag-queue-sleep-28123456-x2vnk"
-    others = ("perfdag-queue-frontend", "perfdag-queue-sleep-client")
-    for label, backends, rest in (
-        ("deployment", ["perfdag-queue-sleep"], others),
-        ("pod", [pod, job], [f"{name}-6d4b75cb6d-x2vnk" for name in others]),
-    ):
-        for expected, unwanted in re.findall(rf'{label}=~"(.*?)", {label}!~"(.*?)"', dashboard):
-            kept = [
-                name
-                for name in (*backends, *rest)
-                if re.fullmatch(expected, name) and not re.fullmatch(unwanted, name)
-            ]
-            assert kept == backends
 
 
 def test_every_pod_is_restricted_unless_a_device_needs_root() -> None:

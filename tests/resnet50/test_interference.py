@@ -142,33 +142,6 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     assert error.value.texts.items() >= kept.items()
 
 
-NEEDY = ["env", "NEED=1", "sh", "-c", 'test "$NEED" = 1 && exec "$@"', "x"]
-"""A wrapper that does nothing without its environment."""
-
-
-@needs_loadgen
-@pytest.mark.parametrize("benchmark", [Resnet50(), Resnet50Interference(), Resnet50Overhead()])
-@pytest.mark.parametrize(
-    ("wrapper", "advice"),
-    [
-        (NEEDY, []),
-        (["sh", "-c", "echo no such pod >&2; exit 1"], ["n1 reports: no such pod"]),
-        (["false"], ["n1 reports: exit code 1"]),
-    ],
-)
-def test_what_runs_behind_a_wrapper_is_looked_for_in_its_environment_and_what_it_says_is_told(
-    benchmark: Any, wrapper: list[str], advice: list[str]
-) -> None:
-    params = benchmark.Params.model_validate({"system": "stub", **SINGLE, "wrapper": wrapper})
-    found = []
-    try:
-        benchmark.require(gang(LocalHost(name="n1")), params)
-    except NotInstalled as error:
-        found = list(error.tools)
-    assert [tool.advice for tool in found] == advice
-    assert {tool.program for tool in found} <= {f"{sys.executable} (Python) behind {wrapper[0]}"}
-
-
 SERVER: dict[str, Any] = {"scenario": "server", "target_rate": 100}
 
 

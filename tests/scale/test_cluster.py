@@ -8,10 +8,10 @@ import pytest
 
 from perfdag.benchmark.registry import get
 from perfdag.kube.client import KubeError
-from perfdag.steps.scale import cluster, vmi
+from perfdag.steps.scale import cluster
 from perfdag.steps.scale.cluster import belongs, ensure_namespace, remove_run
 from perfdag.steps.scale.objects import RUN_LABEL, built_in, kinds_of, load
-from perfdag.steps.scale.scenario import Context, sample_error
+from perfdag.steps.scale.scenario import sample_error
 from tests.fakes.api_server import ApiServer, Request
 
 NAMED = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -52,22 +52,6 @@ async def test_a_holder_is_gone_when_it_does_not_renew_while_we_look_whatever_it
     now[0] += cluster.LEASE_DURATION_S + 1
     assert await run.try_acquire() is None
     assert holder_of(server) == "me"
-
-
-async def test_the_lease_of_a_run_that_was_killed_is_deleted_with_all_else_of_it(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, server: ApiServer
-) -> None:
-    """It is labelled with the id that the run said."""
-    seen = list[Any]()
-
-    async def measure(*request: Any) -> Any:
-        seen.append(server.of("Lease")[0])
-        return []
-
-    monkeypatch.setattr(vmi, "ladder", measure)
-    server.add({"kind": "Namespace", "metadata": {"name": "perfdag-vmi"}})
-    await vmi.VmiBurst().measure(server.client(), vmi.VmiBurstParams(lock_timeout=1.0), Context())
-    assert belongs(caplog.messages[0].split()[1].rstrip(":"), seen[0]["metadata"])
 
 
 async def test_who_took_the_cluster_meanwhile_is_told_once_and_kept(

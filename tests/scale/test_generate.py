@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
 
 import orjson
 import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale.generate import (
-    Arrival,
     Batch,
     Schedule,
     Submission,
@@ -132,11 +130,6 @@ class TestSchedule:
     def test_constant_and_batch(self) -> None:
         assert Schedule("constant", 10).offsets(3) == [0, 0.1, 0.2]
         assert Schedule("batch", size=2, delay=1.5).offsets(5) == [0, 0, 1.5, 1.5, 3.0]
-
-    @pytest.mark.parametrize("arrival", [arg for arg in get_args(Arrival) if arg != "closed"])
-    def test_a_missing_rate_is_refused(self, arrival: Any) -> None:
-        with pytest.raises(ValueError, match=f"arrival {arrival} needs"):
-            Schedule(arrival)
 
 
 class Slow:

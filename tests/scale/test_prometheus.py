@@ -19,59 +19,37 @@ URL = Prometheus("http://x")
 PROBE = {"a probe": {"query": "vector(1)"}}
 
 
-class Asked:
-    """A Prometheus that scrapes every 5 s, and what it is asked."""
-
-    def __init__(self, *, scrapes: bool = True) -> None:
-        self.scrapes, self.queries = scrapes, dict[str, Any]()
-
-    async def query(self, queries: Any, path: str = "") -> dict[str, Any]:
-        answers = {}
-        for name, params in queries.items():
-            series: dict[str, Any] = {"metric": {"verb": "LIST", "resource": "pods"}}
-            value = "NaN" if name == "avgVirtHandlerCPUUsage" else "3"
-            series["value"] = [0, value]
-            if "[300s]" in params["query"]:
-                series["values"] = [[at, "1"] for at in (0, 5, 10)]
-            self.queries[name] = params
-            answers[name] = {"result": [series] if self.scrapes else []}
-        return answers
-
-
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    fake = Asked()
-    monkeypatch.setattr(Prometheus, "query", lambda _, *args: fake.query(*args))
-    return fake
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a Prometheus that scrapes every 5 s is asked, by name."""
+    queries: dict[str, Any] = {}
+
+    async def query(_: Any, wanted: Any, path: str = "") -> dict[str, Any]:
+        queries.update(wanted)
+        scrapes = {"metric": {"verb": "LIST", "resource": "pods"}, "values": [[0, 1], [5, 1]]}
+        return {
+            name: {"result": [scrapes | {"value": [0, "NaN" if "HandlerCPU" in name else "3"]}]}
+            for name in wanted
+        }
+
+    monkeypatch.setattr(Prometheus, "query", query)
+    return queries
 
 
-async def test_every_figure_has_a_query_of_the_window_of_the_run(asked: Asked) -> None:
-    """The audit's end before the deletion; NaN is no data."""
+async def test_every_figure_has_a_query_of_the_window_of_the_run(asked: dict[str, Any]) -> None:
+    """The audit's end before the deletion; NaN is no data; a short run has none."""
     figures, gap = await prometheus.run_figures(URL, 100.0, 140.0, 150.0)
-    known = {**dict.fromkeys((*prometheus.AUDIT_KEYS, *prometheus.COMPONENT_FIGURES), 3.0)}
-    want = known | {"virt_requests/LIST-pods": 3.0, "avgVirtHandlerCPUUsage": None}
-    assert (figures, gap) == (want, 5.0)
-    cpu, audit = asked.queries["virt_api_cpu_cores_avg"], asked.queries["avgVirtAPICPUUsage"]
-    assert ("[55s]" in cpu["query"], cpu["time"]) == (True, "155.000"), (
-        "to the scrape after the end"
-    )
+    nothing = dict.fromkeys(prometheus.AUDIT_KEYS | prometheus.COMPONENT_FIGURES)
+    known = {name: None if "HandlerCPU" in name else 3.0 for name in nothing}
+    assert (figures, gap) == (known | {"virt_requests/LIST-pods": 3.0}, 5.0)
+    cpu, audit = asked["virt_api_cpu_cores_avg"], asked["avgVirtAPICPUUsage"]
+    assert ("[55s]" in cpu["query"], cpu["time"]) == (True, "155.000"), "to the scrape after it"
     assert ("[40s]" in audit["query"], audit["time"]) == (True, "140.000")
-    assert not any("$" in params["query"] for params in asked.queries.values())
-
-
-@pytest.mark.parametrize(("scrapes", "gap"), [(True, 5.0), (False, None)])
-async def test_a_run_shorter_than_two_scrapes_has_no_figures(
-    scrapes: bool, gap: float | None, asked: Asked
-) -> None:
-    asked.scrapes = scrapes
-    figures, known = await prometheus.run_figures(URL, 100.0, 105.0, 109.0)
-    assert (set(figures.values()), known) == ({None}, gap)
-
-
-async def test_a_scrape_is_not_waited_for_beyond_the_time_of_the_sample(asked: Asked) -> None:
+    assert not any("$" in params["query"] for params in asked.values())
+    assert await prometheus.run_figures(URL, 100.0, 105.0, 109.0) == (nothing, 5.0)
     begun, now = time.monotonic(), time.time()
     await prometheus.run_figures(URL, now - 60, now - 30, now, begun)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 2, "a scrape is not waited for beyond the sample's time"
 
 
 EXPORTED = """container_cpu_usage_seconds_total{{pod="virt-api-1",container="virt-api"}} {cpu}

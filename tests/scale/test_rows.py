@@ -91,19 +91,6 @@ def test_the_state_of_an_object_shows_its_stages(
         assert (at if isinstance(expected, tuple) else at and at[0]) == expected, stage
 
 
-@pytest.mark.parametrize(
-    ("text", "time"),
-    [
-        ("2026-01-01T00:00:01Z", 1767225601_000000000),
-        ("2026-01-01T00:00:01.123456789Z", 1767225601_123456000),
-        ("2026-01-01T01:00:01.5+01:00", 1767225601_500000000),
-        (None, 0),
-    ],
-)
-def test_a_time_is_read_to_the_microsecond(text: str | None, time: int) -> None:
-    assert unix_ns(text) == time
-
-
 def test_a_failure_is_one_line() -> None:
     assert failure({"status": {"phase": "Failed", "message": "no\n room"}}) == "Failed: no room"
 

@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale import runai, watch, workloads
+from perfdag.steps.scale import runai, watch
 from perfdag.steps.scale.objects import Record, unix_ns
 from perfdag.steps.scale.runai import (
     RunFile,
@@ -129,19 +129,6 @@ def test_a_setting_that_cannot_be_is_named(text: str, message: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({}, "Field required"),
-        ([], "Input should be"),
-    ],
-)
-def test_a_run_file_of_another_shape_is_named(body: Any, message: str, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_bytes(orjson.dumps(body))
-    with pytest.raises(ValueError, match=rf"run\.json: .*{message}"):
-        read_run(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("workload", "storage", "first", "last"),
     [
         ("training", None, "submit", []),
@@ -176,45 +163,29 @@ def test_the_arguments_of_the_command_line_of_runai(
     ]
 
 
-class TestContext:
-    """Other programs create the objects in the cluster whose rights, lock and namespace were
-    asked for.
-    """
-
-    CONFIG = {
+def test_programs_submit_to_the_cluster_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubectl is told the current context too: somebody may choose another while we submit."""
+    names = ("first", "second")
+    config = {
         "current-context": "first",
-        "clusters": [
-            {"name": name, "cluster": {"server": f"http://{name}.invalid"}}
-            for name in ("first", "second")
-        ],
-        "contexts": [{"name": name, "context": {"cluster": name}} for name in ("first", "second")],
+        "clusters": [{"name": n, "cluster": {"server": f"http://{n}.invalid"}} for n in names],
+        "contexts": [{"name": name, "context": {"cluster": name}} for name in names],
     }
+    (tmp_path / "config").write_bytes(orjson.dumps(config))  # JSON is YAML
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
-    @pytest.fixture(autouse=True)
-    def config(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "config").write_bytes(orjson.dumps(self.CONFIG))  # JSON is YAML
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-
-    def program(self, context: str | None, name: Any) -> list[str]:
+    def program(context: str | None, name: Any) -> list[str]:
         settings = Settings(submitter=name, kubectl_path="/bin/kubectl")
         return runai.program_of(Kube(context=context).cluster, params_of("training"), settings)
 
-    @pytest.mark.parametrize(("context", "message"), [(None, "first"), ("second", "second")])
-    def test_kubectl_is_told_it(self, context: str | None, message: str) -> None:
-        """The current one too: somebody may choose another while we submit."""
-        argv = ["/bin/kubectl", "--context", message, "-n", "{namespace}", "apply", "-f", "-"]
-        assert self.program(context, "kubectl") == argv
-
-    def test_the_command_line_of_runai_takes_the_current_one_alone(self) -> None:
-        for context in (None, "first"):
-            assert self.program(context, "runai-cli")[0] == "runai"
-        with pytest.raises(
-            match=(
-                r"submits to the current context.* not to 'second'; .*kubectl config use-context "
-                r"second"
-            ),
-        ):
-            self.program("second", "runai-cli")
+    for context, name in ((None, "first"), ("second", "second")):
+        argv = ["/bin/kubectl", "--context", name, "-n", "{namespace}", "apply", "-f", "-"]
+        assert program(context, "kubectl") == argv
+    assert program(None, "runai-cli")[0] == program("first", "runai-cli")[0] == "runai"
+    with pytest.raises(ValueError, match=r"not to 'second'; .*kubectl config use-context second"):
+        program("second", "runai-cli")
 
 
 def test_a_plug_in_fills_the_backend_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,18 +203,6 @@ def test_a_plug_in_fills_the_backend_row(tmp_path: Path, monkeypatch: pytest.Mon
     assert backend == {"a": 1700000009.5}
     with pytest.raises(ValueError, match="no plug-in 'theirs'"):
         runai.backend_times(Settings(backend_times="theirs"), "p", ["p"])
-
-
-@pytest.mark.parametrize(
-    ("data", "version"), [({"cluster-version": "2.18.44"}, "2.18.44"), ({}, None), (None, None)]
-)
-async def test_the_version_is_what_the_cluster_publishes(
-    data: dict[str, str] | None, version: str | None, server: ApiServer
-) -> None:
-    if data is not None:
-        metadata = {"name": "runai-public", "namespace": "runai"}
-        server.add({"kind": "ConfigMap", "metadata": metadata, "data": data})
-    assert await workloads._runai_version(server.client()) == version
 
 
 Sampled = tuple[list[dict[str, Any]], dict[str, list[str]], int]

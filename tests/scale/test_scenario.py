@@ -1,6 +1,5 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
-import contextlib
 import time
 from typing import Any
 from unittest.mock import AsyncMock
@@ -17,7 +16,7 @@ from perfdag.steps.scale.scenario import Context, Session
 from tests.fakes.api_server import ApiServer, Request, client
 
 from .builders import SECOND, logged, observer_of, record, session_of, submissions_of
-from .test_cluster import node
+from .test_cluster import FUTURE, held_by, node
 
 SHARED = """apiVersion: v1
 kind: ConfigMap
@@ -53,7 +52,7 @@ async def test_a_shared_object_is_made_once_for_a_run_and_deleted_with_it(
         await session.create(3, Schedule(), 2)
         assert [name for name in cluster.names("ConfigMap") if "size" in name] == ["size-r7"]
         assert sorted(cluster.names("Pod")) == ["r7-0", "r7-1", "r7-2"]
-        assert await session.delete_all(2, 5.0) == 0
+        assert await session.delete(session.submissions, 2, 5.0)
     assert [*cluster.names("ConfigMap"), *cluster.names("Pod"), *logged(caplog)] == []
 
 
@@ -194,49 +193,23 @@ def measured(params: vmi.VmiParams, context: Context, count: int) -> Result:
     return Result("burst", count, context.run, [], [], own, facts, verdicts)
 
 
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that takes 600 VMIs; at 800 its API server goes away."""
+async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone_is_invalid(
+    caplog: pytest.LogCaptureFixture, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that takes 600 VMIs; at 800 its API server goes away; another run comes at 1."""
 
     async def burst(kube: Any, params: vmi.VmiParams, context: Context, count: int) -> Result:
         if count > 600:
             raise KubeError(0, "Unreachable", "no answer from https://x")
+        if count == 1:
+            cluster.add(held_by("x", FUTURE))
         return measured(params, context, count)
 
     monkeypatch.setattr(vmi, "burst", burst)
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
-
-
-class Alone:
-    """A lock that this run has to its end."""
-
-    lost = ""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-
-class Taken(Alone):
-    """A lock that another run takes meanwhile, which is seen at the end."""
-
-    async def __aexit__(self, *_: object) -> None:
-        self.lost = "performance run x took the cluster over"
-
-
-async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone_is_invalid(
-    caplog: pytest.LogCaptureFixture, broken: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scenario, "ExclusiveRun", Alone)
-    monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
-    kube: Any = None
-    params = vmi.VmiBurstParams(scenario="ladder", counts=[400, 600, 800, 1000], cooldown=0.1)
-    started = time.monotonic()
+    ladder: Any = {"scenario": "ladder", "cooldown": 0.1, "namespace": "ns"}
+    kube, started = cluster.client(), time.monotonic()
+    params = vmi.VmiBurstParams(counts=[400, 600, 800, 1000], **ladder)
     results = await vmi.VmiBurst().measure(kube, params, Context(run="r"))
     assert time.monotonic() - started >= 0.2
     assert caplog.messages.count("cooling down for 0.1 s") == 2
@@ -246,9 +219,7 @@ async def test_sizes_before_one_that_broke_are_kept_and_a_run_that_was_not_alone
     with pytest.raises(Invalid, match=why) as caught:
         vmi.VmiBurst().values(results)
     assert caught.value.measurements
-    with pytest.raises(KubeError):
-        await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(counts=[800]), Context())
-    monkeypatch.setattr(scenario, "ExclusiveRun", Taken)
-    results = await vmi.VmiBurst().measure(kube, vmi.VmiBurstParams(), Context())
-    with pytest.raises(Invalid, match="performance run x took the cluster over"):
-        vmi.VmiBurst().values(results)
+    for count, error in ((800, KubeError), (1, Invalid)):
+        params = vmi.VmiBurstParams(counts=[count], **ladder)
+        with pytest.raises(error, match=r"no answer|run x took the cluster over"):
+            vmi.VmiBurst().values(await vmi.VmiBurst().measure(kube, params, Context()))
