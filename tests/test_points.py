@@ -15,7 +15,6 @@ from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite, parse_suite, suite_text
 from perfdag.suite.model import Until
 from perfdag.suite.points import enumerate_points
-from tests.conftest import CommandLine
 
 AXES = {"exit_code": st.integers(0, 255), "expected": st.integers(1, 50)}
 axis_lists = st.fixed_dictionaries(
@@ -367,25 +366,6 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
         plan.shapes,
         plan.order,
     )
-
-
-def test_plan_says_which_keys_of_an_included_file_are_not_used(
-    tmp_path: Any, cli: CommandLine
-) -> None:
-    base = tmp_path / "base.yaml"
-    base.write_text(
-        "name: base\nrepetitions: 9\nretries: 1\ntimeout: 70s\nentries:\n"
-        "  - {benchmark: command, params: {argv: [ls]}}\n"
-    )
-    (tmp_path / "more.yaml").write_text("name: more\nrepetitions: 3\ninclude: base.yaml\n")
-    notes = cli(["plan", str(tmp_path / "more.yaml")]).err.splitlines()
-    assert notes == [
-        (
-            f"note: {base}: repetitions, timeout of an included file are not used, but those "
-            f"under its `defaults` are"
-        )
-    ]
-    assert not cli(["plan", str(base)]).err
 
 
 def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:

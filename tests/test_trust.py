@@ -84,7 +84,7 @@ def test_the_headline_is_the_trust_in_the_worst_point(
     trust = summarise(table).trust
     assert trust.text == text
     assert trust.text.startswith(trust.level)
-    assert f'Trust: <span class="{colour}">{trust.level}</span>. {text}.' in report_of(table)
+    assert f'Trust: <span class="{colour}">{text}</span>.' in report_of(table)
 
 
 def test_a_run_without_samples_is_unusable() -> None:

@@ -83,7 +83,7 @@ def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tupl
     with contextlib.suppress(StoreError):
         store = open_store(loaded.suite.store, patience=1.0)
         plan = with_learned_times(store, plan, ANY)
-    return plan, [*loaded.notes, *_cluster_notes(plan)]
+    return plan, _cluster_notes(plan)
 
 
 def plan_text(plan: Plan) -> str:

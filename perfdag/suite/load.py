@@ -5,7 +5,7 @@ of the points that they give (`perfdag.suite.points`).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,6 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
         raise BadDocument(problems)
     for inner in included:
         loaded.sources += inner.sources
-        loaded.notes += [*_unused_keys(inner, loaded), *inner.notes]
     suite, raw_defaults = loaded.suite, data.get("defaults") or {}
     for index, (entry, raw) in enumerate(zip(suite.entries, data.get("entries", ()), strict=True)):
         path = ("entries", index)
@@ -179,21 +178,6 @@ def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSui
             raise BadDocument([inner.document.problem(("checks",), text)])
         return inner
     raise BadDocument([document.problem(("include",), text)])
-
-
-def _unused_keys(inner: LoadedSuite, outer: LoadedSuite) -> Iterator[str]:
-    """Yield a sentence about keys of an included file that the including file overrules."""
-    unused = [
-        key
-        for key in ("repetitions", "timeout", "retries")
-        if key in inner.suite.model_fields_set
-        and getattr(inner.suite, key) != getattr(outer.suite, key)
-    ]
-    if unused:
-        yield (
-            f"{inner.document.file}: {', '.join(unused)} of an included file "
-            "are not used, but those under its `defaults` are"
-        )
 
 
 def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem]) -> None:

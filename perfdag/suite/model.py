@@ -5,7 +5,7 @@
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,6 @@ from perfdag.suite.document import (
     Problem,
     Where,
     dotted,
-    nearest,
     parse_document,
 )
 from perfdag.units import Duration, PositiveDuration, quantity
@@ -173,7 +172,7 @@ class Check(Strict):
     def selects(self, *settings: Mapping[str, Any]) -> bool:
         """Return whether a series with these coordinates, parameters and shape has all values."""
         return all(
-            (value := setting(name, *settings)) is not None and _matches(wanted, value)
+            (value := setting(name, *settings)) is not None and matches(wanted, value)
             for name, wanted in self.where.items()
         )
 
@@ -202,14 +201,15 @@ def setting(name: str, *settings: Mapping[str, Any]) -> Any:
     return None
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return a setting as a suite writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _matches(condition: Wanted | list[Wanted], value: Any) -> bool:
+def matches(condition: Wanted | list[Wanted], value: Any) -> bool:
     """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
     if isinstance(condition, list):
-        return any(_matches(one, value) for one in condition)
+        return any(matches(one, value) for one in condition)
     if isinstance(condition, bool) or isinstance(value, bool):
         return condition is value
     if isinstance(condition, str) and isinstance(value, int | float):
@@ -217,55 +217,7 @@ def _matches(condition: Wanted | list[Wanted], value: Any) -> bool:
             return quantity(condition)[0] == value
         except ValueError:
             return False
-    return bool(condition == value) or _text(condition) == _text(value)
-
-
-PointSettings = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""The parameters and the shape of a point."""
-
-
-def unmet_where(
-    check: Check,
-    points: Mapping[str, Sequence[PointSettings]],
-    coords: Mapping[str, Sequence[str]],
-) -> tuple[str, str] | None:
-    """Return (name, error) for a name in `where` that no series can have so, or None.
-
-    `points` maps the name of an entry to its points, `coords` to the coordinates of its rows. The
-    values of coordinates are known after the run.
-    """
-    named = [
-        settings
-        for entry, of_entry in points.items()
-        if fnmatch.fnmatchcase(entry, check.entry or "*")
-        for settings in of_entry
-    ]
-    rows = {
-        name: None
-        for entry, names in coords.items()
-        if fnmatch.fnmatchcase(entry, check.entry or "*")
-        for name in names
-    }
-    left = named
-    for name, wanted in check.where.items():
-        values = {_text(setting(name, *settings)): None for settings in named}
-        if name in rows or not named:
-            continue
-        if values.keys() <= {"None"}:
-            known = {key: None for params, _ in named for key in params} | rows
-            return name, (
-                f"no series has {name}{nearest(name, known) or ';'} "
-                "`perfdag benchmarks NAME` lists parameters and coordinates"
-            )
-        left = [settings for settings in left if _matches(wanted, setting(name, *settings))]
-        if not left:
-            values.pop("None", None)
-            others = len(check.where) > 1 and any(
-                _matches(wanted, setting(name, *settings)) for settings in named
-            )
-            also = " with the other values" if others else ""
-            return name, f"no point has {name} {_text(wanted)}{also}; there are {', '.join(values)}"
-    return None
+    return bool(condition == value) or setting_text(condition) == setting_text(value)
 
 
 def checks_of(suite_text: str) -> list[Check]:
@@ -454,15 +406,11 @@ class Source:
 
 @dataclass
 class LoadedSuite:
-    """A suite file that was read, with its includes resolved and its entries not yet enumerated.
-
-    `notes` are sentences about what is valid but may surprise.
-    """
+    """A suite file that was read, with its includes resolved and its entries not yet enumerated."""
 
     suite: Suite
     document: Document
     sources: list[Source] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def json_schema() -> dict[str, Any]:

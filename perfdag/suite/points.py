@@ -32,9 +32,10 @@ from perfdag.suite.document import (
     dotted,
     error_path,
     explain,
+    nearest,
     removal_note,
 )
-from perfdag.suite.model import Check, LoadedSuite, PointSettings, Source, Until, unmet_where
+from perfdag.suite.model import Check, LoadedSuite, Source, Until, matches, setting, setting_text
 from perfdag.suite.permutations import combinations, count_combinations, nested
 
 MAX_COMBINATIONS = 1_000_000
@@ -184,11 +185,6 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
     kept. Raises BadDocument with all problems.
     """
-    problems = [
-        loaded.document.problem(("checks", index, *wrong[0]), wrong[1])
-        for index, check in enumerate(loaded.suite.checks)
-        if (wrong := _unmatched(check, loaded.sources))
-    ]
     found = _Enumeration(loaded.suite.seed)
     combined = 0
     for source in loaded.sources:
@@ -199,14 +195,17 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
             )
             text = f"{amount} combinations up to this entry are more than {MAX_COMBINATIONS:,}"
             text += "; shorten the lists, or split the suite"
-            raise BadDocument([*problems, source.problem(("permutations",), text)])
+            raise BadDocument([source.problem(("permutations",), text)])
     for source in loaded.sources:
         found.add_entry(loaded, source)
+    problems = [
+        loaded.document.problem(("checks", index, *wrong[0]), wrong[1])
+        for index, check in enumerate(loaded.suite.checks)
+        if (wrong := _wrong_check(check, loaded.sources, found))
+    ]
     for problem, count in found.mistakes.items():
         more = f" (in {count:,} permutations)" if count > 1 else ""
         problems.append(replace(problem, text=f"{problem.text}{more}"))
-    if loaded.suite.checks and not problems:
-        problems += _unmet_checks(loaded, found)
     if problems:
         raise BadDocument(problems)
     everything = SuitePoints(list(found.points.values()), found.shapes, found.merged)
@@ -456,8 +455,10 @@ def _label_value(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
-def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | None:
-    """Return (key, error) of a check that no metric can match, or None."""
+def _wrong_check(
+    check: Check, sources: Sequence[Source], found: _Enumeration
+) -> tuple[Where, str] | None:
+    """Return (key, error) of a check that no metric or no series can meet, or None."""
     metrics = {
         source.name: registry.get(source.entry.benchmark).declared_metrics(
             {**source.defaults.params, **source.entry.params, **source.sets}
@@ -466,9 +467,8 @@ def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | N
     }
     entries = fnmatch.filter(metrics, check.entry or "*")
     if not entries:
-        return (
-            "entry",
-        ), f"no entry matches {check.entry!r}{choices(check.entry, metrics, 'there are')}"
+        names = choices(check.entry, metrics, "there are")
+        return ("entry",), f"no entry matches {check.entry!r}{names}"
     known = {name: None for entry in entries for name in metrics[entry]}
     if not fnmatch.filter(known, check.metric):
         of = f"entry {check.entry}" if check.entry else "the entries"
@@ -482,16 +482,28 @@ def _unmatched(check: Check, sources: Sequence[Source]) -> tuple[Where, str] | N
                     f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
                     f"write it in {metric.unit} or as a bare number"
                 )
+    points = [point for point in found.points.values() if check.where and point.entry in entries]
+    shapes = [shape.data() for shape in found.shapes] if points else []
+    named = [(point.params, shapes[point.shape]) for point in points]
+    used = {source.entry.benchmark for source in sources if source.name in entries}
+    # the values of coordinates are known after the run
+    coords = {name for benchmark in used for name in registry.get(benchmark).coords}
+    left = named
+    for name, wanted in check.where.items() if not found.mistakes and named else ():
+        values = {setting_text(setting(name, *settings)): None for settings in named}
+        if name in coords:
+            continue
+        if values.keys() <= {"None"}:
+            names = nearest(name, {key for params, _ in named for key in params} | coords) or ";"
+            return ("where", name), (
+                f"no series has {name}{names} "
+                "`perfdag benchmarks NAME` lists parameters and coordinates"
+            )
+        left = [settings for settings in left if matches(wanted, setting(name, *settings))]
+        if not left:
+            others = any(matches(wanted, setting(name, *settings)) for settings in named)
+            also = " with the other values" if others else ""
+            there = ", ".join(value for value in values if value != "None")
+            text = f"no point has {name} {setting_text(wanted)}{also}; there are {there}"
+            return ("where", name), text
     return None
-
-
-def _unmet_checks(loaded: LoadedSuite, found: _Enumeration) -> Iterator[Problem]:
-    """Yield a problem for each `where` of a check that no point can meet."""
-    shapes = [shape.data() for shape in found.shapes]
-    settings: dict[str, list[PointSettings]] = {}
-    for point in found.points.values():
-        settings.setdefault(point.entry, []).append((point.params, shapes[point.shape]))
-    coords = {source.name: registry.get(source.entry.benchmark).coords for source in loaded.sources}
-    for index, check in enumerate(loaded.suite.checks):
-        if unmet := unmet_where(check, settings, coords):
-            yield loaded.document.problem(("checks", index, "where", unmet[0]), unmet[1])
