@@ -13,7 +13,7 @@ import pytest
 from perfdag.analysis.alerts import Rules, store_record
 from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import read_script, script, write_site
-from perfdag.commands import serve
+from perfdag.commands import site
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.store.base import Store
@@ -151,9 +151,9 @@ def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommandError, match=f"port {port} of 127.0.0.1 is in use; .*--port"):
-            serve.server(store, "127.0.0.1", port)
+            site.server(store, "127.0.0.1", port)
     with pytest.raises(CommandError, match="0 to 65535"):
-        serve.server(store, "127.0.0.1", 70000)
+        site.server(store, "127.0.0.1", 70000)
 
 
 def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
@@ -162,7 +162,7 @@ def test_the_server_shows_the_site_reports_and_any_comparison_but_no_secret(
     write_site(store)
     store.put(f"runs/{run_id(0)}/secrets.json", b"{}")
     store.put(f"runs/{run_id(0)}/report.html", b"report")
-    with serve.server(store, "127.0.0.1", 0) as server:
+    with site.server(store, "127.0.0.1", 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         root = f"http://127.0.0.1:{server.server_port}"
         assert b"data-page" in urllib.request.urlopen(f"{root}/").read()

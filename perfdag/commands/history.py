@@ -210,13 +210,8 @@ def as_data(
             for series in lines
         ],
         "nodes": [
-            {
-                "series": node.series,
-                "word": node.word,
-                "differs": node.differs,
-                **asdict(node.outlier),
-            }
-            for node in nodes
+            {"series": own.series, "word": own.word, "differs": own.differs} | asdict(own.outlier)
+            for own in nodes
         ],
         "noise": [asdict(one) for one in noise],
     }

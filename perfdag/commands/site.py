@@ -1,7 +1,17 @@
-"""`perfdag site`: write pages over all runs of a store, and serve them."""
+"""`perfdag site`: write pages over all runs of a store, and serve them over HTTP."""
 
 import argparse
+import contextlib
+import errno
+import mimetypes
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from socket import getfqdn, gethostname
+from urllib.parse import unquote, urlsplit
 
+from perfdag.analysis.selection import SelectionError
 from perfdag.commands.options import (
     JSON,
     STORE,
@@ -12,6 +22,9 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
+from perfdag.signals import EXIT_REACH
+from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.open import open_store
 
 EPILOG = """examples:
   perfdag site
@@ -43,8 +56,6 @@ def add_site(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
     from perfdag.charts.pages.site import SiteError, write_site
-    from perfdag.commands.serve import serve
-    from perfdag.store.open import open_store
 
     store = open_store(args.store)
     try:
@@ -55,3 +66,110 @@ def run(args: argparse.Namespace) -> int:
     if args.serve:
         serve(store, args.address, args.port)
     return 0
+
+
+PICTURES = (".html", ".svg", ".png")
+"""Endings of the files of a run that are served. Its plan and samples are not."""
+
+
+def serve(store: Store, address: str, port: int) -> None:
+    """Serve the site until Ctrl-C. Raises CommandError where the port cannot be used."""
+    with server(store, address, port) as running:
+        print_now(f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)")
+        try:
+            running.serve_forever()
+        except KeyboardInterrupt:
+            print_now("ended")
+
+
+def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
+    """Return a server of the site that listens. Raises CommandError."""
+    handler = type("Handler", (_Handler,), {"store": store, "address": address})
+    try:
+        return ThreadingHTTPServer((address, port), handler)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        why = "is in use" if in_use else f"cannot be used: {error.strerror}"
+        message = f"port {port} of {address} {why}; name another with --port"
+        raise CommandError(message, EXIT_REACH) from None
+    except UnicodeError:
+        raise CommandError(f"--address {address!r} is no name of a host") from None
+    except OverflowError:
+        raise CommandError(f"--port {port}: a port is a number from 0 to 65535") from None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answer GET by the content of a path."""
+
+    store: Store
+    address: str
+
+    def do_GET(self) -> None:
+        """Answer with a file, or with the reason why there is none."""
+        if not is_own_name(self.headers.get("Host", ""), self.address):
+            self._send(b"this server has another name; use its address\n", HTTPStatus.FORBIDDEN)
+            return
+        path = unquote(urlsplit(self.path).path).strip("/")
+        if not path:
+            self.send_response(HTTPStatus.FOUND)
+            self.send_header("Location", "/site/index.html")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        try:
+            data, status = content(self.store, path), HTTPStatus.OK
+        except (NotStoredError, SelectionError) as error:
+            data, status = str(error).encode(), HTTPStatus.NOT_FOUND
+        except StoreError as error:
+            data, status = str(error).encode(), HTTPStatus.BAD_GATEWAY
+        self._send(data, status, mimetypes.guess_type(path)[0] or "text/plain")
+
+    def _send(self, data: bytes, status: HTTPStatus, kind: str = "text/plain") -> None:
+        kind = kind if status == HTTPStatus.OK else "text/plain"
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):  # the page was closed meanwhile
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing for a request."""
+
+
+def is_own_name(host: str, address: str) -> bool:
+    """Return whether a Host header is an IP address, localhost or the name of this machine.
+
+    A page of another site can make its own name resolve to this server (DNS rebinding), and would
+    then read the results. It cannot make the browser send another Host header.
+    """
+    name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(name))
+    return name == address.lower() or name in _machine_names()
+
+
+@cache
+def _machine_names() -> frozenset[str]:
+    """Return the names of this machine; asking DNS may take seconds."""
+    return frozenset({"localhost", gethostname().lower(), getfqdn().lower()})
+
+
+def content(store: Store, path: str) -> bytes:
+    """Return a file of the site, a page or picture of a run, or the verdicts of any two runs.
+
+    Raises NotStoredError, SelectionError, StoreError.
+    """
+    from perfdag.charts.pages import site, site_data
+
+    parts = path.split("/")
+    of_run = parts[0] == "runs" and len(parts) == 3 and path.endswith(PICTURES)
+    if parts[0] != "site" and not of_run:
+        raise NotStoredError(f"the site has no {path[:200]!r}")
+    if parts[1:2] == ["data"] and parts[3:4] == ["compare"] and len(parts) == 6:
+        suite, after, before = parts[2], parts[4], parts[5].removesuffix(".js")
+        data = site_data.verdicts(store, suite, before, after)
+        return site.script(f"{suite}/{site_data.comparison_path(before, after)}", data)
+    return store.get(path)

@@ -61,14 +61,26 @@ def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the status, or follow the run and return its exit code."""
-    status = run_status(args.name, args.namespace)
+    """Print the status, or follow the run and return its exit code. Raises NoRun, KubeError."""
+
+    async def look(client: Kube) -> tuple[View, Observation]:
+        workflow = await find_workflow(client, args.name, args.namespace)
+        view = await view_run(client, workflow["metadata"]["name"], args.namespace)
+        return view, await observe(client, view, args.namespace)
+
+    try:
+        view, seen = run_with_client(look)
+    except NoRun as error:
+        if not is_run_id(args.name):
+            raise
+        raise NoRun(f"{error}; {kept(args.name, '', args.namespace)}") from None
     if args.watch:
-        return asyncio.run(follow_run(status.view.name, args.namespace))
+        return asyncio.run(follow_run(view.name, args.namespace))
     if args.json:
-        print_json(status.data())
+        print_json(as_data(view, seen))
     else:
-        print(status.text())
+        print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
+        print(f"{clock(int(view.seconds()))} | {describe(view, seen.line, seen.waits)}")
     return EXIT_OK
 
 
@@ -92,64 +104,24 @@ class Observation:
     waits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RunStatus:
-    """The state of a run, the last line of the lead that measures, and what the run waits for."""
-
-    view: View
-    seen: Observation
-
-    def text(self) -> str:
-        """Return the status as text."""
-        view = self.view
-        head = f"run {view.run_id or '(no plan yet)'}, workflow {view.name}"
-        line = describe(view, self.seen.line, self.seen.waits)
-        return f"{head}\n{clock(int(view.seconds()))} | {line}"
-
-    def data(self) -> dict[str, Any]:
-        """Return the status as plain data."""
-        view = self.view
-        done, total = view.progress or (None, None)
-        pods = [
-            {
-                "name": pod.name,
-                "batch": pod.batch,
-                "phase": pod.phase,
-                "node": pod.node,
-                "trouble": pod.trouble,
-            }
-            for pod in view.pods
-        ]
-        return {
-            "run_id": view.run_id,
-            "workflow": view.name,
-            "phase": view.phase,
-            "message": view.message,
-            "done": done,
-            "samples": total,
-            "current": self.seen.line,
-            "seconds_left": seconds_left(self.seen.line),
-            "exit_code": view.exit_code(),
-            "waits": list(self.seen.waits),
-            "troubles": view.troubles(),
-            "pods": pods,
-        }
-
-
-def run_status(name: str, namespace: str) -> RunStatus:
-    """Return the status of a run. Raises NoRun, KubeError."""
-
-    async def look(client: Kube) -> RunStatus:
-        workflow = await find_workflow(client, name, namespace)
-        view = await view_run(client, workflow["metadata"]["name"], namespace)
-        return RunStatus(view, await observe(client, view, namespace))
-
-    try:
-        return run_with_client(look)
-    except NoRun as error:
-        if not is_run_id(name):
-            raise
-        raise NoRun(f"{error}; {kept(name, '', namespace)}") from None
+def as_data(view: View, seen: Observation) -> dict[str, Any]:
+    """Return the status of a run as plain data."""
+    done, total = view.progress or (None, None)
+    names = ("name", "batch", "phase", "node", "trouble")
+    return {
+        "run_id": view.run_id,
+        "workflow": view.name,
+        "phase": view.phase,
+        "message": view.message,
+        "done": done,
+        "samples": total,
+        "current": seen.line,
+        "seconds_left": seconds_left(seen.line),
+        "exit_code": view.exit_code(),
+        "waits": list(seen.waits),
+        "troubles": view.troubles(),
+        "pods": [{name: getattr(pod, name) for name in names} for pod in view.pods],
+    }
 
 
 POLL_INTERVAL = 2.0
