@@ -15,6 +15,7 @@ from perfdag.hosts import gpu_use as asking
 from perfdag.hosts.facts import env_class, filesystem, gather
 from perfdag.hosts.facts import main as facts_main
 from perfdag.hosts.gpu_use import gpus
+from perfdag.hosts.local import LocalHost
 from tests.conftest import CommandLine, SuiteWriter
 from tests.fakes.files import write_files, write_programs
 
@@ -342,7 +343,7 @@ def test_facts_of_a_gpu_have_units_and_mig_slices_are_hardware(
         "  MIG 3g.20gb     Device  1: (UUID: MIG-2)\n"
     )
     fake_nvidia_smi(tmp_path, monkeypatch, A100.replace("Disabled", "Enabled"), listing=listing)
-    (result,) = gather()["gpus"]
+    (result,) = LocalHost().facts()["gpus"]
     assert (result["memory_bytes"], result["power_limit"], result["ecc"]) == (
         40960 * 2**20,
         400.0,
@@ -363,17 +364,17 @@ def test_an_old_driver_or_a_broken_one_costs_no_measurement(
         "[Unknown Error], 440.1, [N/A], 70.00, [N/A]",
         refuse="mig.mode.current",
     )
-    [device] = gpus() or []
+    [device] = gpus(LocalHost()) or []
     assert (device["name"], device["driver"], device["memory_bytes"]) == (
         "unknown GPU",
         "440.1",
         None,
     )
     fake_nvidia_smi(tmp_path, monkeypatch, refuse="query")
-    assert gpus() is None
+    assert gpus(LocalHost()) is None
     assert env_class({"cpu_model": "C", "gpus": None}) == "C"
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert gpus() == []
+    assert gpus(LocalHost()) == []
 
 
 def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
@@ -385,7 +386,7 @@ def test_a_driver_that_hangs_is_asked_once_and_not_waited_for(
     # what SIGKILL is to a process that waits in the driver
     monkeypatch.setattr(local, "signal_tree", lambda *_: None)
     start = time.monotonic()
-    result = gather()
+    result = LocalHost().facts()
     assert time.monotonic() - start < 1.5
     assert (tmp_path / "calls").read_text() == "call\n"
     assert result["gpus"] is None

@@ -255,9 +255,9 @@ _GUESTS = re.compile(
 
 
 def gather(root: Path = ROOT) -> dict[str, Any]:
-    """Return facts of this host: kernel, CPU, memory, NICs, GPUs, virtualisation, cgroup limits.
+    """Return facts of this host: kernel, CPU, memory, NICs, virtualisation, cgroup limits.
 
-    `root` is the folder of /proc, /sys and /etc. GPUs belong to the default root only. Frequencies
+    `root` is the folder of /proc, /sys and /etc. A host's `facts()` has its GPUs too. Frequencies
     are in Hz, speeds in bit/s, sizes in bytes, CPU limits in cores. A fact that cannot be read is
     None.
     """
@@ -272,11 +272,6 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         for part, names in _SYSCTLS.items()
         for name in names
     }
-    gpus: list[dict[str, Any]] | None = []
-    if root == ROOT and shutil.which("nvidia-smi"):
-        from perfdag.hosts import gpu_use
-
-        gpus = gpu_use.gpus()
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
@@ -292,7 +287,6 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "load": round(2 * float(load[1]) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
-        "gpus": gpus,
         **_surroundings(root),
         "cgroup": limits(root),
         "kernel_options": arguments

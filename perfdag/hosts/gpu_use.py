@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag.hosts.base import CommandResult, Host
-from perfdag.hosts.local import LocalHost
 
 _FIELDS = {
     "name": "name",
@@ -28,12 +27,11 @@ TIMEOUT = 10.0
 """Timeout of a query in seconds, less than that of SshHost.facts."""
 
 
-def gpus() -> list[dict[str, Any]] | None:
-    """Return the GPUs that this process may use, with their MIG slices.
+def gpus(host: Host) -> list[dict[str, Any]] | None:
+    """Return the GPUs of a host that a process may use, with their MIG slices.
 
     The list is empty without a driver, and None if the driver does not answer.
     """
-    host = LocalHost()
     if host.which("nvidia-smi") is None:
         return []
     fields, answer = known(host, _FIELDS)

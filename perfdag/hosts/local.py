@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
 from perfdag.hosts.base import Argv, CommandResult, Forwarding, Host, Server
+from perfdag.hosts.gpu_use import gpus
 from perfdag.outcome import Failed
 
 _PREFIXES = ("AWS_", "PERFDAG_")
@@ -359,7 +360,7 @@ class LocalHost:
                 target.unlink()
 
     def facts(self) -> dict[str, Any]:
-        return host_facts.gather()
+        return {**host_facts.gather(), "gpus": gpus(self)}
 
 
 _SHARED = (

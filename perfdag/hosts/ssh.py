@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from perfdag.hosts.base import Argv, CommandResult, Forwarding, Server
+from perfdag.hosts.gpu_use import gpus
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 from perfdag.outcome import Failed, Infrastructure
 
@@ -387,4 +388,4 @@ class SshHost:
         """Return the provenance of the peer."""
         result = self.run(["python3", "-m", "perfdag.hosts.facts"], timeout=30)
         facts: dict[str, Any] = orjson.loads(result.stdout) if result.code == 0 else {}
-        return facts
+        return {**facts, "gpus": gpus(self)} if facts else {}

@@ -417,23 +417,14 @@ def audit_of(result: Result) -> dict[str, Any]:
         values[name] = {"value": figures.get(name)}
     # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
     for judged in sorted(result.verdicts, key=lambda each: not each.passed):
-        threshold = threshold_result(judged)
-        values[audit_key(judged.gate.metric)] = {
-            "value": judged.value,
-            "thresholdResult": threshold,
-        }
+        gate, limit, value = judged.gate, judged.threshold, judged.value
+        threshold: dict[str, Any] = {"thresholdValue": limit}
+        threshold["thresholdExceeded"] = not judged.passed
+        if gate.other:
+            ratio = value * gate.value / limit if limit and value is not None else None
+            threshold |= {"thresholdMetric": audit_key(gate.other), "thresholdRatio": ratio}
+        values[audit_key(gate.metric)] = {"value": value, "thresholdResult": threshold}
     return values
-
-
-def threshold_result(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as the audit writes it."""
-    gate, threshold = verdict.gate, verdict.threshold
-    result = {"thresholdValue": threshold, "thresholdExceeded": not verdict.passed}
-    if not gate.other:
-        return result
-    known = threshold and verdict.value is not None
-    ratio = verdict.value * gate.value / threshold if known else None  # type: ignore[operator]
-    return {**result, "thresholdMetric": audit_key(gate.other), "thresholdRatio": ratio}
 
 
 def audit_key(figure: str) -> str:

@@ -12,7 +12,6 @@ from perfdag.steps.scale.objects import (
     VMI,
     Record,
     chain,
-    failure,
     kinds_of,
     unix_ns,
 )
@@ -89,10 +88,6 @@ def test_the_state_of_an_object_shows_its_stages(
     for stage, expected in want.items():
         at = seen.get(stage)
         assert (at if isinstance(expected, tuple) else at and at[0]) == expected, stage
-
-
-def test_a_failure_is_one_line() -> None:
-    assert failure({"status": {"phase": "Failed", "message": "no\n room"}}) == "Failed: no room"
 
 
 def test_a_restart_does_not_move_a_stage() -> None:
