@@ -376,8 +376,8 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
             of_resource = (key for key in REMEDIES if each.what.startswith(key))
             key = next(of_resource, "") if each.kind == "resource" else ""
             yield Finding("missing", each.why, REMEDIES[key or each.kind])
-    for entry, why in without_gpu(plan, shapes).items():
-        text = f"entry {entry}: {why}, but its pods request no GPU"
+    for entry in without_gpu(plan, shapes):
+        text = f"entry {entry}: device is cuda, but its pods request no GPU"
         yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")
     priority = priority_class(plan.options.priority)
     if not await has_class(client, priority):
