@@ -219,6 +219,7 @@ class Kube:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
+        timeout: float | None = None,
     ) -> Object:
         """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
         _, _, data = await self.raw(
@@ -227,6 +228,7 @@ class Kube:
             params=params,
             body=None if json is None else orjson.dumps(json),
             content_type=content_type,
+            timeout=timeout,
         )
         answer: Object = orjson.loads(data) if data else {}
         return answer
