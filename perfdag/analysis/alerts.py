@@ -2,6 +2,7 @@
 
 import http.client
 import logging
+import os
 import re
 import shlex
 import urllib.error
@@ -438,14 +439,15 @@ def gate_counts(gate: GateResult) -> str:
     return ", ".join(parts) or "nothing to check"
 
 
-def send(url: str | None, gate: GateResult) -> bool:
+def send(gate: GateResult) -> bool:
     """Post the alerts of a gate that were not sent yet. Return whether the webhook took them.
 
+    The URL of the webhook is in the variable PERFDAG_WEBHOOK; without it nothing is sent.
     Each cause is one message, and chat systems show its `text`. Its `page` is false where the alert
     does not fail the gate, so that a receiver can route it elsewhere. The reason of a failure is
     logged without the path of the address, which is often a secret.
     """
-    if not url:
+    if not (url := os.environ.get("PERFDAG_WEBHOOK", "").strip()):
         return True
     reason = ": an http:// or https:// address is needed"
     try:

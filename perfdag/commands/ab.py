@@ -7,7 +7,6 @@ import math
 import shlex
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 
@@ -15,7 +14,6 @@ from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
-from perfdag.commands.compare import write_chart
 from perfdag.commands.options import (
     JSON,
     ONLY,
@@ -138,7 +136,6 @@ def add_ab(sub: Verbs) -> None:
         ),
         WATCH,
         option("--all", action="store_true", help="show every series, not only headline series"),
-        option("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png"),
         [JSON, option("--markdown", action="store_true", help="print Markdown")],
     )
 
@@ -152,8 +149,6 @@ def run(args: argparse.Namespace) -> int:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
     store, outcome = measure_duet(duet, root, bool(args.resume), everything=args.all)
-    if args.chart:
-        write_forest_plot(args.chart, outcome)
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
     return outcome.exit_code
@@ -319,24 +314,6 @@ def _notes(outcome: Outcome) -> Iterator[str]:
         yield f"not compared: {name}"
     for key in outcome.damaged:
         yield f"damaged, left out: {key}"
-
-
-def write_forest_plot(path: Path, outcome: Outcome) -> None:
-    """Draw the relative effects of all series with their intervals. Raises OSError."""
-    from perfdag.charts.pages.compare import Effect, forest
-
-    duet = outcome.duet
-    effects = [
-        Effect(line.name, own.effect, own.interval.low, own.interval.high, own.word)
-        for line in outcome.lines
-        if not (own := line.judged).absolute
-    ]
-    a, b = duet.a.options.words
-    blocks = f"{duet.a.suite}: {plural(len(duet.blocks), 'block')} of ABBA or BAAB"
-    subtitle = f"{blocks}; line: interval of the median ratio"
-    write_chart(
-        path, forest(effects, f"{b} against {a}", subtitle, len(outcome.lines) - len(effects))
-    )
 
 
 def measure_duet(

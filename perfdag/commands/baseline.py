@@ -1,13 +1,8 @@
 """`perfdag baseline`: named baselines, such as a release or a site's acceptance."""
 
 import argparse
-from typing import Any
-
-import numpy as np
 
 from perfdag.analysis import selection
-from perfdag.analysis.history import series_names
-from perfdag.analysis.medians import read_run_medians
 from perfdag.commands.options import (
     JSON,
     STORE,
@@ -20,16 +15,14 @@ from perfdag.commands.options import (
 )
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_OK
-from perfdag.stats.robust import median, spread
 from perfdag.store.open import open_store
-from perfdag.units import plural, with_spread
+from perfdag.units import plural
 
 EPILOG = """examples:
   perfdag baseline set v1.0 last --note 'release 1.0'
   perfdag baseline set acceptance 'suite=net month=2026-10' \\
       --store s3://bench/blue
-  perfdag baseline show
-  perfdag baseline show v1.0 --json
+  perfdag baseline show --json
 
 `perfdag compare baseline:v1.0 last` compares a run with a baseline. The `checks` of a suite can
 hold each run against one.
@@ -61,8 +54,8 @@ def add_baseline(sub: Verbs) -> None:
         SUITE,
         help=text,
     )
-    text, name = "show all names, or the values of one", option("name", nargs="?", metavar="NAME")
-    add_verb(actions, "show", show, text, "", name, JSON, STORE, SUITE, help=text)
+    text = "show all names"
+    add_verb(actions, "show", show, text, "", JSON, STORE, help=text)
 
 
 def set_name(args: argparse.Namespace) -> int:
@@ -77,9 +70,7 @@ def set_name(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print the names, or the headline values of one baseline."""
-    if args.name is not None:
-        return _show_values(args)
+    """Print the names with their runs. Raises SelectionError, StoreError."""
     names = selection.baselines(open_store(args.store))
     if args.json:
         print_json(names)
@@ -92,39 +83,4 @@ def show(args: argparse.Namespace) -> int:
             print(f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {note}".rstrip())
     if not names:
         print("no baselines; `perfdag baseline set NAME RUN` adds one")
-    return EXIT_OK
-
-
-def _show_values(args: argparse.Namespace) -> int:
-    """Print the median and spread of each series over the runs of a baseline."""
-    store = open_store(args.store)
-    runs = selection.baseline(store, args.name, args.suite)
-    everything = read_run_medians(store, runs.suite)
-    medians = everything.select(lambda run: run.run_id in runs.runs)
-    series = []
-    for info, name, values, lows, highs in zip(
-        medians.series, series_names(medians), medians.value, medians.low, medians.high, strict=True
-    ):
-        band = spread(values)
-        low, high = (band.low, band.high) if band.n > 1 else (np.nanmin(lows), np.nanmax(highs))
-        row: dict[str, Any] = {
-            "series": name,
-            "median": median(values),
-            "low": float(low),
-            "high": float(high),
-        }
-        row |= {"metric": info.metric, "unit": info.unit, "runs": band.n}
-        if not info.canary:
-            series.append(row | {"headline": info.headline})
-    if args.json:
-        head = {"name": args.name, "suite": runs.suite, "runs": runs.runs}
-        print_json(head | {"series": series})
-        return EXIT_OK
-    print(f"{args.name}  {runs.suite}  {plural(len(runs.runs), 'run')}")
-    for row in series:
-        if row["headline"]:
-            value = with_spread(row["median"], row["low"], row["high"], row["unit"], row["metric"])
-            print(f"{row['series']}  {value}")
-    for key in everything.damaged:
-        print(f"damaged, left out: {key}")
     return EXIT_OK

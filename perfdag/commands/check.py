@@ -1,7 +1,6 @@
 """`perfdag check` and `acks`: check a run against its thresholds and its history."""
 
 import argparse
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from perfdag.commands.options import (
     RUN_HELP,
     STORE,
     SUITE,
-    CommandError,
     Verbs,
     add_verb,
     duration,
@@ -42,15 +40,16 @@ CHECK_EPILOG = """examples:
   perfdag check last
   perfdag check last --suite daily --junit check.xml --markdown summary.md
   perfdag check last --suite daily --max-age 26h
-  perfdag check last --webhook-file webhook.url --acks acks.yaml
+  perfdag check last --acks acks.yaml
   perfdag check 20261120T020000Z-1a2b3c4d --json
 
 Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
 threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
 absent, or a point has no valid sample (`optional: true` of its entry allows that).
 Exit 4: the store is out of reach, or the webhook did not accept a message.
-The webhook gets a message when this run changed something: a series became worse or good again, a
-check broke, data vanished. With --max-age, every check of a run that is too old sends one.
+The webhook in the variable PERFDAG_WEBHOOK gets a message when this run changed something: a series
+became worse or good again, a check broke, data vanished. With --max-age, every check of a run that
+is too old sends one.
 """
 
 
@@ -76,28 +75,21 @@ def add_check(sub: Verbs) -> None:
         ),
         option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
         option("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)"),
-        option(
-            "--webhook-file",
-            metavar="FILE",
-            type=Path,
-            help="post one JSON message per cause to the URL in this file (default: the URL in the "
-            "variable PERFDAG_WEBHOOK); arguments of a process are no place for a secret",
-        ),
         JSON,
     )
 
 
 def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
-    store, webhook = open_store(args.store), _webhook(args.webhook_file)
+    store = open_store(args.store)
     if args.max_age is not None:
-        return check_age(store, args.run_id, args.suite, args.max_age, webhook)
+        return check_age(store, args.run_id, args.suite, args.max_age)
     runs = RunStore(store)
     run_id, suite = select_one(runs, args.run_id, args.suite)
     explain_last(runs, args.run_id, run_id)
     acks, file = read_acks(args.acks, store)
     gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
-    reached = publish(store, gate, webhook)
+    reached = publish(store, gate)
     if args.junit:
         args.junit.write_bytes(alerts.junit(gate))
     if args.markdown and args.markdown != "-":
@@ -109,9 +101,7 @@ def run_check(args: argparse.Namespace) -> int:
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
 
 
-def check_age(
-    store: Store, selector: str, suite: str | None, limit: float, webhook: str | None
-) -> int:
+def check_age(store: Store, selector: str, suite: str | None, limit: float) -> int:
     """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
 
     4: the webhook did not take the message. Raises SelectionError, StoreError.
@@ -125,20 +115,8 @@ def check_age(
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     print_now(title)
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = alerts.send(webhook, GateResult(run_id, suite, "", alerts=[alert]))
+    reached = alerts.send(GateResult(run_id, suite, "", alerts=[alert]))
     return EXIT_GATE if reached else EXIT_REACH
-
-
-def _webhook(file: Path | None) -> str | None:
-    """Return the URL of the webhook, or None without one. Raises CommandError."""
-    if file is None:
-        return os.environ.get("PERFDAG_WEBHOOK")
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        # It is not quoted: it may be the URL itself.
-        raise CommandError(f"--webhook-file: {reason}; name a file that holds the URL") from None
 
 
 ACKS_EPILOG = """examples:
@@ -188,11 +166,11 @@ def show_acks(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def publish(store: Store, gate: GateResult, webhook: str | None) -> bool:
+def publish(store: Store, gate: GateResult) -> bool:
     """Send the alerts of a gate and record which were sent. Return whether the webhook took them.
 
     Raises StoreError.
     """
-    reached = alerts.send(webhook, gate)
+    reached = alerts.send(gate)
     store_record(store, gate)
     return reached

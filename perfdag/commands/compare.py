@@ -1,13 +1,10 @@
 """`perfdag compare`: compare two runs or selections, with a verdict for each series."""
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.selection import select
@@ -24,7 +21,6 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.results.labels import series_name
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_GATE, EXIT_OK
 from perfdag.store.open import open_store
@@ -34,8 +30,8 @@ from perfdag.units import with_spread
 EPILOG = """examples:
   perfdag compare last~1 last
   perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
-  perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11' --markdown
-  perfdag compare baseline:v1.0 last --chart forest.svg
+  perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
+  perfdag compare baseline:v1.0 last
   perfdag compare baseline:acceptance last \\
       --store s3://bench/blue --store-b s3://bench/green
 
@@ -73,17 +69,7 @@ def add_compare(sub: Verbs) -> None:
             help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
         ),
         option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
-        option("--chart", metavar="FILE", type=Path, help="forest plot, .svg or .png"),
-        option(
-            "--sizes",
-            metavar="FILE",
-            type=Path,
-            help="map of the ratios by message size (imb, rdma-*), .svg or .png",
-        ),
-        [
-            JSON,
-            option("--markdown", action="store_true", help="print the comparison as Markdown"),
-        ],
+        JSON,
     )
 
 
@@ -103,20 +89,13 @@ def run(args: argparse.Namespace) -> int:
     explain_last(runs_b, args.b, side_b.runs[-1])
     tuning = Tuning([*read_checks(runs_b.store, side_b.runs[-1]), *checks])
     comparison = compare_selections((runs.store, side_a), (runs_b.store, side_b), tuning)
-    if args.chart:
-        write_chart(args.chart, forest_plot(comparison))
-    if args.sizes:
-        write_chart(args.sizes, size_map(comparison))
     if args.json:
         print_json(as_data(comparison))
     else:
-        print(comparison_text(comparison, everything=args.all, markdown=args.markdown))
+        print(comparison_text(comparison, everything=args.all))
     worse = any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
     return EXIT_GATE if args.gate and worse else EXIT_OK
 
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
@@ -180,33 +159,17 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{title}: {'; '.join(lines[:20])}{more}"
 
 
-def _differences(comparison: Comparison) -> Iterator[str]:
-    """Yield each parameter and fact of the environment that differs."""
-    for key, (before, after) in [*comparison.parameters.items(), *comparison.environment.items()]:
-        yield f"{key}: {before} -> {after}"
-
-
-def comparison_text(comparison: Comparison, *, everything: bool, markdown: bool) -> str:
-    """Return the comparison as text with a table, or as Markdown."""
-    differs = list(_differences(comparison))
-    same = [] if comparison.environment else ["environment and tools are the same"]
+def comparison_text(comparison: Comparison, *, everything: bool) -> str:
+    """Return the comparison as text with a table."""
     rows = _table_rows(comparison, everything)
-    a, b = comparison.a, comparison.b
-    if markdown:
-        cells = [
-            [*cells, f"**{answer}**" if row.answer.word in ("worse", "better") else answer]
-            for row in rows
-            for *cells, answer in [_cells(row)]
-        ]
-        head = f"### {b.words} against {a.words} (suite {b.suite})"
-        facts = [f"- {text}" for text in [*differs, *same]]
-        notes = [f"- {note}" for note in _notes(comparison)]
-        return "\n".join([head, "", *facts, "", *markdown_table(HEADINGS, cells), "", *notes])
     lines = []
-    for letter, side in (("A", a), ("B", b)):
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
-    lines += [*(f"differs  {text}" for text in differs), *same]
+    differs = [*comparison.parameters.items(), *comparison.environment.items()]
+    lines += [f"differs  {key}: {before} -> {after}" for key, (before, after) in differs]
+    if not comparison.environment:
+        lines.append("environment and tools are the same")
     styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.rows) - len(rows):
@@ -224,52 +187,3 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
     series = [row.pop("info") | row.pop("answer") | row for row in data.pop("rows")]
     left_out = data.pop("left_out")
     return {**data, **left_out, "series": series}
-
-
-def forest_plot(comparison: Comparison) -> "Figure":
-    """Return the forest plot of the series."""
-    from perfdag.charts.pages.compare import Effect, forest
-
-    effects = [
-        Effect(row.name, answer.effect, None, None, answer.word)
-        for row in comparison.rows
-        if not (answer := row.answer).absolute and answer.effect is not None
-    ]
-    return forest(
-        effects,
-        f"{comparison.b.words} against {comparison.a.words}: {count(comparison.rows)}",
-        f"suite {comparison.b.suite}",
-        len(comparison.rows) - len(effects),
-    )
-
-
-def size_map(comparison: Comparison) -> "Figure":
-    """Return the map of ratios by message size, with a row for each point and metric."""
-    from perfdag.charts.pages.compare import Ratio, ratios
-
-    cells = []
-    for row in comparison.rows:
-        coords = dict(row.info.coords)
-        size = coords.pop("message_bytes", None)
-        effect = row.answer.effect
-        if size is None or row.answer.absolute or effect is None:
-            continue
-        stat = "value" if row.info.stat == "mean" else row.info.stat
-        name = series_name(row.info.metric, stat, coords, row.info.span)
-        label = " ".join(filter(None, (row.info.entry, row.label, name)))
-        cells.append(Ratio(label, float(size), effect, row.answer.word))
-    cells.sort(key=lambda cell: (cell.row, cell.size))
-    counts = Counter(cell.word for cell in cells)
-    title = f"{comparison.b.words} against {comparison.a.words}: of {len(cells)} cells"
-    title += f" {counts['worse']} worse, {counts['better']} better"
-    title += f", {counts['unclear']} unclear" if counts["unclear"] else ""
-    return ratios(cells, title, f"suite {comparison.b.suite}")
-
-
-def write_chart(path: Path, figure: "Figure") -> None:
-    """Write a figure as PNG if the file name ends so, else as SVG. Raises OSError."""
-    from perfdag.charts.files import to_bytes
-
-    svg, png = to_bytes(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png if path.suffix == ".png" else svg)

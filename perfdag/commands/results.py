@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import tempfile
 import webbrowser
 from collections.abc import Callable
@@ -209,7 +208,7 @@ def finish_run(
     if publishes and gate and gated(plan):
         from perfdag.commands.check import publish
 
-        told = publish(store, gate, os.environ.get("PERFDAG_WEBHOOK"))
+        told = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
         store.put(f"runs/{plan.run_id}/check.md", alerts.markdown(gate).encode())
     rows = store.url(collected.key)

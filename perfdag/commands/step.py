@@ -163,8 +163,7 @@ def age(args: argparse.Namespace) -> int:
     from perfdag.steps.pods.context import from_environment
     from perfdag.store.open import open_store
 
-    store, webhook = open_store(from_environment().root), os.environ.get("PERFDAG_WEBHOOK")
-    return check_age(store, "last", args.suite, args.max_age, webhook)
+    return check_age(open_store(from_environment().root), "last", args.suite, args.max_age)
 
 
 def finish(args: argparse.Namespace) -> int:

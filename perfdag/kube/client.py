@@ -155,13 +155,6 @@ class Kube:
             await self._session.close()
             self._session = None
 
-    async def connect(self, connections: int) -> None:
-        """Open this many connections before a measurement, up to the limit of the transport.
-
-        A handshake takes longer than most requests. Raises KubeError.
-        """
-        await asyncio.gather(*(self.raw("GET", "/version") for _ in range(connections)))
-
     async def raw(
         self,
         method: str,
@@ -227,7 +220,6 @@ class Kube:
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
         timeout: float | None = None,
-        retries: int | None = None,
     ) -> Object:
         """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
         _, _, data = await self.raw(
@@ -237,7 +229,6 @@ class Kube:
             body=None if json is None else orjson.dumps(json),
             content_type=content_type,
             timeout=timeout,
-            retries=retries,
         )
         answer: Object = orjson.loads(data) if data else {}
         return answer
@@ -303,7 +294,7 @@ class Kube:
             user = f"the user of context {self.cluster.context!r}"
             hint = f"grant it to {user} with a Role or ClusterRole"
         reason = details.get("reason") or f"HTTP {status}"
-        return KubeError(status, reason, message, hint, details)
+        return KubeError(status, reason, message, hint)
 
     async def lines(
         self, path: str, params: Mapping[str, str], accept: str | None, silence: float | None
@@ -522,8 +513,6 @@ class Kube:
                     status.get("code", 500),
                     status.get("reason", "Watch"),
                     str(status.get("message", "the watch failed")),
-                    "",
-                    status,
                 )
             yield Event(change["type"], change["object"], received)
 
@@ -586,16 +575,15 @@ class Kube:
         namespace: str | None = None,
         *,
         subresource: str | None = None,
-        content_type: str = MERGE_PATCH,
     ) -> Object:
-        """Patch an object or its subresource and return it. Raises KubeError."""
+        """Merge a patch into an object or its subresource and return it. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
         return await self.request(
             "PATCH",
             path,
             json=patch,
             params={"fieldManager": FIELD_MANAGER},
-            content_type=content_type,
+            content_type=MERGE_PATCH,
         )
 
     async def delete(

@@ -12,10 +12,12 @@ from tests.stats.receiver import Receiver
 
 
 @pytest.fixture
-def webhook() -> Iterator[str]:
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Receive what the gate sends."""
     Receiver.got, Receiver.status = [], 200
     with serving(Receiver) as url:
-        yield f"{url}/hook"
+        monkeypatch.setenv("PERFDAG_WEBHOOK", f"{url}/hook")
+        yield url
 
 
 @pytest.fixture

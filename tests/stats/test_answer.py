@@ -217,7 +217,7 @@ def test_the_simulation_reaches_its_targets() -> None:
 
 
 def test_every_surface_says_the_same(
-    store: Store, webhook: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: Store, webhook: str, cli: CommandLine, tmp_path: Path
 ) -> None:
     """Three good runs, one slow by hand, eight good, three slow: a first nightly suite."""
     text = "name: net\nentries:\n  - {benchmark: command, name: work, params: {argv: [ls]}}\n"
@@ -226,7 +226,6 @@ def test_every_surface_says_the_same(
     plan = make_plan(parse_suite(text), run_id=run_id(14))
     plan.trigger = "cron"
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    monkeypatch.setenv("PERFDAG_WEBHOOK", webhook)
     root = ["--store", store.root]
     words = "worse +52.0 % since 2026-01-17 (3 runs)"
     junit, page = tmp_path / "check.xml", tmp_path / "check.md"
