@@ -126,12 +126,6 @@ class TestTemplates:
         assert load(name, "r", {"workers": 4}).members == 4 + leader
 
 
-class TestSchedule:
-    def test_constant_and_batch(self) -> None:
-        assert Schedule("constant", 10).offsets(3) == [0, 0.1, 0.2]
-        assert Schedule("batch", size=2, delay=1.5).offsets(5) == [0, 0, 1.5, 1.5, 3.0]
-
-
 class Slow:
     """A submitter that takes its time, and refuses every `refuse`-th object."""
 
