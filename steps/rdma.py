@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -19,7 +18,6 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
@@ -72,6 +70,7 @@ class RdmaParams(Params):
     One iteration is one message (bandwidth) or one exchange (latency).
     """
 
+    retired: ClassVar[Mapping[str, Any]] = {"cuda": None}
     mode: Literal["read", "write", "send", "atomic"] = Field(
         "write", description="the verb that is measured"
     )
@@ -106,11 +105,6 @@ class RdmaParams(Params):
     )
     rdma_cm: bool = Field(
         False, description="connect the queue pairs with rdma_cm; connection RC or UD"
-    )
-    cuda: Annotated[int, Field(ge=0, le=63)] | None = Field(
-        None,
-        description="buffers in the memory of this GPU (nvidia-smi's index);"
-        " needs a perftest built with CUDA",
     )
     atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field(
         "FETCH_AND_ADD", description="with mode: atomic"
@@ -212,18 +206,13 @@ class Rdma(Benchmark[R], Generic[R]):
         for host in gang.hosts:
             if problem := missing_device(host):
                 raise Skip(f"{program} cannot run on {host.name}: {problem}")
-            if params.cuda is not None and (problem := gpu_use.problem(host)):
-                raise Skip(problem)
-        result = client.run([program, "--help"], timeout=10)
-        known = result.stdout + result.stderr
-        if gang.shape.network.family == "ipv6" and "--ipv6-addr" not in known:
+        if gang.shape.network.family != "ipv6":
+            return
+        told = client.run([program, "--help"], timeout=10)
+        if "--ipv6-addr" not in told.stdout + told.stderr:
             raise Skip(
                 f"{program} on {client.name} negotiates over IPv4 only;"
                 " use a perftest of 23.07 or later, or network.family: ipv4"
-            )
-        if params.cuda is not None and "--use_cuda" not in known:
-            raise Skip(
-                f"{program} on {client.name} is built without CUDA; docs/kube-perftest.md says how"
             )
 
     def arguments(self, params: R, size: int | None) -> list[str]:
@@ -242,33 +231,11 @@ class Rdma(Benchmark[R], Generic[R]):
         argv += [part for name, v in options.items() if v is not None for part in (name, str(v))]
         argv += ["-a"] if size is None and params.mode != "atomic" else []
         argv += ["-R"] if params.rdma_cm else []
-        argv += [] if params.cuda is None else [f"--use_cuda={params.cuda}"]
         return argv + params.extra_args
 
     def run(self, gang: Gang, params: R) -> list[Measurement]:
-        # The NIC works on the GPUs' memory: their own computing is only set-up.
-        watching = params.cuda is not None
-        with (
-            devices.watched(gang.hosts, computes=False)
-            if watching
-            else nullcontext(devices.Watch()) as watch
-        ):
-            for name, host in gpu_use.by_name(gang.hosts).items() if watching else ():
-                gpus = watch.hosts[name]["gpus"]
-                watch.used |= devices.uuids_of_device(host, gpus, params.cuda or 0)
-            self._measure(gang, params)
-        rows = self.parse(gang.output.texts, params)
-        if watching:
-            gang.output.facts["gpu"] = watch.hosts
-        if watch.against:
-            raise Invalid(watch.against, measurements=rows)
-        return rows
-
-    def _measure(self, gang: Gang, params: R) -> None:
-        """Run the program for each size, with its output in the gang's."""
         client, server, output = gang.hosts[0], gang.hosts[-1], gang.output
         output.comparable = False
-        env = None if params.cuda is None else devices.PCI_ORDER
         # The first is for the sides' socket (with rdma_cm for the queue pairs), the second for the
         # GID.
         family = ["--ipv6-addr", "--ipv6"] if gang.shape.network.family == "ipv6" else []
@@ -278,13 +245,13 @@ class Rdma(Benchmark[R], Generic[R]):
             connect = [*serve, server.address]
             output.argv += [serve, connect]
             try:
-                serving = server.serve(serve, port=None if params.rdma_cm else port, env=env)
+                serving = server.serve(serve, port=None if params.rdma_cm else port)
             except Failed as error:
                 raise _without_device(serve[0], server, str(error)) or error from None
             with serving:
                 if params.rdma_cm:
                     time.sleep(CM_READY)
-                finished = client.run(connect, timeout=gang.timeout, env=env)
+                finished = client.run(connect, timeout=gang.timeout)
                 served = serving.wait(5.0)
             output.texts[f"client{number}"] = finished.stdout + finished.stderr
             output.texts[f"server{number}"] = served.stdout + served.stderr
@@ -293,6 +260,7 @@ class Rdma(Benchmark[R], Generic[R]):
         found = re.search(r"Version:\s*(\S+)", version)
         output.tool = f"perftest {found[1] if found else '(version not said)'}"
         output.facts["test"] = read_info(output.texts["client0"])
+        return self.parse(output.texts, params)
 
     @staticmethod
     def _check(client: Host, finished: CommandResult, gang: Gang) -> None:
@@ -494,15 +462,6 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
 
 class LatencyParams(RdmaParams):
     """Options of ib_*_lat: one run for all sizes, or one for each size."""
-
-    @model_validator(mode="after")
-    def _host_memory(self) -> Self:
-        if self.cuda is not None and self.mode == "write":
-            raise ValueError(
-                "cuda: ib_write_lat polls its buffer, which it cannot in a GPU's memory;"
-                " use mode: read or send, or leave cuda out"
-            )
-        return self
 
 
 def parse_latency(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:

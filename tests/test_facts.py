@@ -33,11 +33,9 @@ SERVER = {
             "name": "ens1",
             "driver": "mlx5_core",
             "model": "15b3:1017",
-            "firmware": None,
             "speed": 100_000_000_000,
             "mtu": 9000,
             "state": None,
-            "numa_node": 1,
         }
     ],
     "rdma": [
@@ -48,7 +46,6 @@ SERVER = {
             "speed": 100_000_000_000,
             "state": "ACTIVE",
             "link_layer": "Ethernet",
-            "numa_node": None,
         }
     ],
     "firmware": "1.12.1",
@@ -96,13 +93,11 @@ def server(tmp_path: Path) -> Path:
             "sys/class/net/ens1/mtu": "9000\n",
             "sys/class/net/ens1/device/vendor": "0x15b3\n",
             "sys/class/net/ens1/device/device": "0x1017\n",
-            "sys/class/net/ens1/device/numa_node": "1\n",
             "sys/class/infiniband/mlx5_0/fw_ver": "16.35.2000\n",
             "sys/class/infiniband/mlx5_0/hca_type": "MT4119\n",
             "sys/class/infiniband/mlx5_0/ports/1/rate": "100 Gb/sec (4X EDR)\n",
             "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
             "sys/class/infiniband/mlx5_0/ports/1/link_layer": "Ethernet\n",
-            "sys/class/infiniband/mlx5_0/device/numa_node": "-1\n",
             "sys/class/dmi/id/bios_version": "1.12.1\n",
             "proc/cmdline": "BOOT_IMAGE=/vmlinuz isolcpus=nohz,2-5 rd.iscsi.password=hunter2"
             " url=https://u:pw@host mitigations=off quiet hugepagesz=1G cc: secret end_cc\n",

@@ -208,20 +208,6 @@ class TestRetries:
                 await kube.request("GET", "/slow")
             assert kube.counts["retry timeout"] == 2
 
-    async def test_connections_are_open_before_they_are_needed(self, fake: Any) -> None:
-        peers = set()
-
-        async def answer(request: web.Request) -> web.Response:
-            peers.add(request.transport and request.transport.get_extra_info("peername"))
-            await asyncio.sleep(0.01)
-            return web.json_response({})
-
-        async with Kube(await fake(answer)) as kube:
-            await kube.connect(12)
-            assert len(peers) == 12
-            await asyncio.gather(*(kube.request("GET", "/x") for _ in range(12)))
-            assert len(peers) == 12, "the same ones"
-
     async def test_nobody_listens(self) -> None:
         cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials(), "test")
         async with Kube(cluster, retries=0) as kube:

@@ -58,59 +58,42 @@ def scheduled(
     ]
 
 
-MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
-    ("minute", 0, 59, ()),
-    ("hour", 0, 23, ()),
-    ("day of month", 1, 31, ()),
-    ("month", 1, 12, MONTHS),
-    ("day of week", 0, 6, DAYS),
+_FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 6),
 )
-_NAMED = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""Days of each month, in a leap year."""
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_DAYS = "sun mon tue wed thu fri sat"
+_NUMBERS = {name: f"{number}" for number, name in enumerate(_MONTHS.split(), 1)} | {
+    name: f"{number}" for number, name in enumerate(_DAYS.split())
+}
+_SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
 
 def check_schedule(schedule: str) -> None:
-    """Raise ValueError for a text that is no schedule of Argo, or that never comes."""
-    if schedule in _NAMED:
+    """Raise ValueError for a text that Argo cannot read as a schedule.
+
+    Kubernetes takes any text, and the CronWorkflow then never starts a run.
+    """
+    if schedule in _SHORTHANDS:
         return
-    texts = schedule.split()
+    texts = schedule.lower().split()
     if len(texts) != len(_FIELDS):
         raise ValueError(
             f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
             " of week, for example '41 4 * * *'"
         )
-    try:
-        _, _, days, months, _ = (
-            _moments(text, *field) for text, field in zip(texts, _FIELDS, strict=True)
-        )
-    except ValueError as error:
-        raise ValueError(f"schedule {schedule!r}: {error}") from None
-    # with a day of the week too, either of the two days is enough
-    if texts[4] in ("*", "?") and min(days) > max(_LONGEST[month - 1] for month in months):
-        raise ValueError(f"schedule {schedule!r}: no such day comes in these months")
-
-
-def _moments(text: str, name: str, lowest: int, highest: int, names: Sequence[str]) -> set[int]:
-    """Return the values of one field. Raises ValueError."""
-    values: set[int] = set()
-    for part in text.lower().split(","):
-        match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?", part)
-        ends = [
-            names.index(word) + lowest if word in names else int(word) if word.isdecimal() else -1
-            for word in (match.groups()[:2] if match else ())
-            if word
-        ]
-        first, last = (*ends, lowest, highest)[0], highest
-        if ends and not (match and match[3] and len(ends) == 1):
-            last = ends[-1]
-        step = int(match[3] or 1) if match else 0
-        if not lowest <= first <= last <= highest or step < 1:
-            raise ValueError(f"{name} {part!r}: write {lowest} to {highest}, *, */2, 1-5 or 1,3")
-        values.update(range(first, last + 1, step))
-    return values
+    for text, (name, lowest, highest) in zip(texts, _FIELDS, strict=True):
+        for part in text.split(","):
+            match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/[1-9][0-9]*)?", part)
+            words = [_NUMBERS.get(word, word) for word in match.groups() if word] if match else []
+            ends = [int(word) if word.isdecimal() else -1 for word in words]
+            if not match or ends != sorted(ends) or not {*ends} <= {*range(lowest, highest + 1)}:
+                how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
+                raise ValueError(f"schedule {schedule!r}: {name} {part!r}: {how}")
 
 
 def default_max_age(schedules: Sequence[str], expected: float) -> int:

@@ -21,8 +21,8 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.config import ignore_status, load_config
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
+from perfdag.kube.config import load_config
 from perfdag.kube.patch import (
     LEVELS,
     STORE,
@@ -44,8 +44,7 @@ from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
-from perfdag.store.base import AddressError, StoreError, check_cluster_address
-from perfdag.store.open import open_store
+from perfdag.store.base import AddressError, StoreError, check_cluster_address, open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 
@@ -376,8 +375,8 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
             of_resource = (key for key in REMEDIES if each.what.startswith(key))
             key = next(of_resource, "") if each.kind == "resource" else ""
             yield Finding("missing", each.why, REMEDIES[key or each.kind])
-    for entry, why in without_gpu(plan, shapes).items():
-        text = f"entry {entry}: {why}, but its pods request no GPU"
+    for entry in without_gpu(plan, shapes):
+        text = f"entry {entry}: device is cuda, but its pods request no GPU"
         yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")
     priority = priority_class(plan.options.priority)
     if not await has_class(client, priority):

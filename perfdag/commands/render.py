@@ -95,6 +95,6 @@ def run(args: argparse.Namespace) -> int:
 
 def report_missing_gpus(plan: Plan) -> None:
     """Report entries that use CUDA without a GPU resource: only some nodes give them a GPU."""
-    for entry, why in without_gpu(plan).items():
+    for entry in without_gpu(plan):
         advice = "add resources: {nvidia.com/gpu: 1}"
-        logger.warning(f"entry {entry}: {why}, but its pods request no GPU; {advice}")
+        logger.warning(f"entry {entry}: device is cuda, but its pods request no GPU; {advice}")

@@ -5,15 +5,12 @@ reached by a command can be asked too. Nothing here fails where a file is absent
 fact is then null, since provenance must never cost a measurement.
 """
 
-import array
-import fcntl
 import os
 import platform
 import re
 import shutil
 import socket
 import stat
-import struct
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -230,8 +227,6 @@ _NOT_NICS = re.compile(
     r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+"
     r"|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
 )
-_SIOCETHTOOL, _GDRVINFO, _DRVINFO_BYTES, _FIRMWARE = 0x8946, 0x3, 196, slice(68, 100)
-"""ethtool(8)'s request for the driver: linux/ethtool.h, struct ethtool_drvinfo."""
 _SYSCTLS = {
     "core": ("default_qdisc", "netdev_max_backlog", "rmem_max", "wmem_max", "busy_poll"),
     "ipv4": (
@@ -287,7 +282,7 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "load": round(2 * float(load[1]) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
-        **_surroundings(root),
+        "virtualisation": _virtualisation(root),
         "cgroup": limits(root),
         "kernel_options": arguments
         and " ".join(word for word in arguments.split() if _KERNEL_OPTION.match(word)),
@@ -333,10 +328,7 @@ def _cpu(root: Path) -> dict[str, Any]:
 
 
 def _nics(root: Path) -> list[dict[str, Any]]:
-    """Return the network interfaces: driver, model (PCI), firmware, speed in bit/s, MTU in bytes.
-
-    The firmware comes from the kernel of the default root only.
-    """
+    """Return the network interfaces: driver, model (PCI), speed in bit/s, MTU in bytes."""
     interfaces = []
     for path in sorted((root / "sys/class/net").glob("*")):
         if _NOT_NICS.match(path.name):
@@ -349,11 +341,9 @@ def _nics(root: Path) -> list[dict[str, Any]]:
                 "name": path.name,
                 "driver": driver.resolve().name if driver.exists() else None,
                 "model": ":".join(part.removeprefix("0x") for part in ids if part) or None,
-                "firmware": _firmware(path.name) if root == ROOT else None,
                 "speed": speed * 10**6 if speed > 0 else None,  # -1: the link has no speed to tell
                 "mtu": read_number(path / "mtu"),
                 "state": read_text(path / "operstate"),
-                "numa_node": _numa_node(path),
             }
         )
     return interfaces
@@ -373,51 +363,22 @@ def _rdma_devices(root: Path) -> list[dict[str, Any]]:
                 "speed": int(float(rate[1]) * 1e9) if rate else None,
                 "state": (read_text(port / "state") or "").rpartition(" ")[2] or None,
                 "link_layer": read_text(port / "link_layer"),
-                "numa_node": _numa_node(device),
             }
         )
     return devices
 
 
-def _numa_node(device: Path) -> int | None:
-    node = read_number(device / "device/numa_node")
-    return node if node is not None and node >= 0 else None  # -1: the machine has only one
+def _virtualisation(root: Path) -> str:
+    """Return `none`, the DMI product, the type of the hypervisor, or `virtual`.
 
-
-def _firmware(interface: str) -> str | None:
-    """Return the version of the firmware that the driver reports, which needs no privileges."""
-    info = array.array("B", struct.pack("=I", _GDRVINFO).ljust(_DRVINFO_BYTES, b"\0"))
-    request = struct.pack("16sP", interface.encode(), info.buffer_info()[0]).ljust(40, b"\0")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
-            fcntl.ioctl(end, _SIOCETHTOOL, request)
-    except OSError:
-        return None
-    text = info.tobytes()[_FIRMWARE].split(b"\0")[0].decode(errors="replace").strip()
-    return text if text not in ("", "N/A") else None
-
-
-def _surroundings(root: Path) -> dict[str, str | None]:
-    """Return the virtualisation and the kind of container.
-
-    The virtualisation is `none`, the DMI product, the type of the hypervisor, or `virtual` where
-    only a CPU flag tells of one.
+    The last one is where only a CPU flag tells of a hypervisor.
     """
     names = (read_text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
     product = " ".join(filter(None, names))
     machine = read_text(root / "sys/hypervisor/type") or "none"
     if re.search(r"^flags\s*:.*\bhypervisor\b", read_text(root / "proc/cpuinfo") or "", re.M):
-        machine = machine if machine != "none" else product or "virtual"
-    elif _GUESTS.search(product) and "metal" not in product:
-        machine = product
-    container: str | None = None
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        container = "kubernetes"
-    elif (root / "run/.containerenv").exists():
-        container = "podman"
-    elif (root / ".dockerenv").exists():
-        container = "docker"
-    return {"virtualisation": machine, "container": container}
+        return machine if machine != "none" else product or "virtual"
+    return product if _GUESTS.search(product) and "metal" not in product else machine
 
 
 def env_class(*facts: Mapping[str, Any]) -> str:

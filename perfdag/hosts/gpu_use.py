@@ -1,11 +1,9 @@
-"""GPUs: what a host has, what their drivers tell, and how they are used during a sample."""
+"""GPUs: what a host has, and what their drivers tell."""
 
-import contextlib
 import csv
 import io
 import re
-import statistics
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -125,48 +123,10 @@ STATIC = {
     "pcie_generation": "pcie.link.gen.current",
     "pcie_width": "pcie.link.width.current",
 }
-DYNAMIC = {
-    "index": "index",
-    "sm_clock": "clocks.sm",
-    "memory_clock": "clocks.mem",
-    "power": "power.draw",
-    "temperature": "temperature.gpu",
-    "utilisation": "utilization.gpu",
-    "memory_used": "memory.used",
-    "reasons": "clocks_throttle_reasons.active",
-    "time": "timestamp",
-}
 _RENAMED = {
     "clocks_throttle_reasons.active": "clocks_event_reasons.active"
 }  # drivers from 535 on have both
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
-REASONS = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-    0x100: "display clocks",
-}
-"""Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksThrottleReasons)."""
-SLOWED = (
-    "hardware slowdown",
-    "software thermal slowdown",
-    "hardware thermal slowdown",
-    "hardware power brake",
-)
-"""Reasons that invalidate a figure. A loaded GPU normally runs at its power cap."""
-_IDLE = 0x1
-Span = tuple[float, float]
-"""Start and end of a run in seconds since the epoch, by its host's clock."""
-PERIOD = 0.5
-MARGIN = 0.05
-"""Fraction of the samples that may show a slowdown."""
-LASTING = 2
-"""Samples that must show a slowdown, if there are as many."""
 
 
 def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandResult]:
@@ -225,123 +185,6 @@ def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
     }
 
 
-@contextlib.contextmanager
-def watched(
-    host: Host, spans: Sequence[Span] = (), computes: bool = True
-) -> Iterator[dict[str, Any]]:
-    """Sample clocks, power and throttle reasons twice a second in the block.
-
-    After it the dictionary has `during`, a summary for each GPU, and `slowed`, why the figure is
-    not that of the device. `spans` are the runs that count, without set-up; the block may fill
-    them. If `computes` is False, other devices use the GPU's memory, and idle samples count too.
-    `untold` names missing fields, `error` is the reason for an empty answer.
-    """
-    watch: dict[str, Any] = {}
-    fields, answer = known(host, DYNAMIC)
-    # The times of nvidia-smi have no zone.
-    with host.serve(
-        [*query(fields), f"--loop-ms={round(PERIOD * 1000)}"], env={"TZ": "UTC0"}
-    ) as sampling:
-        yield watch
-        sampler = sampling.stop()
-    watch["during"] = during(sampler.stdout, fields, spans, computes)
-    watch["slowed"] = slowed(watch["during"])
-    missing = sorted(DYNAMIC.keys() - fields.keys())
-    watch |= {"untold": missing} if missing else {}
-    if not watch["during"]:
-        watch["error"] = (answer if answer.code != 0 else sampler).tail(
-            200
-        ) or "nvidia-smi said nothing"
-
-
-def during(
-    text: str, fields: dict[str, str], spans: Sequence[Span] = (), computes: bool = True
-) -> list[dict[str, Any]]:
-    """Return a summary for each GPU of the samples in `spans`, or of all samples without spans.
-
-    It has the lowest, median and highest value of each field, the share of throttle reasons, and
-    `slowed` if they invalidate a figure. If the tool `computes`, idle samples do not count.
-    """
-    by_index: dict[int, list[dict[str, Any]]] = {}
-    for sample in parse(text, fields):
-        by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [
-        _of_one(index, samples, spans, _working if computes else list)
-        for index, samples in sorted(by_index.items())
-    ]
-
-
-Samples = Sequence[dict[str, Any]]
-
-
-def _of_one(
-    index: int,
-    samples: Samples,
-    spans: Sequence[Span],
-    counting: Callable[[Samples], list[dict[str, Any]]],
-) -> dict[str, Any]:
-    # a sample stands for half a period before and after it
-    within = [
-        [
-            sample
-            for sample in samples
-            if start - PERIOD / 2 <= sample.get("time", 0.0) <= end + PERIOD / 2
-        ]
-        for start, end in spans
-    ]
-    runs = [counting(run) for run in within if run] or [counting(samples)]
-    # Runs at the same time share samples.
-    counted = list({id(sample): sample for run in runs for sample in run}.values())
-    summary = {"index": index, "samples": len(counted), **_summary(counted)}
-    lasting = [
-        (share, text)
-        for run in runs
-        for text, share in _throttled(run).items()
-        if text in SLOWED and share > MARGIN and round(share * len(run)) >= min(LASTING, len(run))
-    ]
-    if lasting:
-        share, text = max(lasting)
-        what = f"in {share * 100:.0f} % of {'one of its runs' if len(runs) > 1 else 'the sample'}"
-        summary["slowed"] = f"GPU {index} was slowed down ({text}) {what}: mend cooling or power"
-    return summary
-
-
-def _working(samples: Samples) -> list[dict[str, Any]]:
-    """Return the samples in which the GPU worked, or all samples if it was idle in all."""
-    return [sample for sample in samples if not sample.get("reasons", 0) & _IDLE] or list(samples)
-
-
-def _summary(samples: Samples) -> dict[str, Any]:
-    summary: dict[str, Any] = {}
-    for name in DYNAMIC:
-        values = [sample[name] for sample in samples if name in sample]
-        if values and name not in ("index", "reasons", "time"):
-            summary[name] = {
-                "low": min(values),
-                "median": statistics.median(values),
-                "high": max(values),
-            }
-    return {**summary, "throttled": _throttled(samples)}
-
-
-def _throttled(samples: Samples) -> dict[str, float]:
-    masks = [sample["reasons"] for sample in samples if "reasons" in sample]
-    shares = {
-        text: sum(bool(mask & bit) for mask in masks) / len(masks)
-        for bit, text in REASONS.items()
-        if masks and bit != _IDLE
-    }
-    return {text: share for text, share in shares.items() if share > 0}
-
-
 def used(gpus: Sequence[dict[str, Any]], uuids: Collection[str]) -> list[dict[str, Any]]:
     """Return the GPUs with one of these uuids, or all GPUs if none has one."""
     return [gpu for gpu in gpus if gpu.get("uuid") in uuids] or list(gpus)
-
-
-def slowed(summaries: Sequence[dict[str, Any]]) -> str | None:
-    """Return why a slowdown invalidates the figure, or None.
-
-    It must affect more than 5 % of the samples of a run, and more than one sample.
-    """
-    return next((each["slowed"] for each in summaries if "slowed" in each), None)

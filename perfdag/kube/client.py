@@ -14,8 +14,8 @@ import random
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -105,6 +105,16 @@ APPLY_PATCH = "application/apply-patch+yaml"
 FIELD_MANAGER = "perfdag"
 
 
+@contextmanager
+def ignore_status(*statuses: int) -> Iterator[None]:
+    """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
+    try:
+        yield
+    except KubeError as error:
+        if error.status not in statuses:
+            raise
+
+
 class Kube:
     """A client of one API server, as an async context manager.
 
@@ -154,13 +164,6 @@ class Kube:
         if self._session:
             await self._session.close()
             self._session = None
-
-    async def connect(self, connections: int) -> None:
-        """Open this many connections before a measurement, up to the limit of the transport.
-
-        A handshake takes longer than most requests. Raises KubeError.
-        """
-        await asyncio.gather(*(self.raw("GET", "/version") for _ in range(connections)))
 
     async def raw(
         self,
@@ -227,7 +230,6 @@ class Kube:
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
         timeout: float | None = None,
-        retries: int | None = None,
     ) -> Object:
         """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
         _, _, data = await self.raw(
@@ -237,7 +239,6 @@ class Kube:
             body=None if json is None else orjson.dumps(json),
             content_type=content_type,
             timeout=timeout,
-            retries=retries,
         )
         answer: Object = orjson.loads(data) if data else {}
         return answer
@@ -303,7 +304,7 @@ class Kube:
             user = f"the user of context {self.cluster.context!r}"
             hint = f"grant it to {user} with a Role or ClusterRole"
         reason = details.get("reason") or f"HTTP {status}"
-        return KubeError(status, reason, message, hint, details)
+        return KubeError(status, reason, message, hint)
 
     async def lines(
         self, path: str, params: Mapping[str, str], accept: str | None, silence: float | None
@@ -522,8 +523,6 @@ class Kube:
                     status.get("code", 500),
                     status.get("reason", "Watch"),
                     str(status.get("message", "the watch failed")),
-                    "",
-                    status,
                 )
             yield Event(change["type"], change["object"], received)
 
@@ -586,16 +585,15 @@ class Kube:
         namespace: str | None = None,
         *,
         subresource: str | None = None,
-        content_type: str = MERGE_PATCH,
     ) -> Object:
-        """Patch an object or its subresource and return it. Raises KubeError."""
+        """Merge a patch into an object or its subresource and return it. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
         return await self.request(
             "PATCH",
             path,
             json=patch,
             params={"fieldManager": FIELD_MANAGER},
-            content_type=content_type,
+            content_type=MERGE_PATCH,
         )
 
     async def delete(

@@ -12,8 +12,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address, ip_network
@@ -26,31 +25,12 @@ class KubeError(Exception):
     """An error of the cluster or of the connection, in one line that says what to do.
 
     `status` is the HTTP status, or 0 without an answer. `reason` is the API server's word
-    (NotFound, Forbidden, AlreadyExists ...), `Config` or `Unreachable`. `details` is the server's
-    Status object if there is one.
+    (NotFound, Forbidden, AlreadyExists ...), `Config` or `Unreachable`.
     """
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        hint: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.status, self.reason, self.message, self.hint = status, reason, message, hint
-        self.details = dict(details or {})
+    def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
+        self.status, self.reason, self.message = status, reason, message
         super().__init__(f"{message}; {hint}" if hint else message)
-
-
-@contextmanager
-def ignore_status(*statuses: int) -> Iterator[None]:
-    """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
-    try:
-        yield
-    except KubeError as error:
-        if error.status not in statuses:
-            raise
 
 
 def config_error(message: str, hint: str = "") -> KubeError:

@@ -13,8 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import MERGE_PATCH, Event, Kube, KubeError, Resource
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Event, Kube, KubeError, Resource, ignore_status
 from perfdag.steps.scale.cluster import PROBE, simulated_nodes
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
@@ -352,7 +351,7 @@ class WatchLag:
                 now = time.monotonic_ns()
                 sent = 0 if event.listed else now  # the watch opens after the list
                 patch = {"metadata": {"annotations": {PROBES: str(now)}}}
-                await kube.patch(maps, name, patch, namespace, content_type=MERGE_PATCH)
+                await kube.patch(maps, name, patch, namespace)
         except KubeError as error:
             self.error = str(error)
         finally:

@@ -59,13 +59,13 @@ def samples(*masks: int) -> str:
     )
 
 
-def span(start: float, end: float) -> gpu_use.Span:
+def span(start: float, end: float) -> devices.Span:
     return NOON.timestamp() + start, NOON.timestamp() + end
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
     cut = samples(4, 4, 0, 0) + "0, 1500, 50"
-    (result,) = gpu_use.during(cut, gpu_use.DYNAMIC)
+    (result,) = devices.during(cut, devices.DYNAMIC)
     assert result["samples"] == 4
     assert result["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert result["utilisation"]["high"] == pytest.approx(0.99)
@@ -77,54 +77,48 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     samples.
     """
     text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
-    whole = gpu_use.during(text, gpu_use.DYNAMIC)
-    assert (whole[0]["samples"], gpu_use.slowed(whole)) == (
+    whole = devices.during(text, devices.DYNAMIC)
+    assert (whole[0]["samples"], whole[0]["slowed"]) == (
         31,
         (
             "GPU 0 was slowed down (hardware thermal slowdown) in 6 % of the sample: mend "
             "cooling or power"
         ),
     )
-    (result,) = gpu_use.during(text, gpu_use.DYNAMIC, [span(29, 30)])
+    (result,) = devices.during(text, devices.DYNAMIC, [span(29, 30)])
     assert (result["samples"], result["throttled"], result["sm_clock"]["high"]) == (
         2,
         {"hardware thermal slowdown": 1.0},
         0.92e9,
     )
-    assert "in 100 % of the sample" in str(gpu_use.slowed([result]))
+    assert "in 100 % of the sample" in result["slowed"]
     # a driver without times, and a run between two samples, are judged by all that there is
-    assert gpu_use.during(text, gpu_use.DYNAMIC, [span(900, 901)]) == whole
-    assert gpu_use.during(samples(1, 1), gpu_use.DYNAMIC)[0]["samples"] == 2
-
-
-def slowed(masks: list[int], spans: Any = (), computes: bool = True) -> str | None:
-    text = samples(*masks)
-    return gpu_use.slowed(gpu_use.during(text, gpu_use.DYNAMIC, spans, computes))
+    assert devices.during(text, devices.DYNAMIC, [span(900, 901)]) == whole
+    assert devices.during(samples(1, 1), devices.DYNAMIC)[0]["samples"] == 2
 
 
 RUNS = [span(0.5, 2), span(4, 6)]
 
 
 @pytest.mark.parametrize(
-    ("masks", "spans", "computes", "held"),
+    ("masks", "spans", "held"),
     [
-        pytest.param([4, 4], (), True, False, id="the power cap"),
-        pytest.param([0x20, 0x20, 0, 0], (), True, True, id="software thermal slowdown"),
-        pytest.param([0x80, 0x80, 0, 0], (), True, True, id="power brake"),
-        pytest.param([0x40, *[0] * 30], (), True, False, id="a short spike"),
-        pytest.param([0x40, *[0] * 3], (), True, False, id="one sample of four"),
-        pytest.param([0, 0x40, *[0] * 12], RUNS, True, False, id="one sample of a run"),
-        pytest.param([0, 0x40, 0x40, *[0] * 12], RUNS, True, True, id="two samples of a run"),
-        # two samples of the set-up among 60 in which the GPU waits
-        pytest.param([0x40, 0x40, *[1] * 60], (), True, True, id="a tool that computes"),
-        pytest.param([0x40, 0x40, *[1] * 60], (), False, False, id="a NIC that uses the memory"),
-        pytest.param([0, *[0x41] * 60], (), False, True, id="idle samples count for a NIC"),
+        pytest.param([4, 4], (), False, id="the power cap"),
+        pytest.param([0x20, 0x20, 0, 0], (), True, id="software thermal slowdown"),
+        pytest.param([0x80, 0x80, 0, 0], (), True, id="power brake"),
+        pytest.param([0x40, *[0] * 30], (), False, id="a short spike"),
+        pytest.param([0x40, *[0] * 3], (), False, id="one sample of four"),
+        pytest.param([0, 0x40, *[0] * 12], RUNS, False, id="one sample of a run"),
+        pytest.param([0, 0x40, 0x40, *[0] * 12], RUNS, True, id="two samples of a run"),
+        # two samples among 60 in which the GPU waits
+        pytest.param([0x40, 0x40, *[1] * 60], (), True, id="a tool that computes"),
     ],
 )
 def test_how_long_a_slowdown_lasts_to_be_held_against_the_figure(
-    masks: list[int], spans: Any, computes: bool, held: bool
+    masks: list[int], spans: Any, held: bool
 ) -> None:
-    assert (slowed(masks, spans, computes) is not None) == held
+    (result,) = devices.during(samples(*masks), devices.DYNAMIC, spans)
+    assert ("slowed" in result) == held
 
 
 @pytest.fixture
@@ -143,9 +137,11 @@ def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None])
     fake_smi(f"echo '{refusal}'; exit 255")
     assert f"does not answer: {refusal}" in (gpu_use.problem(LocalHost()) or "")
     assert gpu_use.facts(LocalHost()) == [{"error": refusal}]
-    with gpu_use.watched(LocalHost()) as seen:
+    host = LocalHost()
+    with devices.watched([host]) as watch:
         pass
-    assert seen == {"during": [], "slowed": None, "error": refusal}
+    assert (watch.hosts[host.name]["during"], watch.hosts[host.name]["error"]) == ([], refusal)
+    assert watch.against == f"what the GPU's clocks did is not known: {refusal}"
 
 
 TIME = "2026/11/22 12:00:00.000"
@@ -183,10 +179,11 @@ esac
     (result,) = gpu_use.facts(LocalHost())
     assert (result["name"], result["ecc_uncorrected"], result["pcie_width"]) == ("Tesla T4", 2, 16)
     assert result.keys().isdisjoint({"ecc_corrected", "mig", "error"})
-    with gpu_use.watched(LocalHost()) as seen:
+    with devices.watched([LocalHost()]) as watch:
         await_lines(tmp_path)
+    (seen,) = watch.hosts.values()
     assert seen["untold"] == ["utilisation"]
-    assert "hardware thermal slowdown" in seen["slowed"]  # by the field's new name
+    assert "hardware thermal slowdown" in seen["against"]  # by the field's new name
 
 
 class Measured(Resnet50):
@@ -224,36 +221,20 @@ def test_every_host_is_watched_and_what_its_gpus_did_is_held_against_the_figure(
 
 
 @pytest.mark.parametrize(
-    ("changes", "after", "timed", "against"),
+    ("during", "after", "against"),
     [
-        ({}, [{"index": 0, "ecc_uncorrected": 2}], True, None),
-        (
-            {},
-            [{"index": 0, "ecc_uncorrected": 5}],
-            True,
-            "GPU 0 had 3 uncorrected memory error",
-        ),
-        pytest.param(
-            {},
-            [{"index": 0, "ecc_uncorrected": 2}, {"index": 1, "ecc_uncorrected": 9}],
-            True,
-            None,
-            id="another GPU's errors",
-        ),
-        ({"during": []}, [], True, "is not known: no samples"),
-        # as of accuracy, whose result is no time
-        ({"during": []}, [{"index": 0, "ecc_uncorrected": 2}], False, None),
-        ({"during": []}, [{"index": 0, "ecc_uncorrected": 5}], False, "3 uncorrected"),
-        ({"slowed": "GPU 0"}, [{"index": 0, "ecc_uncorrected": 2}], False, None),
-        ({"slowed": "GPU 0"}, [{"index": 0, "ecc_uncorrected": 5}], False, "3 uncorrected"),
+        ([{"index": 0}], {0: 2}, None),
+        ([{"index": 0}], {0: 5}, "GPU 0 had 3 uncorrected memory error"),
+        pytest.param([{"index": 0}], {0: 2, 1: 9}, None, id="another GPU's errors"),
+        ([], {0: 2}, "is not known: no samples"),
     ],
 )
 def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_against_it(
-    changes: dict[str, Any], after: list[dict[str, Any]], timed: bool, against: str | None
+    during: list[dict[str, Any]], after: dict[int, int], against: str | None
 ) -> None:
-    seen = {"gpus": [{"index": 0, "ecc_uncorrected": 2}], "during": [{"index": 0}], "slowed": None}
-    result = devices.reason_against(seen | changes, after, {0}, timed=timed)
-    assert str(against) in str(result)
+    counts = [{"index": gpu, "ecc_uncorrected": errors} for gpu, errors in after.items()]
+    before = [{"index": 0, "ecc_uncorrected": 2}]
+    assert str(against) in str(devices.reason_against({"during": during}, counts, before))
 
 
 @pytest.mark.parametrize(

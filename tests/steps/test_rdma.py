@@ -2,7 +2,6 @@
 path.
 """
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 
 from perfdag.benchmark.contract import Gang
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.outcome import Invalid, Skip
+from perfdag.outcome import Skip
 from perfdag.shape import Shape
-from perfdag.steps import devices, rdma
+from perfdag.steps import rdma
 from perfdag.steps.rdma import BandwidthParams, RdmaBandwidth, RdmaLatency
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
@@ -27,7 +26,7 @@ def text(name: str) -> str:
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """Put shell scripts in place of programs."""
     for name, script in programs.items():
-        program = folder / name.replace("nvidia_smi", "nvidia-smi")
+        program = folder / name
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
@@ -55,12 +54,10 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> N
                 "gid_index": 3,
                 "rdma_cm": True,
                 "bidirectional": True,
-                "cuda": 1,
                 "extra_args": ["--tclass=96"],
             },
             4096,
-            "ib_send_bw|-c UD|-i 2|-n 25|-s 4096|-m 4096|-d mlx5_1|-x 3|-R|--use_cuda=1|-q 512|-b|"
-            "--tclass=96",
+            "ib_send_bw|-c UD|-i 2|-n 25|-s 4096|-m 4096|-d mlx5_1|-x 3|-R|-q 512|-b|--tclass=96",
         ),
         (
             RdmaLatency(),
@@ -210,89 +207,3 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
 
 def test_the_recorded_error_is_known() -> None:
     assert any(words in text("no-device.txt") for words in rdma.NO_DEVICE)
-
-
-SMI = """case "$*" in
-*-L*) echo 'GPU 0: Tesla T4 (UUID: GPU-1)';;
-*vbios*) echo "0, Tesla T4, GPU-1, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, $(cat BROKEN || echo 0), [N/A], 3, 16"
-echo "1, Tesla T4, GPU-2, 550.90, 90.04, 15360, 70.00, 1590, 5001, Enabled, Default, Enabled, 0, 0, [N/A], 3, 16";;
-*) while :; do t='2026/11/22 12:00:00.000'; echo "0, 900, 5000, 60, 90, 99, 1024, MASK, $t"; echo "1, 900, 5000, 60, 90, 99, 1024, 0x4, $t"; case "$*" in *loop*) sleep 0.05;; *) exit 0;; esac; done;;
-esac"""  # noqa: E501
-CUDA_TOOL = """case "$*" in
-*--help*) echo '--use_cuda=<id>';;
-*--version*) echo 'Version: 6.06';;
-*) [ "$CUDA_DEVICE_ORDER" = PCI_BUS_ID ] || exit 1; echo ERRORS >BROKEN; sleep 0.3; cat TABLE;;
-esac"""
-
-
-SLOWED = "GPU 0 was slowed down (hardware thermal slowdown)"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "mask", "errors", "cuda", "visible", "message"),
-    [
-        pytest.param("ab", "0x40", 0, 0, "", f"a: {SLOWED}", id="a node each, slowed"),
-        pytest.param(
-            "aa",
-            "0x4",
-            2,
-            0,
-            "",
-            "a (host 0): GPU 0 had 2 uncorrected memory errors meanwhile",
-            id="pods of one node, memory broken",
-        ),
-        pytest.param("ab", "0x40", 2, 1, "", None, id="another GPU's faults"),
-        pytest.param("ab", "0x40", 0, 1, "1,0", f"a: {SLOWED}", id="not known which GPU"),
-    ],
-)
-def test_with_cuda_the_gpus_of_both_hosts_are_recorded_and_held_against_the_figures(
-    nodes: str,
-    mask: str,
-    errors: int,
-    cuda: int,
-    visible: str,
-    message: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broken = str(tmp_path / "broken")
-    smi = SMI.replace("BROKEN", broken).replace("MASK", mask)
-    tool = CUDA_TOOL.replace("BROKEN", broken).replace("ERRORS", str(errors))
-    tool = tool.replace("TABLE", str(RECORDED / BANDWIDTH))
-    install(tmp_path, monkeypatch, nvidia_smi=smi, ib_write_bw=tool)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(rdma, "missing_device", lambda host: None)
-    benchmark, params = RdmaBandwidth(), BandwidthParams(cuda=cuda)
-    gang = Gang([LocalHost(name=name) for name in nodes], Shape(), 20, str(tmp_path))
-    names = ["a", "b"] if nodes == "ab" else ["a (host 0)", "a (host 1)"]
-    benchmark.require(gang, params)
-    if message is None:
-        assert benchmark.run(gang, params)
-    else:
-        with pytest.raises(Invalid, match=re.escape(message)) as wrong:
-            benchmark.run(gang, params)
-        assert wrong.value.measurements
-    found = gang.output.facts["gpu"]
-    assert {name: host["gpus"][0]["name"] for name, host in found.items()} == dict.fromkeys(
-        names, "Tesla T4"
-    )
-
-
-@pytest.mark.parametrize(
-    ("gpus", "index", "used"),
-    [
-        ([{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}], 1, {"GPU-2"}),
-        ([{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2"}], 2, set()),
-        ([{"error": "the driver does not answer"}], 0, set()),
-        (
-            [{"index": 0, "uuid": "GPU-1"}, {"index": 1, "uuid": "GPU-2", "mig": "Enabled"}],
-            0,
-            set(),
-        ),
-    ],
-)
-def test_of_mig_and_of_gpus_that_are_not_there_it_is_not_known_which_one_is_used(
-    gpus: list[dict[str, Any]], index: int, used: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (devices.uuids_of_device(LocalHost(), gpus, index) or set()) == used
