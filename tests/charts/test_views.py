@@ -155,13 +155,6 @@ def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> 
     assert ax.get_ylabel() == "throughput (Gbit/s)\nhigher is better"
 
 
-def test_a_metric_over_sizes_has_log_axes_with_size_labels() -> None:
-    [ax] = drawn("swept", rows.swept())["latency-by-message-bytes"].axes
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    labels = [text.replace("\n", " ") for text in names(ax.get_xticklabels())]
-    assert {"0 B", "4 B", "256 B"} <= set(labels)
-
-
 def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> None:
     figures = drawn("x", streams((1, 2, 4, 5)))
     heat = figures["throughput-by-streams-window"]

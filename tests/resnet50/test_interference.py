@@ -207,14 +207,9 @@ def test_copies_that_shared_nothing_are_no_interference(
         assert Resnet50Interference().parse(Output(recorded_copies(), facts=facts), params)
 
 
-def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement() -> None:
+def test_every_row_of_a_fast_run_is_marked() -> None:
     params = InterferenceParams.model_validate(SINGLE | {"fast": True})
     rows = Resnet50Interference().parse(Output(recorded_copies()), params)
-    assert {name for row in rows for name in row.coords} <= set(Resnet50Interference.coords)
-    result = {(row.metric, row.subject, row.coords.get("when")): row.value for row in rows}
-    assert result["p99_inflation", None, None] == result["p99_inflation", "copy 1", None] == 1
-    assert 0.005 < result["p99", "copy 0", "together"] < 0.01
-    assert result["valid", "copy 1", "alone"] == 1
     assert all(row.coords["fast"] == "not comparable" for row in rows)
 
 
