@@ -10,8 +10,7 @@ import orjson
 import yaml
 
 from perfdag.commands.options import CommandError
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE
 from perfdag.kube.pods import (
     Pod,

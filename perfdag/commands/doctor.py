@@ -21,8 +21,8 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.facts import gather
 from perfdag.hosts.local import LocalHost
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.config import ignore_status, load_config
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
+from perfdag.kube.config import load_config
 from perfdag.kube.patch import (
     LEVELS,
     STORE,
@@ -44,8 +44,7 @@ from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
-from perfdag.store.base import AddressError, StoreError, check_cluster_address
-from perfdag.store.open import open_store
+from perfdag.store.base import AddressError, StoreError, check_cluster_address, open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 

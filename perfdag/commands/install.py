@@ -22,8 +22,7 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
 from perfdag.signals import EXIT_OK
 from perfdag.store.base import check_cluster_address

@@ -14,8 +14,8 @@ import random
 import time
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -103,6 +103,16 @@ T = TypeVar("T")
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 FIELD_MANAGER = "perfdag"
+
+
+@contextmanager
+def ignore_status(*statuses: int) -> Iterator[None]:
+    """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
+    try:
+        yield
+    except KubeError as error:
+        if error.status not in statuses:
+            raise
 
 
 class Kube:

@@ -12,8 +12,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address, ip_network
@@ -32,16 +31,6 @@ class KubeError(Exception):
     def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
         self.status, self.reason, self.message = status, reason, message
         super().__init__(f"{message}; {hint}" if hint else message)
-
-
-@contextmanager
-def ignore_status(*statuses: int) -> Iterator[None]:
-    """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
-    try:
-        yield
-    except KubeError as error:
-        if error.status not in statuses:
-            raise
 
 
 def config_error(message: str, hint: str = "") -> KubeError:

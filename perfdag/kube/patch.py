@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfdag.kube.client import Kube, Object
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, Object, ignore_status
 from perfdag.shape import ACROSS, Shape, Volume
 
 LABEL = "perfdag"

@@ -10,8 +10,7 @@ from typing import Literal
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import LABEL, claim_spec, of_roles, service_ports, services, shared_claim
 from perfdag.kube.pods import (
     nodes_with,

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from perfdag.kube.client import Kube
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, ignore_status
 from perfdag.kube.pods import is_ready, pod_trouble
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.backend import Backend, Workload, find_device

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, KubeError, ignore_status
 from perfdag.stats.robust import needed
 from perfdag.steps.scale.objects import unix_ns
 

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError, Object, Resource
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, Resource, ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
 from perfdag.steps.scale.objects import RUN_LABEL, VMI
 

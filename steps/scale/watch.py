@@ -13,8 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Event, Kube, KubeError, Resource
-from perfdag.kube.config import ignore_status
+from perfdag.kube.client import Event, Kube, KubeError, Resource, ignore_status
 from perfdag.steps.scale.cluster import PROBE, simulated_nodes
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
