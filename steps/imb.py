@@ -11,11 +11,11 @@ from perfdag.benchmark.contract import (
     Benchmark,
     Gang,
     Metric,
-    NotInstalled,
     Output,
     Params,
     Tool,
     broken,
+    need_tools,
     refuse,
 )
 from perfdag.outcome import Failed, Invalid, Measurement
@@ -292,15 +292,8 @@ class Imb(Benchmark[ImbParams]):
 
     def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
-            program = params.program or OPENMPI_PROGRAM
-            absent = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
-            tools = {program: Tool(absent, {}), mpi.MPIRUN.program: mpi.MPIRUN}
-            if missing := [
-                tool
-                for name, tool in tools.items()
-                if any(host.which(name) is None for host in gang.hosts)
-            ]:
-                raise NotInstalled(missing)
+            own = Tool(params.program or OPENMPI_PROGRAM, {}, "IMB-MPI1 built for Open MPI")
+            need_tools(gang.hosts, [own, mpi.MPIRUN])
         else:
             for host in gang.hosts:
                 mpi.intel_root(host)
