@@ -1,6 +1,6 @@
 """A Chromium and a site of 30 runs for the tests of pages and charts."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -8,7 +8,7 @@ from perfdag.analysis.alerts import Rules, store_record
 from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import write_site
 from perfdag.store.folder import FolderStore
-from tests.charts.browser import CHROMIUM, chromium
+from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic
 from tests.stats.synthetic import run_id
 
@@ -28,6 +28,15 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         pytest.skip("no Chromium here")
     with chromium(tmp_path_factory.mktemp("profile")) as port:
         yield port
+
+
+@pytest.fixture
+async def page(port: int) -> AsyncIterator[Page]:
+    """A tab as wide as a desktop, in which nothing may fail."""
+    async with tab(port) as page:
+        await page.look(1280, 900)
+        yield page
+        assert page.errors == []
 
 
 @pytest.fixture(scope="session")

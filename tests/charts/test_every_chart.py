@@ -14,7 +14,7 @@ import pytest
 from perfdag.charts.pages import page as html
 from perfdag.charts.pages import pick
 from tests.charts import rows
-from tests.charts.browser import FAULTS, tab
+from tests.charts.browser import FAULTS, Page
 from tests.charts.pages import document
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -26,7 +26,7 @@ ERROR = "exit 1: unable to connect to server: Connection refused, after 30 s and
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 async def test_texts_do_not_overlap_and_are_not_cut(
-    benchmark: str, port: int, tmp_path: Path
+    benchmark: str, page: Page, tmp_path: Path
 ) -> None:
     lost = [
         rows.sample(benchmark, {"lost": n}, 1, [], status="failed", error=ERROR) for n in range(6)
@@ -41,9 +41,8 @@ async def test_texts_do_not_overlap_and_are_not_cut(
             figures.append(f'<section id="{len(figures)} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"
     file.write_text(document("".join(figures)))
-    async with tab(port) as page:
-        for width in (1280, 390):
-            await page.look(width, 900, False)
-            await page.open(file.as_uri())
-            faults = await page.value(FAULTS)
-            assert not faults, f"{width} px\n" + "\n".join(faults)
+    for width in (1280, 390):
+        await page.look(width, 900, False)
+        await page.open(file.as_uri())
+        faults = await page.value(FAULTS)
+        assert not faults, f"{width} px\n" + "\n".join(faults)

@@ -8,99 +8,95 @@ from perfdag.charts import scale as charts
 from perfdag.charts.scale import Stage, calls_of, general, of_results
 
 
-class TestCharts:
-    def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage(self) -> None:
-        """Pods, scheduled after a second and ready 2 later."""
+def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage() -> None:
+    """Pods, scheduled after a second and ready 2 later."""
 
-        def stage(name: str, since: str, at: float, seconds: float) -> Stage:
-            return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
+    def stage(name: str, since: str, at: float, seconds: float) -> Stage:
+        return Stage(name, since, [0, 1], [at, at], [seconds, seconds])
 
-        totals = [
-            stage("submission_to_scheduled", "submitted", 1.0, 1.0),
-            stage("submission_to_ready", "submitted", 3.0, 3.0),
-        ]
-        stages = [
-            stage("created", "submitted", 0.5, 0.5),
-            stage("scheduled", "created", 1.0, 0.5),
-            *totals,
-            stage("workload_ready", "created", 3.0, 2.5),
-            stage("ready", "scheduled", 3.0, 2.0),
-        ]
-        shares, rows = charts.ecdf(stages), charts.timeline(stages)
-        assert shares.texts[0].get_text() == "Slowest stage: ready, median 2 s"
-        labels = [label.get_text() for label in rows.axes[0].get_yticklabels()]
-        assert labels == ["ready", "scheduled", "created"]
-        assert rows.texts[0].get_text() == "The last object reached ready after 3 s"
-        alone = charts.timeline(totals).axes[0].get_yticklabels()
-        assert "submission to ready" in [label.get_text() for label in alone], "the only one"
+    totals = [
+        stage("submission_to_scheduled", "submitted", 1.0, 1.0),
+        stage("submission_to_ready", "submitted", 3.0, 3.0),
+    ]
+    stages = [
+        stage("created", "submitted", 0.5, 0.5),
+        stage("scheduled", "created", 1.0, 0.5),
+        *totals,
+        stage("workload_ready", "created", 3.0, 2.5),
+        stage("ready", "scheduled", 3.0, 2.0),
+    ]
+    shares, rows = charts.ecdf(stages), charts.timeline(stages)
+    assert shares.texts[0].get_text() == "Slowest stage: ready, median 2 s"
+    labels = [label.get_text() for label in rows.axes[0].get_yticklabels()]
+    assert labels == ["ready", "scheduled", "created"]
+    assert rows.texts[0].get_text() == "The last object reached ready after 3 s"
+    alone = charts.timeline(totals).axes[0].get_yticklabels()
+    assert "submission to ready" in [label.get_text() for label in alone], "the only one"
 
-    def table(self, *entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
-        """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
-        never ran, and one kind of API call.
-        """
-        rows = []
-        for entry, count, sample in entries:
-            named = {
-                "run_id": sample,
-                "variant": None,
-                "point": entry,
-                "repetition": 1,
-                "phase": "measure",
-            }
-            shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
-            for i in range(count):
-                coords = orjson.dumps(
-                    {"count": count, "stage": "running", "since": "created"}
-                ).decode()
-                for metric, value in (
-                    (("object_latency", 1.0 + i), ("object_time", 2.0 + i))
-                    if i < count - 1
-                    else (("object_missing", 99.0),)
-                ):
-                    one = {
-                        "subject": f"0101-ab-{i}",
-                        "sample_id": f"{sample}-{i}",
-                    }  # each object's rows have an id of their own
-                    rows.append(
-                        {**shared, **one, "metric": metric, "coords": coords, "value": value}
-                    )
-            coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
-            rows.append(
-                {
-                    **shared,
-                    "sample_id": sample,
-                    "metric": "api_calls",
-                    "subject": None,
-                    "coords": coords,
-                    "value": 7.0 * count,
-                }
-            )
-        return pa.Table.from_pylist(rows)
 
-    def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted(self) -> None:
-        rows = self.table(
-            ("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c")
-        )
-        groups = of_results(rows)
-        assert [group[:3] for group in groups] == [
-            ("small", 3, 1),
-            ("ladder", 4, 1),
-            ("ladder", 8, 2),
-        ]
-        for _, count, _, (stage,) in groups:
-            assert (len(stage.at), len(stage.seconds), stage.missing) == (count - 1, count - 1, 1)
-        assert calls_of(rows) == {
-            ("small", "vms", 3): {"POST pods": 21.0},
-            ("ladder", "vms", 4): {"POST pods": 28.0},
-            ("ladder", "vms", 8): {"POST pods": 56.0},
+def table(*entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
+    """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
+    never ran, and one kind of API call.
+    """
+    rows = []
+    for entry, count, sample in entries:
+        named = {
+            "run_id": sample,
+            "variant": None,
+            "point": entry,
+            "repetition": 1,
+            "phase": "measure",
         }
+        shared = {"entry": entry, **named, "tool": tool, "status": "ok", "stat": "value"}
+        for i in range(count):
+            coords = orjson.dumps({"count": count, "stage": "running", "since": "created"}).decode()
+            for metric, value in (
+                (("object_latency", 1.0 + i), ("object_time", 2.0 + i))
+                if i < count - 1
+                else (("object_missing", 99.0),)
+            ):
+                one = {
+                    "subject": f"0101-ab-{i}",
+                    "sample_id": f"{sample}-{i}",
+                }  # each object's rows have an id of their own
+                rows.append({**shared, **one, "metric": metric, "coords": coords, "value": value})
+        coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
+        rows.append(
+            {
+                **shared,
+                "sample_id": sample,
+                "metric": "api_calls",
+                "subject": None,
+                "coords": coords,
+                "value": 7.0 * count,
+            }
+        )
+    return pa.Table.from_pylist(rows)
 
-    def test_an_unseen_delta_is_not_drawn_as_nought(self) -> None:
-        deltas = [
-            (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
-            for i in range(10)
-        ]
-        figure = general(deltas)
-        (line,) = figure.axes[0].get_lines()
-        assert np.asarray(line.get_ydata()).size == 7
-        assert "3 unseen" in figure.axes[0].get_title(loc="left")
+
+def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted() -> None:
+    rows = table(("small", 3, "a"), ("ladder", 4, "b"), ("ladder", 8, "b"), ("ladder", 8, "c"))
+    groups = of_results(rows)
+    assert [group[:3] for group in groups] == [
+        ("small", 3, 1),
+        ("ladder", 4, 1),
+        ("ladder", 8, 2),
+    ]
+    for _, count, _, (stage,) in groups:
+        assert (len(stage.at), len(stage.seconds), stage.missing) == (count - 1, count - 1, 1)
+    assert calls_of(rows) == {
+        ("small", "vms", 3): {"POST pods": 21.0},
+        ("ladder", "vms", 4): {"POST pods": 28.0},
+        ("ladder", "vms", 8): {"POST pods": 56.0},
+    }
+
+
+def test_an_unseen_delta_is_not_drawn_as_nought() -> None:
+    deltas = [
+        (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
+        for i in range(10)
+    ]
+    figure = general(deltas)
+    (line,) = figure.axes[0].get_lines()
+    assert np.asarray(line.get_ydata()).size == 7
+    assert "3 unseen" in figure.axes[0].get_title(loc="left")

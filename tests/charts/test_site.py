@@ -1,96 +1,84 @@
 """The site in Chromium, from a folder: 30 runs."""
 
-from tests.charts.browser import Page, tab
+from tests.charts.browser import Page
 from tests.charts.conftest import SITE_PAGES as PAGES
 from tests.stats.synthetic import run_id
 
 FIRST_FIGURE = "[...drawn.values()][0]"
 
 
-async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 900)
-        await page.open(f"{site}/index.html")
-        cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
-        assert (await page.value(cards))[0] == ["net", "card bad"]
-        text = await page.value("document.querySelector('#net').innerText")
-        assert "iperf streams=4 throughput: worse -12" in text
-        assert "gate failed" in text
-        steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
-        assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
-        squares = "[...document.querySelectorAll('#net .squares a')].map(a => a.className)"
-        shown = await page.value(squares)
-        assert (len(shown), shown[0], shown[-1]) == (30, "", "bad")
-        assert await page.value("document.querySelectorAll('main b b, main script').length") == 0
-        await page.value("document.querySelector('#net details').open = true")
-        await page.until("document.querySelectorAll('#net tbody tr').length === 30")
-        newest = await _cells(page, "#net tbody tr:first-child td")
-        assert (newest["run"], newest["status"]) == ("2026-02-03 04:41", "9 ok")
-        assert (newest["verdict"], newest["trust"]) == ("worse, gate failed", "good")
-        links = "[...document.querySelectorAll('#net tbody tr:first-child a')].map(a => a.href)"
-        report, compare = await page.value(links)
-        assert report == site.replace("/site", f"/runs/{run_id(29)}/report.html")
-        assert compare.endswith(f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}")
-        await page.open(f"{site}/index.html?wall")
-        assert await page.value("document.querySelectorAll('details, input, nav').length") == 0
-        assert page.errors == []
+async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: Page) -> None:
+    await page.open(f"{site}/index.html")
+    cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
+    assert (await page.value(cards))[0] == ["net", "card bad"]
+    text = await page.value("document.querySelector('#net').innerText")
+    assert "iperf streams=4 throughput: worse -12" in text
+    assert "gate failed" in text
+    steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
+    assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
+    squares = "[...document.querySelectorAll('#net .squares a')].map(a => a.className)"
+    shown = await page.value(squares)
+    assert (len(shown), shown[0], shown[-1]) == (30, "", "bad")
+    assert await page.value("document.querySelectorAll('main b b, main script').length") == 0
+    await page.value("document.querySelector('#net details').open = true")
+    await page.until("document.querySelectorAll('#net tbody tr').length === 30")
+    newest = await _cells(page, "#net tbody tr:first-child td")
+    assert (newest["run"], newest["status"]) == ("2026-02-03 04:41", "9 ok")
+    assert (newest["verdict"], newest["trust"]) == ("worse, gate failed", "good")
+    links = "[...document.querySelectorAll('#net tbody tr:first-child a')].map(a => a.href)"
+    report, compare = await page.value(links)
+    assert report == site.replace("/site", f"/runs/{run_id(29)}/report.html")
+    assert compare.endswith(f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}")
+    await page.open(f"{site}/index.html?wall")
+    assert await page.value("document.querySelectorAll('details, input, nav').length") == 0
 
 
-async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 1400)
-        await page.open(f"{site}/{PAGES['history']}")
-        text = await page.value("document.body.innerText")
-        assert "WORSE net/iperf streams=" in text
-        assert "Changed: kernel 6.1.112 -> 6.12.4." in text
-        row = await _cells(page, "tbody tr:first-child td")
-        assert row["series"] == "iperf streams=4 throughput"
-        assert row["answer"].startswith("worse -12")
-        await page.until("document.querySelector('.plot').dataset.drawn")
-        line = f"{FIRST_FIGURE}.renderers.find(r => r.glyph.type === 'Line' && r.data_source.data.x.length > 2)"  # noqa: E501
-        assert "to its level" in await _hover(page)
-        assert await page.value(f"{line}.data_source.inspected.indices.length") == 0
-        await page.open(f"{site}/{PAGES['history']}&filter=streams%3D8")
-        await page.until("document.querySelectorAll('.chart').length === 1")
-        await page.value("window.dispatchEvent(new Event('beforeprint'))")
-        link = await page.value("document.querySelector('.chart h3 a').href")
-        await page.open(link)
-        assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
-        assert page.errors == []
+async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: Page) -> None:
+    await page.look(1280, 1400)
+    await page.open(f"{site}/{PAGES['history']}")
+    text = await page.value("document.body.innerText")
+    assert "WORSE net/iperf streams=" in text
+    assert "Changed: kernel 6.1.112 -> 6.12.4." in text
+    row = await _cells(page, "tbody tr:first-child td")
+    assert row["series"] == "iperf streams=4 throughput"
+    assert row["answer"].startswith("worse -12")
+    await page.until("document.querySelector('.plot').dataset.drawn")
+    line = f"{FIRST_FIGURE}.renderers.find(r => r.glyph.type === 'Line' && r.data_source.data.x.length > 2)"  # noqa: E501
+    assert "to its level" in await _hover(page)
+    assert await page.value(f"{line}.data_source.inspected.indices.length") == 0
+    await page.open(f"{site}/{PAGES['history']}&filter=streams%3D8")
+    await page.until("document.querySelectorAll('.chart').length === 1")
+    await page.value("window.dispatchEvent(new Event('beforeprint'))")
+    link = await page.value("document.querySelector('.chart h3 a').href")
+    await page.open(link)
+    assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
 
 
-async def test_a_comparison_has_the_product_s_verdicts(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 900)
-        await page.open(f"{site}/compare.html?suite=net")
-        assert "same (" in await page.value("document.body.innerText")
-        await page.open(f"{site}/{PAGES['compare']}")
-        text = await page.value("document.body.innerText")
-        assert "kernel: 6.1.112 -> 6.12.4" in text
-        assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
-        assert page.errors == []
+async def test_a_comparison_has_the_product_s_verdicts(site: str, page: Page) -> None:
+    await page.open(f"{site}/compare.html?suite=net")
+    assert "same (" in await page.value("document.body.innerText")
+    await page.open(f"{site}/{PAGES['compare']}")
+    text = await page.value("document.body.innerText")
+    assert "kernel: 6.1.112 -> 6.12.4" in text
+    assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
 
 
-async def test_a_comparison_pairs_points_over_a_changed_parameter(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.look(1280, 900)
-        await page.open(f"{site}/compare.html?suite=grid")
-        text = await page.value("document.querySelector('main').innerText")
-        assert "fio.runtime: 1 -> 2" in text
-        assert "only in A: 1\n" in text
-        row = await _cells(page, "tbody tr:first-child td")
-        assert row["answer"].startswith("worse +")
-        assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
-        assert await page.value("document.querySelector('.bars i').className") == "bad"
-        assert page.errors == []
+async def test_a_comparison_pairs_points_over_a_changed_parameter(site: str, page: Page) -> None:
+    await page.open(f"{site}/compare.html?suite=grid")
+    text = await page.value("document.querySelector('main').innerText")
+    assert "fio.runtime: 1 -> 2" in text
+    assert "only in A: 1\n" in text
+    row = await _cells(page, "tbody tr:first-child td")
+    assert row["answer"].startswith("worse +")
+    assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
+    assert await page.value("document.querySelector('.bars i').className") == "bad"
 
 
-async def test_an_unknown_suite_gives_one_line(site: str, port: int) -> None:
-    async with tab(port) as page:
-        await page.open(f"{site}/history.html?suite=nett")
-        assert await page.value("document.querySelector('.alert').textContent") == (
-            "no suite nett; there are disk, grid, net"
-        )
+async def test_an_unknown_suite_gives_one_line(site: str, page: Page) -> None:
+    await page.open(f"{site}/history.html?suite=nett")
+    assert await page.value("document.querySelector('.alert').textContent") == (
+        "no suite nett; there are disk, grid, net"
+    )
 
 
 async def _cells(page: Page, selector: str) -> dict[str, str]:

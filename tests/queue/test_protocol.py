@@ -64,12 +64,6 @@ def test_fields_are_checked_in_any_case_with_defaults() -> None:
             protocol.decode(f'{{"{name}": {value}}}'.encode(), REPLY)
 
 
-def test_a_success_has_no_return_code_error_or_timeout() -> None:
-    assert protocol.succeeded(REPLY)
-    for worse in ({"Retcode": 1}, {"Timeout": 2.0}, {"Error": "x"}):
-        assert not protocol.succeeded({**REPLY, **worse})
-
-
 @pytest.mark.parametrize("text", ["", "9999", "host:", "host:x", "host:70000"])
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):

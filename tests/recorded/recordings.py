@@ -26,6 +26,7 @@ from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
 from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
 from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
+from tests.fakes.files import write_programs
 from tests.recorded import record
 from tests.recorded.loadgen.record import CASES as LOADGEN
 from tests.recorded.loadgen.record import SHORT
@@ -223,9 +224,8 @@ def parsed(case: Case) -> Outcome:
 def without_device() -> Outcome:
     """Return what a sample of perftest becomes on a machine without an RDMA device."""
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, "ib_write_bw")
-        program.write_text(f"#!/bin/sh\ncat {HERE}/perftest/no-device.txt >&2\nexit 1\n")
-        program.chmod(0o755)
+        script = f"cat {HERE}/perftest/no-device.txt >&2\nexit 1"
+        write_programs(Path(folder), {"ib_write_bw": script})
         benchmark = get("rdma-bandwidth")
         hosts = [LocalHost(name="client"), LocalHost(name="server")]
         gang = Gang(hosts, Shape.model_validate({"hosts": {"count": 2}}), 10, folder)

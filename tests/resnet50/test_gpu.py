@@ -22,6 +22,7 @@ from perfdag.steps import devices
 from perfdag.steps.resnet50.benchmark import Resnet50, Result, read
 from perfdag.steps.resnet50.params import Workload
 from tests.conftest import CommandLine, SuiteWriter
+from tests.fakes.files import write_programs
 from tests.resnet50.harness import gang, needs_loadgen, recorded
 
 T4 = (
@@ -124,9 +125,7 @@ def test_how_long_a_slowdown_lasts_to_be_held_against_the_figure(
 @pytest.fixture
 def fake_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def put(script: str) -> None:
-        program = tmp_path / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        write_programs(tmp_path, {"nvidia-smi": script})
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     return put

@@ -126,25 +126,6 @@ def test_batches_are_padded_to_what_was_warmed(net: Any) -> None:
     assert len(network.infer([0, 0, 0], 0.0)) == 3
 
 
-@pytest.mark.parametrize(
-    ("largest", "scenario", "few", "expected"),
-    [
-        (8, "offline", False, [8]),
-        (1, "single-stream", False, [1]),
-        (4, "server", False, [1, 2, 3, 4]),
-        (6, "server", True, [1, 2, 4, 6]),
-        (100, "server", False, [*range(4, 100, 4), 100]),
-        (65536, "server", False, list(range(2048, 65537, 2048))),
-    ],
-)
-def test_sizes_that_a_batch_may_have(
-    largest: int, scenario: str, few: bool, expected: list[int]
-) -> None:
-    result = model.padded_sizes(largest, scenario, few)
-    assert result == expected
-    assert len(result) <= 32
-
-
 class Tiny(torch.nn.Module):  # type: ignore[misc]
     """A net that compiles at once."""
 

@@ -46,151 +46,155 @@ def ours() -> Observer:
     return observer_of()
 
 
-class TestWhose:
-    def test_pods_of_others_are_neither_kept_nor_counted(self, ours: Observer) -> None:
-        see(
-            ours,
-            "Pod",
-            body("alone", ready=True),
-            body("theirs", run="q", ready=True),
-            body("p1", owner="other-job", ready=True),
-        )
-        see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
-        see(ours, "Pod", body("p2", owner="job", ready=True))
-        assert [item.uid for item in (*ours.of("Job"), *ours.of("Pod"))] == ["job", "p2"]
-        assert ours.count("Pod", "ready") == 1
+def test_pods_of_others_are_neither_kept_nor_counted(ours: Observer) -> None:
+    see(
+        ours,
+        "Pod",
+        body("alone", ready=True),
+        body("theirs", run="q", ready=True),
+        body("p1", owner="other-job", ready=True),
+    )
+    see(ours, "Job", body("other-job", run="q"), body("job", run="r"))
+    see(ours, "Pod", body("p2", owner="job", ready=True))
+    assert [item.uid for item in (*ours.of("Job"), *ours.of("Pod"))] == ["job", "p2"]
+    assert ours.count("Pod", "ready") == 1
 
-    @pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
-    def test_the_chain_of_owners_counts_in_any_order_of_arrival(
-        self, order: tuple[str, ...]
-    ) -> None:
-        created = {
-            "w": ("TrainingWorkload", body("w", name="j-abc-0")),
-            "j": ("RunaiJob", body("j", owner="w")),
-            "p": ("Pod", body("p", owner="j", ready=True)),
-        }
-        ours = observer_of(named=("TrainingWorkload", "j-abc-"))
-        for item in order:
-            see(ours, *created[item])
-        assert ours.count("Pod", "ready") == ours.count("TrainingWorkload", "created") == 1
 
-    def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
-        self, ours: Observer
-    ) -> None:
-        see(ours, "Pod", body("late"), body("p", run="r"))
-        see(ours, "Pod", body("late", owner="p"))
-        for uid in ("p", "q", "late"):
-            event = {
-                "metadata": {},
-                "involvedObject": {"uid": uid, "kind": "Pod"},
-                "reason": "Failed",
-                "type": "Warning",
-                "message": "no",
-            }
-            see(ours, "Event", event)
-        assert {own.uid: own.message for own in ours.of("Pod")} == {
-            "p": "Failed: no",
-            "late": "Failed: no",
-        }
-        see(ours, "Pod", body("p", run="r", ready=True))
-        assert ours.records["p"].message == "", "a retry went well"
+@pytest.mark.parametrize("order", [("w", "j", "p"), ("p", "j", "w"), ("j", "p", "w")])
+def test_the_chain_of_owners_counts_in_any_order_of_arrival(order: tuple[str, ...]) -> None:
+    created = {
+        "w": ("TrainingWorkload", body("w", name="j-abc-0")),
+        "j": ("RunaiJob", body("j", owner="w")),
+        "p": ("Pod", body("p", owner="j", ready=True)),
+    }
+    ours = observer_of(named=("TrainingWorkload", "j-abc-"))
+    for item in order:
+        see(ours, *created[item])
+    assert ours.count("Pod", "ready") == ours.count("TrainingWorkload", "created") == 1
 
-    def test_a_replayed_stage_has_the_time_of_the_api(self, ours: Observer) -> None:
-        """A pod that is scheduled 1 s after its creation while the watch is away for 6 s."""
-        condition = {
-            "type": "PodScheduled",
-            "status": "True",
-            "lastTransitionTime": "2026-01-01T00:00:01Z",
-        }
-        placed = body("p", run="r") | {"status": {"conditions": [condition]}}
-        created = Event("ADDED", body("p", run="r"), 1_000)
-        ours.take("Pod", created)
-        replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
-        ours.take("Pod", replayed)
-        (row,) = [
-            row
-            for row in rows_for("Pod", *ours.records.values(), submitted="p")
-            if row.stage == "scheduled"
-        ]
-        assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
 
-    @pytest.mark.parametrize("first", ["pod", "event"])
-    def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
-        self, ours: Observer, first: str
-    ) -> None:
-        """KAI records the Event Scheduled before it binds the pod."""
+def test_warnings_of_other_objects_are_not_ours_unless_they_are_adopted_later(
+    ours: Observer,
+) -> None:
+    see(ours, "Pod", body("late"), body("p", run="r"))
+    see(ours, "Pod", body("late", owner="p"))
+    for uid in ("p", "q", "late"):
         event = {
             "metadata": {},
-            "involvedObject": {"uid": "p", "kind": "Pod"},
-            "reason": "Scheduled",
-            "eventTime": "2026-01-01T00:00:01.5Z",
-        }
-        created = Event("ADDED", body("p", run="r"), 1_000)
-        decided = Event("ADDED", event, 2_000)
-        early = [("Pod", created), ("Event", decided)]
-        for kind, change in early if first == "pod" else early[::-1]:
-            ours.take(kind, change)
-        assert ours.count("Pod", "scheduled") == 0
-        bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
-        ours.take("Pod", Event("MODIFIED", bound, 245_000_000))
-        received = 245_000_000 + CLOCK_NS
-        assert ours.records["p"].stages["scheduled"] == (1767225601_500000000, received)
-
-    def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(self, ours: Observer) -> None:
-        """Whichever PodGroup it is: of the preemptor, or of the victim."""
-        see(ours, "PodGroup", body("group", run="r"))
-        see(ours, "Pod", body("victim", run="r"), body("other", run="r"))
-        event = {
-            "metadata": {},
-            "involvedObject": {"uid": "group", "kind": "PodGroup"},
-            "reason": "Evict",
-            "type": "Normal",
-            "message": "Pod ns/victim was preempted by higher priority workload ns/urgent",
-            "firstTimestamp": "2026-01-01T00:00:09Z",
-        }
-        see(ours, "Event", event, event | {"message": "no pod is named"})
-        assert "evicted" in ours.records["victim"].stages
-        assert "evicted" not in ours.records["other"].stages
-        see(ours, "Event", event | {"message": "Pod ns/unknown was preempted by x"})
-
-
-class TestFailures:
-    def pod(self, *conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
-        message = [
-            {"type": name, "status": value, "reason": reason, "message": "0/3 nodes"}
-            for name, value, reason in conditions
-        ]
-        return {**body("p", run="r"), "status": {"conditions": message, **status}}
-
-    def warning(self, reason: str, message: str) -> dict[str, Any]:
-        return {
-            "metadata": {},
-            "involvedObject": {"uid": "p"},
-            "reason": reason,
+            "involvedObject": {"uid": uid, "kind": "Pod"},
+            "reason": "Failed",
             "type": "Warning",
-            "message": message,
+            "message": "no",
         }
+        see(ours, "Event", event)
+    assert {own.uid: own.message for own in ours.of("Pod")} == {
+        "p": "Failed: no",
+        "late": "Failed: no",
+    }
+    see(ours, "Pod", body("p", run="r", ready=True))
+    assert ours.records["p"].message == "", "a retry went well"
 
-    def test_what_was_mended_is_no_error_any_more(self, ours: Observer) -> None:
-        """A pod that had no room at first, and then no image."""
-        see(ours, "Pod", self.pod(("PodScheduled", "False", "Unschedulable")))
-        see(ours, "Event", self.warning("FailedScheduling", "0/3 nodes"))
-        assert ours.records["p"].message == "Unschedulable: 0/3 nodes"
-        see(ours, "Pod", self.pod(("PodScheduled", "True", "")))
-        see(ours, "Event", self.warning("Failed", "ErrImagePull: no such image"))
-        rows = rows_for("Pod", *ours.records.values(), submitted="p")
-        assert figures.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
-            "what `history --failures` searches"
-        )
 
-    @pytest.mark.parametrize("end", ["Failed", "gone"])
-    def test_what_it_said_last_stays_when_it_is_over(self, end: str) -> None:
-        ours, kind = observer_of(), "VirtualMachineInstance"
-        see(ours, kind, self.pod(("Synchronized", "False", "NoDisk")))
-        last = body("p", run="r")
-        last["status"] = {"phase": end} if end == "Failed" else {}
-        ours.take(kind, Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
-        assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
+def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
+    """A pod that is scheduled 1 s after its creation while the watch is away for 6 s."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2026-01-01T00:00:01Z",
+    }
+    placed = body("p", run="r") | {"status": {"conditions": [condition]}}
+    created = Event("ADDED", body("p", run="r"), 1_000)
+    ours.take("Pod", created)
+    replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
+    ours.take("Pod", replayed)
+    (row,) = [
+        row
+        for row in rows_for("Pod", *ours.records.values(), submitted="p")
+        if row.stage == "scheduled"
+    ]
+    assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
+
+
+@pytest.mark.parametrize("first", ["pod", "event"])
+def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
+    ours: Observer, first: str
+) -> None:
+    """KAI records the Event Scheduled before it binds the pod."""
+    event = {
+        "metadata": {},
+        "involvedObject": {"uid": "p", "kind": "Pod"},
+        "reason": "Scheduled",
+        "eventTime": "2026-01-01T00:00:01.5Z",
+    }
+    created = Event("ADDED", body("p", run="r"), 1_000)
+    decided = Event("ADDED", event, 2_000)
+    early = [("Pod", created), ("Event", decided)]
+    for kind, change in early if first == "pod" else early[::-1]:
+        ours.take(kind, change)
+    assert ours.count("Pod", "scheduled") == 0
+    bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
+    ours.take("Pod", Event("MODIFIED", bound, 245_000_000))
+    received = 245_000_000 + CLOCK_NS
+    assert ours.records["p"].stages["scheduled"] == (1767225601_500000000, received)
+
+
+def test_kai_names_the_evicted_pod_in_the_message_of_a_pod_group(ours: Observer) -> None:
+    """Whichever PodGroup it is: of the preemptor, or of the victim."""
+    see(ours, "PodGroup", body("group", run="r"))
+    see(ours, "Pod", body("victim", run="r"), body("other", run="r"))
+    event = {
+        "metadata": {},
+        "involvedObject": {"uid": "group", "kind": "PodGroup"},
+        "reason": "Evict",
+        "type": "Normal",
+        "message": "Pod ns/victim was preempted by higher priority workload ns/urgent",
+        "firstTimestamp": "2026-01-01T00:00:09Z",
+    }
+    see(ours, "Event", event, event | {"message": "no pod is named"})
+    assert "evicted" in ours.records["victim"].stages
+    assert "evicted" not in ours.records["other"].stages
+    see(ours, "Event", event | {"message": "Pod ns/unknown was preempted by x"})
+
+
+def pod(*conditions: tuple[str, str, str], **status: Any) -> dict[str, Any]:
+    message = [
+        {"type": name, "status": value, "reason": reason, "message": "0/3 nodes"}
+        for name, value, reason in conditions
+    ]
+    return {**body("p", run="r"), "status": {"conditions": message, **status}}
+
+
+def warning(reason: str, message: str) -> dict[str, Any]:
+    return {
+        "metadata": {},
+        "involvedObject": {"uid": "p"},
+        "reason": reason,
+        "type": "Warning",
+        "message": message,
+    }
+
+
+def test_what_was_mended_is_no_error_any_more(ours: Observer) -> None:
+    """A pod that had no room at first, and then no image."""
+    see(ours, "Pod", pod(("PodScheduled", "False", "Unschedulable")))
+    see(ours, "Event", warning("FailedScheduling", "0/3 nodes"))
+    assert ours.records["p"].message == "Unschedulable: 0/3 nodes"
+    see(ours, "Pod", pod(("PodScheduled", "True", "")))
+    see(ours, "Event", warning("Failed", "ErrImagePull: no such image"))
+    rows = rows_for("Pod", *ours.records.values(), submitted="p")
+    assert figures.messages(rows) == {"Failed: ErrImagePull: no such image": 1}, (
+        "what `history --failures` searches"
+    )
+
+
+@pytest.mark.parametrize("end", ["Failed", "gone"])
+def test_what_it_said_last_stays_when_it_is_over(end: str) -> None:
+    ours, kind = observer_of(), "VirtualMachineInstance"
+    see(ours, kind, pod(("Synchronized", "False", "NoDisk")))
+    last = body("p", run="r")
+    last["status"] = {"phase": end} if end == "Failed" else {}
+    ours.take(kind, Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+    assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
 
 
 def job_of_run(name: str, since: str = "2026-01-01T00:00:01Z") -> dict[str, Any]:
