@@ -16,7 +16,7 @@ from perfdag.results.schema import SAMPLES
 from perfdag.results.summary import points_of
 from perfdag.suite.points import rounds
 from tests.charts import rows as made
-from tests.charts.figures import artist, artists, names
+from tests.charts.figures import artist
 
 SHAPE: dict[str, Any] = {"hosts": {"count": 8, "pairs": "all"}}
 
@@ -114,12 +114,6 @@ def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
     cross = artist(ax, "failed")
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([4.5], [1.5])
     assert "median of n=2; widest range" in words(figure, "subtitle")
-
-
-def test_hosts_of_one_node_are_numbered_and_their_pair_is_hatched() -> None:
-    _, figure = only(table(hosts=4, nodes=["node-0", "node-0", "node-1", "node-2"]))
-    assert names(figure.axes[0].get_yticklabels())[:2] == ["0 (node-0)", "1 (node-0)"]
-    assert len(artists(figure.axes[0], "same-node")) == 1
 
 
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:

@@ -170,21 +170,6 @@ def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out()
     assert html.count('<img alt="t" src="data:image/png;base64,') == 7, "a smaller PNG stands in"
 
 
-def test_dictionary_encoded_rows_give_the_same_page() -> None:
-    table = rows.plain()
-    encoded = table.cast(
-        pa.schema(
-            [
-                pa.field(
-                    f.name, pa.dictionary(pa.int32(), f.type) if f.type == pa.string() else f.type
-                )
-                for f in table.schema
-            ]
-        )
-    )
-    assert report_of(encoded, PLAN) == report_of(table, PLAN)
-
-
 def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     table = rows.plain()
     warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)
@@ -224,11 +209,6 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(
     outcome = list(pick.draw(rows.plain()))
     assert [picture.slug for picture in outcome] == ["first", "error"]
     assert b"RuntimeError: no such column" in outcome[1].svg
-
-
-def test_the_canary_has_no_chart() -> None:
-    canary = rows.table(rows.sample("canary", {}, 0, [rows.latency(1e-5)]))
-    assert list(pick.draw(canary)) == []
 
 
 def test_a_metric_of_two_units_has_no_chart_since_one_axis_cannot_show_both() -> None:

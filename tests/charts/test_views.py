@@ -120,6 +120,11 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
     ("x", of("wall_time", ({}, 0.05, 0.05, 0.05)), {"samples": "Wall time: 50 ms"}),
     (
         "x",
+        of("wall_time", *(({"entry": f"e{late}"}, late) for late in (1.0, 2.0, 4.0))),
+        {"points": "Wall time: 1 to 4 s"},
+    ),
+    (
+        "x",
         of("rate", *[({"k": k}, 1e9, 4e9, 9e9) for k in (1, 2, 4)], unit="bit/s"),
         {"rate-by-k": "Rate: too noisy to rank"},
     ),
@@ -166,17 +171,6 @@ def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> No
     assert len({ax.get_ylim() for ax in lines.axes}) == 1, "small multiples share their axis"
     [dots] = drawn("x", streams((1,), (1, 2))).values()
     assert len(artists(dots.axes[0], "join")) == 2
-
-
-def test_points_that_no_number_orders_have_no_winner_and_no_empty_lane() -> None:
-    made = table(
-        *[sample("x", {"entry": name}, 1, [value("wall_time", late, headline=True)])
-          for name, late in (("a", 1.0), ("b", 2.0), ("c", 4.0))],
-        sample("x", {"entry": "d"}, 1, [value("other", 1.0)]),
-    )  # fmt: skip
-    [figure] = drawn("x", made).values()
-    assert title(figure).replace("\u00a0", " ") == "Wall time: 1 to 4 s"
-    assert len(figure.axes[0].get_yticklabels()) == 3
 
 
 def test_a_failure_is_its_reason_and_scaling_has_its_ideal() -> None:

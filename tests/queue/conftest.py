@@ -50,7 +50,7 @@ def backends(ending: AsyncExitStack) -> StartBackends:
     """Starts backends of a queue `sleep` as processes and kills them after the test."""
 
     def some(frontend: Frontend, count: int, *command: str) -> list[subprocess.Popen[bytes]]:
-        at = ["--faddr", str(workers(frontend)), "--backoff", "0.005", "--backoff-max", "0.02"]
+        at = [f"-faddr={workers(frontend)}", "-verbose", "-backoff=0.005", "-backoff-max", "0.02"]
         argv = [sys.executable, "-m", "perfdag", "queue", "backend", *at, "--", *command]
         processes = [subprocess.Popen(argv) for _ in range(count)]
         for process in processes:

@@ -136,18 +136,13 @@ def test_a_test_is_sized_by_target_rate_or_the_warm_up(
     monkeypatch: pytest.MonkeyPatch, scenario: str, more: dict[str, Any], rate: float
 ) -> None:
     """Offline takes its rate with a margin, and Server half of it."""
-    requests: list[Load] = []
-
-    def measure_nothing(system: Any, load: Load, *_: Any) -> dict[str, Any]:
-        requests.append(load)
-        return {}
-
-    monkeypatch.setattr(loadgen, "measure", measure_nothing)
+    measure = Mock(return_value={})
+    monkeypatch.setattr(loadgen, "measure", measure)
     monkeypatch.setattr(program, "warm_all", lambda spec, system: (500.0, {}))
     limits = {"min_queries": 16, "min_duration": 0.01}
     params = Workload.model_validate({"system": "stub", "scenario": scenario, **limits, **more})
     Program(params.spec(), 1).measure()
-    load = requests[0]
+    load = measure.call_args.args[1]
     assert (load.expected_rate if scenario == "offline" else load.target_rate) == rate
 
 

@@ -6,14 +6,15 @@ import json
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from perfdag.kube.client import KubeError, Prometheus
 from perfdag.steps.scale import prometheus
+from tests.fakes.api_server import served
 
 URL = Prometheus("http://x")
 PROBE = {"a probe": {"query": "vector(1)"}}
@@ -76,25 +77,6 @@ node_memory_MemTotal_bytes 4e+09
 """
 
 
-NOTHING = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
-
-
-@contextlib.asynccontextmanager
-async def answering(body: Callable[[], bytes], header: bytes = b"") -> AsyncIterator[str]:
-    """Serve a text to requests with a header, refuse others with 401; give the host and port."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        known = header in await reader.readuntil(b"\r\n\r\n")
-        status = b"200 OK" if known else b"401 Unauthorized"
-        writer.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\n")
-        writer.write(b"Content-Type: text/plain; version=0.0.4\r\n\r\n" + body())
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
@@ -106,21 +88,22 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
     """
     start, more, ending = time.monotonic(), 0, contextlib.AsyncExitStack()
 
-    def exported() -> bytes:
+    async def exported(_: web.Request) -> web.Response:
         since = time.monotonic() - start
-        return EXPORTED.format(
+        text = EXPORTED.format(
             cpu=0.25 * since,
             adds=40 * since + more,
             idle=0.6 * since,
             busy=0.4 * since,
             vmis="virtualmachineinstances",
-        ).encode()
+        )
+        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4"})
 
-    target = await ending.enter_async_context(answering(exported))
+    target = await ending.enter_async_context(served(exported))
     job = {
         "job_name": "x",
         "scrape_interval": "2s",
-        "static_configs": [{"targets": [target]}],
+        "static_configs": [{"targets": [target.server.removeprefix("http://")]}],
     }
     (tmp_path / "p.yml").write_text(json.dumps({"scrape_configs": [job]}))
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -179,7 +162,13 @@ async def test_no_prometheus_is_said() -> None:
 
 async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
-    async with answering(lambda: NOTHING, b"Authorization: Bearer secret\r\n") as address:
-        await Prometheus(f"http://{address}", str(tmp_path / "token")).query(PROBE, "query")
+    nothing = {"status": "success", "data": {"resultType": "vector", "result": []}}
+
+    async def guarded(request: web.Request) -> web.Response:
+        known = request.headers.get("Authorization") == "Bearer secret"
+        return web.json_response(nothing, status=200 if known else 401)
+
+    async with served(guarded) as target:
+        await Prometheus(target.server, str(tmp_path / "token")).query(PROBE, "query")
         with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await Prometheus(f"http://{address}").query(PROBE, "query")
+            await Prometheus(target.server).query(PROBE, "query")

@@ -13,7 +13,7 @@ from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.generate import Batch, Schedule, Submission
 from perfdag.steps.scale.objects import VMI, Record, load, now_ns
 from perfdag.steps.scale.scenario import Context, Session
-from tests.fakes.api_server import ApiServer, Request, client
+from tests.fakes.api_server import Answer, ApiServer, Request, client, failure
 
 from .builders import SECOND, logged, observer_of, record, session_of, submissions_of
 from .test_cluster import FUTURE, held_by, node
@@ -147,43 +147,33 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     assert any("the deletion was not observed to its end" in note for note in result.facts["notes"])
 
 
-PHASES = {
-    "runs": ["Running"],
-    "waits": ["Pending"],
-    "failed": ["Failed"],
-}
-
-
 @pytest.mark.parametrize(
-    ("how", "note"),
+    ("phase", "method", "answer", "note"),
     [
-        ("runs", ""),
-        ("waits", "1 of 1 VMIs not Running after 0.3 s"),
-        ("failed", "1 x Failed: why"),
-        ("refused", "1 x quota exceeded"),
-        ("stays", "left behind"),
+        ("Running", "-", None, ""),
+        ("Pending", "-", None, "1 of 1 VMIs not Running after 0.3 s"),
+        ("Failed", "-", None, "1 x Failed: why"),
+        ("Running", "POST", failure(403, "quota exceeded"), "1 x quota exceeded"),
+        ("Running", "DELETE", Answer(), "left behind"),
     ],
 )
 async def test_a_primer_that_did_not_do_its_work_is_noted(
-    how: str, note: str, soon: None, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+    phase: str, method: str, answer: Answer | None, note: str, soon: None, cluster: ApiServer
 ) -> None:
     cluster.serve(("kubevirt.io/v1", VMI))
     cluster.add(node("n"))
 
     def phased(request: Request) -> None:
-        request.body["status"] = {"phase": PHASES.get(how, ["Running"])[0], "message": "why"}
+        request.body["status"] = {"phase": phase, "message": "why"}
 
     cluster.on("POST .*/virtualmachineinstances", phased)
-    if how == "refused":
-        cluster.fail("POST .*/virtualmachineinstances", 403, "quota exceeded")
-    if how == "stays":
-        cluster.on("DELETE .*/virtualmachineinstances", lambda _: {"metadata": {}})
+    cluster.on(f"{method} .*/virtualmachineinstances", lambda _: answer)
     params = vmi.VmiBurstParams(namespace="ns", timeout=0.3)
     async with client(cluster) as kube:
         notes = await vmi.warm_up(kube, params, Context(run="r"))
     assert len(notes) == bool(note)
     assert all(text.startswith("the primer failed") and note in text for text in notes)
-    assert bool(cluster.of(VMI)) == (how == "stays")
+    assert bool(cluster.of(VMI)) == (method == "DELETE")
 
 
 def measured(params: vmi.VmiParams, context: Context, count: int) -> Result:
