@@ -73,7 +73,6 @@ def add_history(sub: Verbs) -> None:
         option("suite", metavar="SUITE", help="name of a suite that has results"),
         STORE,
         option("--since", metavar="DAY", help="use only runs from this day on"),
-        option("--newest", metavar="N", type=int, help="use only the newest N runs"),
         option(
             "--cluster",
             metavar="NAME",
@@ -137,13 +136,11 @@ def run(args: argparse.Namespace) -> int:
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     """Return the runs of a suite that the options select. Raises CommandError, StoreError."""
-    suite, since, newest = args.suite, args.since or "", args.newest
+    suite, since = args.suite, args.since or ""
     try:
         date.fromisoformat(since or "2026-10-31")
     except ValueError:
         raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
-    if newest is not None and newest < 1:
-        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
     medians = read_run_medians(store, suite)
     runs = medians.runs
     if not runs:
@@ -158,8 +155,7 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    chosen = set(own[-newest:] if newest else own)
-    return medians.select(lambda run: run.run_id in chosen)
+    return medians.select(lambda run: run.run_id in set(own))
 
 
 def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
