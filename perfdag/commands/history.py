@@ -26,6 +26,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -43,7 +44,6 @@ from perfdag.results.schema import explain_unreadable
 from perfdag.signals import EXIT_OK
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store, open_store
-from perfdag.suite.document import choices
 from perfdag.units import plural, readable, short
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
-    """Return the runs of a suite that the options select. Raises CommandError, StoreError."""
+    """Return the runs of a suite that the options select.
+
+    Raises CommandError, SelectionError, StoreError.
+    """
     suite, since = args.suite, args.since or ""
     try:
         date.fromisoformat(since or "2026-10-31")
@@ -144,7 +147,10 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     medians = read_run_medians(store, suite)
     runs = medians.runs
     if not runs:
-        raise CommandError(_no_history(store, suite, medians.damaged))
+        if not medians.damaged:
+            select(RunStore(store), "last", suite)  # it says why there is none
+        reason = explain_unreadable(store, medians.damaged[0])
+        raise CommandError(f"suite {suite} has no readable run; {reason}")
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster
@@ -156,21 +162,6 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
             f"the newest is {runs[-1].run_id}"
         )
     return medians.select(lambda run: run.run_id in set(own))
-
-
-def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
-    """Return why a suite has no history."""
-    if damaged:
-        return f"suite {suite} has no readable run; {explain_unreadable(store, damaged[0])}"
-    known = RunStore(store).suites()
-    if not known:
-        return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
-    if suite in known:
-        return (
-            f"suite {suite} has only runs of `perfdag ab`, which have no history; "
-            "`perfdag ab --resume RUN` shows their outcome"
-        )
-    return f"no suite {suite}{choices(suite, known, 'there are')}"
 
 
 def as_data(
