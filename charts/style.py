@@ -25,7 +25,6 @@ _R = TypeVar("_R")
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
 ON_PALE, ON_DARK = "#000001", "#fffffe"
 """Text on coloured cells. A page changes the colours above for its dark mode, but not these."""
-"""The middle of a diverging colour map."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WORSE, BETTER, UNCLEAR = "#b3261e", "#006a7a", "#7a5200"
 """Colours of verdicts, as in report.css. They keep apart with every common colour blindness."""

@@ -15,14 +15,14 @@ from typing import Any
 import orjson
 
 from perfdag import __version__
-from perfdag.analysis.alerts import Record, Rules, message, read_records
+from perfdag.analysis.alerts import Record, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, comparison_path, key_name
 from perfdag.digest import digest
-from perfdag.results.runs import PARTIAL, RunStore, month_of, report_key
+from perfdag.results.runs import PARTIAL, RunStore, month_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store
 
@@ -178,7 +178,7 @@ def _write_suite(store: Store, suite: str) -> None:
         "suite": suite,
         "headline": site_data.card(clusters),
         "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
-        "alerts": _alerts(store, medians, rules, records),
+        "alerts": _alerts(store, medians, records),
         "acks": [ack.__dict__ for ack in rules.accepted],
         "acks_wrong": rules.acks_wrong,
         "damaged": damaged,
@@ -226,18 +226,19 @@ def _write_runs(folder: _Folder, medians: RunMedians, runs: list[Data]) -> None:
         folder.put(f"runs/{name}.js", month)
 
 
-def _alerts(
-    store: Store, medians: RunMedians, rules: Rules, records: dict[str, Record]
-) -> list[Data]:
+def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[Data]:
     """Return the alerts of the newest checked run of each cluster, those that page first.
 
-    A message names the addresses of this store, which the run may have had elsewhere.
+    A message names the address of this store, which may have been elsewhere for the check.
     """
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
-    alerts = []
-    for cluster, run in newest.items():
-        report = store.url(report_key(run))
-        for alert in records[run].alerts:
-            text = message(alert, report, store.root, rules.acks_file)
-            alerts.append({"cluster": cluster, "run": run, "kind": alert.kind, "text": text})
-    return alerts
+    return [
+        {
+            "cluster": cluster,
+            "run": run,
+            "kind": alert.kind,
+            "text": alert.text.replace(records[run].store, store.root),
+        }
+        for cluster, run in newest.items()
+        for alert in records[run].alerts
+    ]

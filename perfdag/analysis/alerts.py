@@ -26,17 +26,15 @@ from perfdag.units import plural, short
 logger = logging.getLogger(__name__)
 
 Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
-REPORT, STORE = "{report}", "{store}"
-"""Placeholders of addresses in what to do."""
 
 
 @dataclass
 class Alert:
-    """One cause: `text` says what was seen, `keys` are its series, `run` is its start.
+    """One cause: `keys` are its series, `run` is its start.
 
-    `do` is what to do, with the placeholders REPORT and STORE, and `accept` the acknowledgement
-    that accepts it. `gates`: it fails the gate. `fresh`: the run before did not have it. `sent`:
-    the webhook accepted it.
+    `text` is its message of at most 12 lines: what was seen, what to do, and what accepts it.
+    `gates`: it fails the gate. `fresh`: the run before did not have it. `sent`: the webhook
+    accepted it.
     """
 
     kind: Kind
@@ -44,33 +42,20 @@ class Alert:
     text: str
     keys: list[str]
     run: str
-    do: str = ""
-    accept: str = ""
     gates: bool = True
     fresh: bool = True
     sent: bool = False
 
 
-def message(alert: Alert, report: str, store: str, acks: str) -> str:
-    """Return the message of an alert, at most 12 lines.
-
-    `report` is the address of the run's report, `store` that of the store, `acks` the file of
-    acknowledgements. They depend on who reads the message.
-    """
-    lines = [alert.text]
-    if alert.do:
-        do = alert.do.replace(REPORT, report).replace(STORE, shlex.quote(store))
-        lines.append(f"do      {do}")
-    if alert.accept:
-        lines.append(f"accept  in {acks}: {alert.accept}")
-    return "\n".join(lines)
-
-
 @dataclass
 class Record:
-    """The alerts of one run, as stored under alerts/. `failed`: its gate failed."""
+    """The alerts of one run, as stored under alerts/. `failed`: its gate failed.
+
+    `store` is the address that the store had for the check, as the messages name it.
+    """
 
     run: str
+    store: str
     alerts: list[Alert]
     failed: bool
 
@@ -96,7 +81,7 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
         try:
             raw = orjson.loads(data)
             alerts = [Alert(**alert) for alert in raw["alerts"]]
-            records[raw["run"]] = Record(raw["run"], alerts, raw["failed"])
+            records[raw["run"]] = Record(raw["run"], raw["store"], alerts, raw["failed"])
         except (ValueError, KeyError, TypeError):
             continue
     return records
@@ -104,14 +89,9 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
 
 def store_record(store: Store, gate: "GateResult") -> None:
     """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
-    data = {"schema": 1, "run": gate.run, "failed": gate.failed, "alerts": gate.alerts}
-    text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    record = Record(gate.run, gate.store, gate.alerts, gate.failed)
+    text = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
     store.put(f"alerts/{gate.suite}/{gate.run}.json", text)
-
-
-def acknowledgement(name: str, run_id: str) -> str:
-    """Return an acknowledgement as acks.yaml has it, for a person to complete."""
-    return f"{{series: '{name}', run: {run_id}, reason: ...}}"
 
 
 State = Literal["ok", "failed", "absent", "unsure", "skipped"]
@@ -185,9 +165,9 @@ class GateResult:
         """The headline series by word, such as `1 worse, 20 same`."""
         return counts([line.answer.word for line in self.headlines])
 
-    def message(self, alert: Alert) -> str:
-        """Return the message of an alert."""
-        return message(alert, self.report, self.store, self.acks_file)
+    def accept(self, name: str, run: str) -> str:
+        """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""
+        return f"accept  in {self.acks_file}: {{series: '{name}', run: {run}, reason: ...}}"
 
 
 @dataclass(frozen=True)
@@ -228,8 +208,9 @@ def case_alerts(gate: GateResult) -> list[Alert]:
         lines += [f"what    {case.label}: {case.text}"[:308] for case in cases[:6]]
         lines += [f"what    and {count - 6} more"] if count > 6 else []
         lines += [f"rule    {detail}"] if kind == "threshold" else []
-        keys, accept = [case.key for case in cases], acknowledgement(cases[0].label, gate.run)
-        alerts.append(Alert(kind, lines[0], "\n".join(lines), keys, gate.run, REPORT, accept))
+        lines += [f"do      {gate.report}", gate.accept(cases[0].label, gate.run)]
+        keys = [case.key for case in cases]
+        alerts.append(Alert(kind, lines[0], "\n".join(lines), keys, gate.run))
     return alerts
 
 
@@ -239,9 +220,6 @@ def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
         accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
         for accepted in rules.accepted
     )
-
-
-_ALERT = ("kind", "title", "keys", "run", "gates", "fresh", "sent")
 
 
 def gate_as_dict(gate: GateResult) -> dict[str, Any]:
@@ -256,10 +234,7 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
             {"group": case.group, "name": case.name, "state": case.state, "text": case.text}
             for case in gate.cases
         ],
-        "alerts": [
-            {name: getattr(alert, name) for name in _ALERT} | {"text": gate.message(alert)}
-            for alert in gate.alerts
-        ],
+        "alerts": [asdict(alert) for alert in gate.alerts],
         "word": gate.word,
         "series": [
             {"series": line.info.series_id, "name": line.name, **asdict(line.answer)}
@@ -272,21 +247,21 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
 
 
 def worse_alerts(
-    suite: str, series: Iterable[Series], canaries: Sequence[Series], run_id: str
+    gate: GateResult, series: Iterable[Series], canaries: Sequence[Series]
 ) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
         if line.answer.word == "worse" and line.left:
             groups.setdefault((line.info.benchmark, line.left.decided), []).append(line)
-    return [_worse(suite, group, canaries, run_id) for group in groups.values()]
+    return [_worse(gate, group, canaries) for group in groups.values()]
 
 
-def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_id: str) -> Alert:
+def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.answer.effect or 0))
     info, answer, left = worst.info, worst.answer, worst.left
     assert left is not None  # worse_alerts looks at it
-    title = f"WORSE {suite}/{worst.name} {answer.text.removeprefix('worse ')}"
+    title = f"WORSE {gate.suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
     before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
@@ -306,18 +281,15 @@ def _worse(suite: str, group: Sequence[Series], canaries: Sequence[Series], run_
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
         lines.append(f"also    {_shorten(also)}")
-    return Alert(
-        "worse",
-        title,
-        "\n".join(lines),
-        [line.info.series_id for line in group],
-        left.run,
-        do=f"{REPORT}   perfdag compare {left.run_before} {run_id} --store {STORE}",
-        accept=acknowledgement(worst.name, left.run),
-    )
+    compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.store)}"
+    lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
+    keys = [line.info.series_id for line in group]
+    return Alert("worse", title, "\n".join(lines), keys, left.run)
 
 
-def recovered_alerts(suite: str, series: Iterable[Series], previous: Record | None) -> list[Alert]:
+def recovered_alerts(
+    gate: GateResult, series: Iterable[Series], previous: Record | None
+) -> list[Alert]:
     """Return an alert for each benchmark whose series the run before reported and that are good."""
     reported = {
         key
@@ -329,17 +301,17 @@ def recovered_alerts(suite: str, series: Iterable[Series], previous: Record | No
     for line in series:
         if line.info.series_id in reported and line.answer.word in ("same", "better"):
             groups.setdefault(line.info.benchmark, []).append(line)
-    return [_recovered(suite, group) for group in groups.values()]
+    return [_recovered(gate, group) for group in groups.values()]
 
 
-def _recovered(suite: str, group: Sequence[Series]) -> Alert:
+def _recovered(gate: GateResult, group: Sequence[Series]) -> Alert:
     first = group[0]
     run = first.steps[-1].run if first.steps else ""
-    title = f"RECOVERED {suite}/{first.name}: {first.answer.text}"
+    title = f"RECOVERED {gate.suite}/{first.name}: {first.answer.text}"
     names = _shorten("; ".join(line.name for line in group))
-    text = f"{title}\nwhere   {names}\nsince   {day_of(run)}"
+    text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
     keys = [line.info.series_id for line in group]
-    return Alert("recovered", title, text, keys, run, do=REPORT, gates=False)
+    return Alert("recovered", title, text, keys, run, gates=False)
 
 
 def _shorten(text: str) -> str:
@@ -400,7 +372,7 @@ def markdown(gate: GateResult) -> str:
     ]
     for alert in gate.alerts:
         known = "" if alert.fresh else " (reported before)"
-        lines += [f"**{alert.title}**{known}", "", "```", gate.message(alert), "```", ""]
+        lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
     bad = [result for result in gate.cases if result.state in ("failed", "absent")]
     if bad:
         rows = [(case.group, case.name, f"{case.state}: {case.text}") for case in bad]
@@ -467,7 +439,7 @@ def send(gate: GateResult) -> bool:
 
 def _post(url: str, gate: GateResult, alert: Alert) -> None:
     message = {
-        "text": f"```\n{gate.message(alert)}\n```",
+        "text": f"```\n{alert.text}\n```",
         "title": alert.title,
         "kind": alert.kind,
         "page": alert.gates,

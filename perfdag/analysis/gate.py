@@ -1,6 +1,7 @@
 """The gate of a run: thresholds, changes of level and absent data."""
 
 import fnmatch
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.analysis.alerts import (
     POINTS,
-    STORE,
     Alert,
     CheckResult,
     GateResult,
@@ -252,8 +252,8 @@ class _Judge:
         gate = self.gate
         paging = [line for line in gate.series if self.tuning.pages(line.info)]
         canaries = series_of(self.night, self.tuning, canaries=True)
-        gate.alerts += worse_alerts(gate.suite, paging, canaries, gate.run)
-        gate.alerts += recovered_alerts(gate.suite, paging, previous)
+        gate.alerts += worse_alerts(gate, paging, canaries)
+        gate.alerts += recovered_alerts(gate, paging, previous)
         states: dict[Word, State]
         states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
         for line in paging:
@@ -462,6 +462,7 @@ def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:
     """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
     title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
     errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    do = f"correct the file, then: perfdag acks set FILE --store {STORE}"
-    text = "\n".join([title, *errors])
-    return Alert("acks", title, text, [rules.acks_wrong], gate.run, do, gates=False)
+    store = shlex.quote(gate.store)
+    do = f"do      correct the file, then: perfdag acks set FILE --store {store}"
+    text = "\n".join([title, *errors, do])
+    return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten, words_by_point
-from perfdag.results.runs import RunStore, began_at, month_of, result_key, rollup_key
+from perfdag.results.runs import RunStore, month_of, result_key, rollup_key
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
@@ -33,10 +33,9 @@ class PointCount(NamedTuple):
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run: start (ISO 8601, UTC), cluster, `env` as flat text, and its points."""
+    """One run: what started it, its cluster, `env` as flat text, and its points."""
 
     run_id: str
-    started_at: str
     trigger: str
     cluster: str
     env: dict[str, str]
@@ -106,7 +105,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
     return np.from_dlpack(array)
 
 
-VERSION = 5
+VERSION = 6
 """Version of the roll-ups."""
 _ROLLUP = pa.schema(
     [
@@ -119,7 +118,7 @@ _ROLLUP = pa.schema(
 COLUMNS = (
     *SERIES_COLUMNS,
     *("suite", "run_id", "trigger", "variant", "repetition", "phase", "subject", "value"),
-    *("status", "error", "started_at", "cluster", "nodes", "env", "env_class"),
+    *("status", "error", "cluster", "nodes", "env", "env_class"),
     *("perfdag_version", "image_digest", "tool"),
 )
 """Columns of the schema that are read."""
@@ -228,13 +227,8 @@ def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
 
 
 def _run(table: pa.Table) -> RunInfo:
-    run_id = table["run_id"][0].as_py()
-    started = pc.min(table["started_at"]).as_py()
-    if started is None:
-        started = began_at(run_id)
     return RunInfo(
-        run_id=run_id,
-        started_at=started.isoformat(),
+        run_id=table["run_id"][0].as_py(),
         trigger=table["trigger"][0].as_py() or "",
         cluster=table["cluster"][0].as_py() or "",
         env=environment(table),
@@ -361,7 +355,7 @@ def _write(month: MonthlyRollup) -> bytes:
         env = envs.setdefault(orjson.dumps(run.env).decode(), len(envs))
         counts = {point: list(count) for point, count in run.points.items()}
         state = states.setdefault(orjson.dumps(counts).decode(), len(states))
-        runs.append([run.run_id, run.started_at, run.trigger, run.cluster, env, state])
+        runs.append([run.run_id, run.trigger, run.cluster, env, state])
     about = {
         "version": VERSION,
         "runs": runs,
@@ -389,8 +383,8 @@ def _read(data: bytes) -> MonthlyRollup:
         for text in about["points"]
     ]
     runs = {
-        run_id: RunInfo(run_id, started, trigger, cluster, envs[env], points[state])
-        for run_id, started, trigger, cluster, env, state in about["runs"]
+        run_id: RunInfo(run_id, trigger, cluster, envs[env], points[state])
+        for run_id, trigger, cluster, env, state in about["runs"]
     }
     series = {columns["series_id"]: SeriesInfo(**columns) for columns in about["series"]}
     return MonthlyRollup(runs, series, [table.replace_schema_metadata(None)])

@@ -109,7 +109,6 @@ class RunResult:
             "trust": {"level": trust.level, "text": trust.text},
             "verdicts": [asdict(verdict) for verdict in verdicts],
             "points": points,
-            **({"gate": answer} if self.gated and answer else {}),
         }
 
 
@@ -268,7 +267,7 @@ def gate_text(gate: GateResult) -> str:
     """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
     lines = []
     for alert in gate.alerts:
-        lines += [gate.message(alert), *([] if alert.fresh else ["        (reported before)"]), ""]
+        lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
     lines += [
         f"{result.state:8}{result.group}: {result.name}: {result.text}"
         for result in gate.cases

@@ -61,7 +61,7 @@ def test_a_regression_shuts_the_gate_and_says_what_changed(store: Store) -> None
     assert (alert.kind, alert.run, alert.fresh) == ("worse", run_id(34), True)
     assert "iperf streams=8 throughput" in alert.text
     assert "changed kernel 6.1.112 -> 6.1.119" in alert.text
-    assert len(gate.message(alert).splitlines()) <= 12
+    assert len(alert.text.splitlines()) <= 12
     assert [case.state for case in gate.cases].count("failed") == 1
 
 
@@ -257,7 +257,7 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     slow = {f"streams={n}": [1e9] * 3 for n in range(1, 301)}
     put(store, rows(0, slow) + rows(0, {"streams=1": [1e9] * 3}, entry="other"))
     gate = judge(store, 0, THROUGHPUT)
-    alerts = {alert.title: gate.message(alert).splitlines() for alert in gate.alerts}
+    alerts = {alert.title: alert.text.splitlines() for alert in gate.alerts}
     assert list(alerts) == ["THRESHOLD net/iperf: 300 series", "THRESHOLD net/other throughput"]
     text = alerts["THRESHOLD net/iperf: 300 series"]
     assert len(text) <= 12
@@ -379,7 +379,7 @@ def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
 def test_the_command_of_a_message_can_be_run(store: Store, cli: CommandLine) -> None:
     nights(store, 40, step, points=["streams=8"])
     gate = judge(store, 39)
-    [words] = re.findall(r"^do .*   perfdag (.*)", gate.message(gate.alerts[0]), re.MULTILINE)
+    [words] = re.findall(r"^do .*   perfdag (.*)", gate.alerts[0].text, re.MULTILINE)
     assert "iperf throughput" in cli(shlex.split(words)).out
 
 
@@ -420,7 +420,7 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
     assert messages_of(store, range(24), kind="absent") == [6, 22]
     assert [night for night in range(24) if judge(store, night).failed] == gone
     gate = judge(store, 17)
-    text = gate.message(gate.alerts[0])
+    text = gate.alerts[0].text
     assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in text
     accepted = Acknowledgement(
         series="iperf streams=4 *",
