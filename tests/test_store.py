@@ -153,9 +153,9 @@ def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(
     refused = Mock(side_effect=PermissionError(errno.EACCES, "no", "/there"))
     for owner, name in ((os, "scandir"), (os, "unlink"), (Path, "read_bytes")):
         monkeypatch.setattr(owner, name, refused)
-    for use in (lambda: store.list("runs"), lambda: store.folders("runs")):
+    for ask in (store.list, store.folders):
         with pytest.raises(StoreError, match="/there: it cannot be read by this user; correct its"):
-            use()
+            ask("runs")
     with pytest.raises(StoreError, match="runs/a: it cannot be read by this user"):
         store.get("runs/a")
     for key in ("runs", "runs/a"):
