@@ -21,9 +21,9 @@ from perfdag.store.base import (
     NotStoredError,
     Store,
     StoreError,
-    open_store,
 )
 from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store
 from tests.fakes.http_server import QuietHandler, serving
 

@@ -47,7 +47,8 @@ from perfdag.signals import EXIT_OK
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds

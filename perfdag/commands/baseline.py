@@ -15,7 +15,7 @@ from perfdag.commands.options import (
 )
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_OK
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.units import plural
 
 EPILOG = """examples:

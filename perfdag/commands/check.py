@@ -32,7 +32,8 @@ from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
 from perfdag.results.runs import RunStore, began_at
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds
 
 CHECK_EPILOG = """examples:

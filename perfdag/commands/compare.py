@@ -23,7 +23,7 @@ from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_GATE, EXIT_OK
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.suite.model import Check
 from perfdag.units import with_spread
 

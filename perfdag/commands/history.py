@@ -42,7 +42,8 @@ from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.signals import EXIT_OK
 from perfdag.stats.nodes import FEWEST_NODES
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.open import open_store
 from perfdag.suite.document import choices
 from perfdag.units import plural, readable, short
 

@@ -11,7 +11,8 @@ from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_clie
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_OK, EXIT_REACH
-from perfdag.store.base import NotStoredError, open_store
+from perfdag.store.base import NotStoredError
+from perfdag.store.open import open_store
 
 DELETE_TIMEOUT = 120.0
 """Seconds to wait until deleted objects are gone."""

@@ -29,7 +29,8 @@ from perfdag.results import missing_reason
 from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
 from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
-from perfdag.store.base import Store, StoreError, open_store
+from perfdag.store.base import Store, StoreError
+from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import LoadedSuite

@@ -22,7 +22,8 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.signals import EXIT_REACH
-from perfdag.store.base import NotStoredError, Store, StoreError, open_store
+from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.open import open_store
 
 EPILOG = """examples:
   perfdag site

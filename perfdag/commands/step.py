@@ -145,7 +145,7 @@ def reach_store(args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
     from perfdag.kube.patch import STORE
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     root = os.environ.get("PERFDAG_STORE", "")
     store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
@@ -161,7 +161,7 @@ def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
     from perfdag.steps.pods.context import from_environment
-    from perfdag.store.base import open_store
+    from perfdag.store.open import open_store
 
     return check_age(open_store(from_environment().root), "last", args.suite, args.max_age)
 

@@ -4,7 +4,7 @@ Data is durable when `put` returns, and a reader never sees a partial file.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 KEY_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
@@ -118,26 +118,3 @@ def check_cluster_address(root: str) -> str:
 def on_cluster(root: str | None) -> bool:
     """Return whether pods of a cluster can use the store."""
     return (root or "").startswith(("s3://", "claim://"))
-
-
-def open_store(
-    root: str | None, patience: float = 10.0, on_wait: Callable[[float], None] | None = None
-) -> Store:
-    """Return the store in a folder or at an s3:// address.
-
-    A failing request to S3 is retried for `patience` seconds; `on_wait` is as in S3Store. Raises
-    StoreError.
-    """
-    root = check_address(root or DEFAULT_ROOT)
-    if root.startswith("claim://"):
-        raise AddressError(
-            f"{root} is a claim of a cluster; here use a folder or s3://, "
-            "or run the command in a pod that mounts it"
-        )
-    if root.startswith("s3://"):
-        from perfdag.store.s3 import S3Store
-
-        return S3Store(root, patience, on_wait)
-    from perfdag.store.folder import FolderStore
-
-    return FolderStore(root)

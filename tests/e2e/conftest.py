@@ -24,7 +24,7 @@ from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
 from perfdag.results.runs import RunStore
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 

@@ -15,7 +15,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, result_key, sample_key
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods.objects import cluster_facts
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 
 from .conftest import Namespace

@@ -9,7 +9,7 @@ import yaml
 
 from perfdag.results.runs import sample_key
 from perfdag.results.samples import read_sample
-from perfdag.store.base import open_store
+from perfdag.store.open import open_store
 
 from .conftest import Namespace
 

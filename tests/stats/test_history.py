@@ -25,8 +25,9 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import load_rows
 from perfdag.steps.loop import MeasuringLoop
-from perfdag.store.base import Store, StoreError, open_store
+from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
+from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step
