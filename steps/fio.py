@@ -46,6 +46,7 @@ FioSize = Annotated[Size, BeforeValidator(_binary)]
 class FioParams(Params):
     """fio's options by their own names; sizes in bytes, times in seconds."""
 
+    retired: ClassVar[Mapping[str, Any]] = {"drop_caches": False}
     rw: Annotated[
         Literal[
             "read",
@@ -100,9 +101,6 @@ class FioParams(Params):
         False,
         description="write all data before measuring, so that writes meet no unallocated block"
         " and reads of a block device meet no hole",
-    )
-    drop_caches: bool = Field(
-        False, description="drop the hosts' page caches before measuring; needs root, else skipped"
     )
     directory: FilePath | None = Field(
         None,
@@ -330,8 +328,6 @@ class Fio(Benchmark[FioParams]):
             if argvs := _layout(params, targets):
                 _at_once(gang, targets, argvs)
             servers = _servers(gang, targets, stack) if len(targets) > 1 else {}
-            if params.drop_caches:
-                _drop_caches(gang)
             lead, pins = gang.hosts[0], gang.shape.hosts.cpus.client
             if servers:
                 commands = [*servers.values(), _client(gang, params, targets, servers)]
@@ -434,7 +430,7 @@ def _layout(params: FioParams, targets: Sequence[Target]) -> list[list[str]]:
         bs = min(params.size // params.nrfiles, 1 << 20) // 512 * 512
         fill = {"rw": "write", "bs": bs, "runtime": None, "ramp": 0.0}
         return [command(params.model_copy(update=fill), target) for target in targets]
-    if params.drop_caches or len(targets) > 1:
+    if len(targets) > 1:
         # Hosts that lay out files inside the measured run start at different times.
         return [command(params, target, ("create_only", "1")) for target in targets]
     return []
@@ -494,17 +490,6 @@ def _started(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str
         }
         for target, server, name in zip(targets, servers, names, strict=True)
     ]
-
-
-def _drop_caches(gang: Gang) -> None:
-    """Drop the page cache of every host. Raises Skip if a host does not allow it."""
-    argv = ["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"]
-    for host in gang.hosts:
-        if host.run(argv, timeout=gang.timeout).code != 0:
-            raise Skip(
-                f"drop_caches: {host.name} does not allow it (needs root outside a container);"
-                " set drop_caches: false"
-            )
 
 
 def _check_exit(finished: CommandResult) -> None:

@@ -11,11 +11,11 @@ from perfdag.benchmark.contract import (
     Benchmark,
     Gang,
     Metric,
-    NotInstalled,
     Output,
     Params,
     Tool,
     broken,
+    need_tools,
     refuse,
 )
 from perfdag.outcome import Failed, Invalid, Measurement
@@ -36,24 +36,9 @@ BANDS = ("Uniband", "Biband")
 SYNCS = ("Barrier",)
 EXCHANGES = ("Alltoall", "Alltoallv")
 SPREADS = ("Allgather", "Allgatherv", "Gather", "Gatherv", "Scatter", "Scatterv")
-SCATTERED = ("Reduce_scatter", "Reduce_scatter_block")
-REDUCTIONS = ("Reduce", "Reduce_local", *SCATTERED, "Allreduce")
+REDUCTIONS = ("Reduce", "Reduce_local", "Reduce_scatter", "Reduce_scatter_block", "Allreduce")
 COLLECTIVES = ("Bcast", *SPREADS, *EXCHANGES, *REDUCTIONS)
 KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
-
-
-def buffers(benchmark: str, ranks: int) -> int:
-    """Return how many messages a rank's send and receive buffers hold together.
-
-    A message size needs as many times its bytes in memory.
-
-    Source: SENDBUF_SIZE_* and RECVBUF_SIZE_* in MPI1_benchmark.cpp of the Intel MPI Benchmarks.
-    """
-    if benchmark in EXCHANGES:
-        return 2 * ranks
-    if benchmark in (*SPREADS, *SCATTERED):
-        return ranks + 1
-    return 0 if benchmark in SYNCS else 3 if benchmark == "Exchange" else 2
 
 
 GIB = 2**30
@@ -179,8 +164,11 @@ class ImbParams(Params):
         return math.ceil(math.log2(self.ranks)) if self.benchmark in (*COLLECTIVES, *SYNCS) else 1
 
     def memory(self) -> int:
-        """Return the bytes of a rank's buffers at the largest size."""
-        return buffers(self.benchmark, self.ranks) << self.max_log
+        """Return the most bytes that a rank's buffers have at the largest size.
+
+        An Alltoall sends a message to each rank and receives one; the others have fewer.
+        """
+        return 2 * self.ranks << self.max_log
 
 
 class Imb(Benchmark[ImbParams]):
@@ -304,15 +292,8 @@ class Imb(Benchmark[ImbParams]):
 
     def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
-            program = params.program or OPENMPI_PROGRAM
-            absent = f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)"
-            tools = {program: Tool(absent, {}), mpi.MPIRUN.program: mpi.MPIRUN}
-            if missing := [
-                tool
-                for name, tool in tools.items()
-                if any(host.which(name) is None for host in gang.hosts)
-            ]:
-                raise NotInstalled(missing)
+            own = Tool(params.program or OPENMPI_PROGRAM, {}, "IMB-MPI1 built for Open MPI")
+            need_tools(gang.hosts, [own, mpi.MPIRUN])
         else:
             for host in gang.hosts:
                 mpi.intel_root(host)

@@ -159,12 +159,12 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
         return params.duration + params.omit + 0.1
 
     def run(self, gang: Gang, params: IperfParams) -> list[Measurement]:
-        client, server = self.hosts(gang)
-        cpus = gang.shape.hosts.cpus
-        argv = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
-        serving, serve, port = two_hosts.serve(server, argv, "--port", params.port, cpus.server)
+        client, server = gang.hosts
+        cpus, port = gang.shape.hosts.cpus, params.port or server.free_port()
+        serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
+        serve += ["--port", str(port)]
         connect = client_command(params, server.target, port)
-        with serving:
+        with server.serve(serve, port=port, cpus=cpus.server) as serving:
             finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             # A refusal is in the JSON; the exit code is 0 or 1, by version. The server ends after
             # one test, but never if the client failed.

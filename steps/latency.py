@@ -99,11 +99,11 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
         return params.duration + 0.1
 
     def run(self, gang: Gang, params: LatencyParams) -> list[Measurement]:
-        client, server = self.hosts(gang)
-        cpus = gang.shape.hosts.cpus
+        client, server = gang.hosts
+        cpus, port = gang.shape.hosts.cpus, params.port or server.free_port()
         # -D keeps the server in the foreground, -N without a log file.
-        argv = ["netserver", "-D", "-N", _family(server.address), "-L", server.address]
-        serving, serve, port = two_hosts.serve(server, argv, "-p", params.port, cpus.server)
+        serve = ["netserver", "-D", "-N", _family(server.address), "-L", server.address]
+        serve += ["-p", str(port)]
         # A server cannot have the address of a Service: the client is told the port of the data
         # connection, which otherwise goes to the server's address.
         data = (
@@ -112,7 +112,7 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
             else ["-H", server.address]
         )
         connect = client_command(params, server.target, port, data)
-        with serving:
+        with server.serve(serve, port=port, cpus=cpus.server) as serving:
             finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             served = serving.stop()
         version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)

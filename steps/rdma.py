@@ -70,10 +70,8 @@ class RdmaParams(Params):
     One iteration is one message (bandwidth) or one exchange (latency).
     """
 
-    retired: ClassVar[Mapping[str, Any]] = {"cuda": None}
-    mode: Literal["read", "write", "send", "atomic"] = Field(
-        "write", description="the verb that is measured"
-    )
+    retired: ClassVar[Mapping[str, Any]] = {"cuda": None, "atomic": "FETCH_AND_ADD"}
+    mode: Literal["read", "write", "send"] = Field("write", description="the verb that is measured")
     iterations: int = Field(
         1000, ge=5, le=100_000_000, description="messages of each size (of each queue pair)"
     )
@@ -87,14 +85,13 @@ class RdmaParams(Params):
         | Annotated[list[Annotated[Size, Field(ge=1, le=1 << 30)]], Field(min_length=1)]
     ) = Field(
         "all",
-        description="message sizes in bytes, or all: 2, 4, 8 ... 8 MiB (perftest's -a);"
-        " atomic is always 8 bytes",
+        description="message sizes in bytes, or all: 2, 4, 8 ... 8 MiB (perftest's -a)",
     )
     mtu: Literal[256, 512, 1024, 2048, 4096] | None = Field(
         None, description="path MTU in bytes; default the port's"
     )
     connection: Literal["RC", "UC", "UD", "XRC", "DC"] = Field(
-        "RC", description="connection type; read and atomic know no UC or UD, write no UD"
+        "RC", description="connection type; read knows no UC or UD, write no UD"
     )
     device: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] | None = Field(
         None, description="RDMA device, for example mlx5_0; default the first"
@@ -106,9 +103,6 @@ class RdmaParams(Params):
     rdma_cm: bool = Field(
         False, description="connect the queue pairs with rdma_cm; connection RC or UD"
     )
-    atomic: Literal["CMP_AND_SWAP", "FETCH_AND_ADD"] = Field(
-        "FETCH_AND_ADD", description="with mode: atomic"
-    )
     extra_args: list[str] = Field(
         [], description="added to the command on both sides, for example --tclass=96"
     )
@@ -118,13 +112,9 @@ class RdmaParams(Params):
         seconds = 3.0 if self.duration is None else self.duration
         refuse(
             (
-                self.duration is not None and self.sizes == "all" and self.mode != "atomic",
+                self.duration is not None and self.sizes == "all",
                 "duration needs sizes as a list, for example sizes: [65536];"
                 " perftest cannot time all sizes",
-            ),
-            (
-                self.mode == "atomic" and self.sizes not in ("all", [8]),
-                "mode atomic measures 8 bytes; leave sizes out",
             ),
             (
                 seconds < 3,
@@ -141,9 +131,7 @@ class RdmaParams(Params):
     @property
     def runs(self) -> list[int | None]:
         """The size of each run of the tool; None is one run of all sizes."""
-        if self.mode == "atomic" or self.sizes == "all":
-            return [None]
-        return list(self.sizes)
+        return [None] if self.sizes == "all" else list(self.sizes)
 
     @property
     def expected_sizes(self) -> set[int]:
@@ -151,8 +139,6 @@ class RdmaParams(Params):
 
         UD ends at the path MTU, which only the link knows. It must have the sizes up to 256 bytes.
         """
-        if self.mode == "atomic":
-            return {8}
         if self.sizes != "all":
             return set(self.sizes)
         last = 8 if self.connection == "UD" else 23
@@ -222,14 +208,13 @@ class Rdma(Benchmark[R], Generic[R]):
             "-i": params.port,
             "-D": None if params.duration is None else f"{params.duration:.0f}",
             "-n": params.iterations if params.duration is None else None,
-            "-A": params.atomic if params.mode == "atomic" else None,
             "-s": size,
             "-m": params.mtu,
             "-d": params.device,
             "-x": params.gid_index,
         }
         argv += [part for name, v in options.items() if v is not None for part in (name, str(v))]
-        argv += ["-a"] if size is None and params.mode != "atomic" else []
+        argv += ["-a"] if size is None else []
         argv += ["-R"] if params.rdma_cm else []
         return argv + params.extra_args
 
@@ -494,7 +479,7 @@ class RdmaLatency(Rdma[LatencyParams]):
     iterations on. Below 4,603 iterations it is little more than the second largest value.
 
     Clock: perftest's cycle counter on the client. It starts when a message is posted. It stops at
-    its completion (read, atomic) or at the answer (write, send), where half of the round trip is
+    its completion (read) or at the answer (write, send), where half of the round trip is
     reported.
     """
 

@@ -51,6 +51,7 @@ _USED = ("precision", "threads", "cuda", "cudnn")
 class TorchbenchParams(Params):
     """Options of run.py, and how long it measures."""
 
+    retired: ClassVar[Mapping[str, Any]] = {"compile": False}
     model: str = Field(
         "resnet50",
         pattern=r"^\w+$",
@@ -69,10 +70,6 @@ class TorchbenchParams(Params):
             description="default as upstream: fp32 on CPU,"
             " fp16 for many models' inference on CUDA; the rows and charts name the one used",
         )
-    )
-    compile: bool = Field(
-        False,
-        description="torch.compile (inductor) instead of eager; its time is reported separately",
     )
     iterations: int = Field(10, ge=3, le=100_000, description="measured batches")
     warmup: int = Field(
@@ -148,7 +145,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
             "time_to_first_batch",
             "s",
             "lower",
-            "construction of the model and its first call, with compilation, without imports",
+            "construction of the model and its first call, without imports",
         ),
         Metric(
             "wall_time", "s", "lower", "wall time of run.py from its first import to its last line"
@@ -156,7 +153,6 @@ class Torchbench(Benchmark[TorchbenchParams]):
         Metric("user_time", "s", "lower", "CPU time of the process and its children in user code"),
         Metric("system_time", "s", "lower", "CPU time of these in the kernel"),
         Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
-        Metric("compile_time", "s", "lower", "time in torch.compile, with an empty cache"),
         Metric(
             "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"
         ),
@@ -191,7 +187,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def seconds(self, params: TorchbenchParams) -> float:
         sample = (0.15 if params.test == "eval" else 0.5) * (0.02 if params.device == "cuda" else 1)
         batches = params.iterations + params.warmup + 3
-        return 15 + batches * sample * params.batch_size + (60 if params.compile else 0)
+        return 15 + batches * sample * params.batch_size
 
     def require(self, gang: Gang, params: TorchbenchParams) -> None:
         host, folder = gang.hosts[0], checkout(params)
@@ -214,7 +210,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         watching = params.device == "cuda"
         with devices.watched([host]) if watching else nullcontext(devices.Watch()) as watch:
             finished = host.run(
-                argv, timeout=gang.timeout, env=_environment(gang, params), cwd=gang.scratch
+                argv, timeout=gang.timeout, env=_environment(params), cwd=gang.scratch
             )
             gang.output.texts |= finished.texts()
             gang.output.argv.append(argv)
@@ -295,11 +291,8 @@ def _python(params: TorchbenchParams) -> str:
     return params.python or sys.executable
 
 
-def _environment(gang: Gang, params: TorchbenchParams) -> dict[str, str]:
+def _environment(params: TorchbenchParams) -> dict[str, str]:
     env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
-    # With the caches of another sample, the compilation would not be cold.
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        env[name] = f"{gang.scratch}/{name.lower()}"
     if params.threads:
         env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
     return env
@@ -312,8 +305,6 @@ def arguments(params: TorchbenchParams) -> list[str]:
     argv += ["--metrics", "ttfb"]
     if params.precision:
         argv += ["--precision", params.precision]
-    if params.compile:
-        argv += ["--torchdynamo", "inductor"]
     return argv
 
 
@@ -387,6 +378,4 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
         rows.append(Measurement("gpu_memory", float(sum(report["gpu_peak_bytes"]))))
         rows.append(Measurement("gpus_used", float(report["gpus_used"])))
         rows.append(Measurement("gpus_visible", float(report["gpus_visible"])))
-    if params.compile:
-        rows.append(Measurement("compile_time", float(report["compile_s"])))
     return rows

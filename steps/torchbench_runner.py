@@ -120,7 +120,6 @@ def final_report(module: Any) -> dict[str, Any]:
         "max_rss_bytes": used[0].ru_maxrss * 1024,
         "device": module.args.device,
         "gpus_visible": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "compile_s": _compiled(),
     }
     if module.args.device == "cuda":
         peaks = [torch.cuda.max_memory_allocated(index) for index in range(report["gpus_visible"])]
@@ -136,14 +135,6 @@ def final_report(module: Any) -> dict[str, Any]:
         report["cuda"] = torch.version.cuda
         report["cudnn"] = torch.backends.cudnn.version()
     return report
-
-
-def _compiled() -> float | None:
-    """Return the seconds in torch.compile, or None; newer torch no longer names them to run.py."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    times: dict[str, list[float]] = getattr(utils, "compilation_time_metrics", {})
-    seconds = [sum(values) for name, values in times.items() if name.endswith("compile_inner")]
-    return sum(seconds) if seconds else None
 
 
 def main(argv: list[str]) -> int:

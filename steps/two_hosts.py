@@ -1,11 +1,8 @@
-"""The base of benchmarks between a client and a server: two hosts, a server on a free port."""
+"""The base of benchmarks between a client and a server: two hosts."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark.contract import Benchmark, Gang, Network, Params
-from perfdag.hosts.base import Host, Server
-from perfdag.outcome import Failed
+from perfdag.benchmark.contract import Benchmark, Network, Params, broken
 from perfdag.shape import Shape
 
 P = TypeVar("P", bound=Params)
@@ -25,39 +22,14 @@ class TwoHostBenchmark(Benchmark[P], Generic[P]):
         return {"hosts": {"count": 2}}
 
     def check(self, params: P, shape: Shape) -> list[str]:
-        count = shape.hosts.count
-        if getattr(params, "port", None) and shape.network.forwarded:
-            return ["port: a Service forwards ports of its own; leave port out"]
-        if count < 2:
-            return [f"hosts.count is {count}; {self.name} needs 2 (a client and a server)"]
-        if count > 2:
-            return [
-                f"hosts.count is {count}; {self.name} measures 2 hosts,"
-                " or set hosts.pairs (all, ring, `random N`)"
-            ]
-        return []
-
-    def hosts(self, gang: Gang) -> tuple[Host, Host]:
-        """Return client and server. Raises Failed: a pair must not stand for a larger gang."""
-        if len(gang.hosts) != 2:
-            count = len(gang.hosts)
-            raise Failed(f"{self.name} measures 2 hosts, not {count}; set hosts.count to 2")
-        return gang.hosts[0], gang.hosts[1]
-
-
-def serve(
-    host: Host, argv: Sequence[str], option: str, port: int | None, cpus: str | None
-) -> tuple[Server, list[str], int]:
-    """Start a server that takes its port with `option`; return it with its command and its port.
-
-    Try another free port if a process takes it first, unless `port` is set. Raises Failed.
-    """
-    for attempt in range(3):
-        chosen = port or host.free_port()
-        command = [*argv, option, str(chosen)]
-        try:
-            return host.serve(command, port=chosen, cpus=cpus), command, chosen
-        except Failed:
-            if port or attempt == 2:
-                raise
-    raise AssertionError("not reached")
+        return broken(
+            (
+                getattr(params, "port", None) and shape.network.forwarded,
+                "port: a Service forwards ports of its own; leave port out",
+            ),
+            (
+                shape.hosts.count != 2,
+                f"hosts.count is {shape.hosts.count}; {self.name} measures 2 hosts, a client and a"
+                " server, or more with hosts.pairs (all, ring, `random N`)",
+            ),
+        )

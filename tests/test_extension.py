@@ -10,7 +10,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -89,15 +89,6 @@ class CapitalParams(Params):
     Size: int = 1
 
 
-class Unfinished(Benchmark[Params]):
-    """Unfinished.
-
-    Clock: none.
-    """
-
-    name: ClassVar[str] = "changed"
-
-
 WALL = Command.metrics[0]
 
 
@@ -106,7 +97,6 @@ WALL = Command.metrics[0]
     [
         (declared(), ""),
         ("a text", "is 'a text', not a subclass of"),
-        (Unfinished, "lacks the method run and the method seconds"),
         (declared(name="other"), "has name = 'other', but its entry point is 'changed'"),
         (declared(__doc__="Wall time."), "has no `Clock:` paragraph"),
         (
@@ -138,7 +128,7 @@ def test_a_broken_package_breaks_no_other(site: Path, tmp_path: Path, cli: Comma
     install(site, "broken", "import no_such_module")
     install(site, "nameless", ODD.replace("PARSE", "return []"))
     sentences = [
-        "benchmark broken of package perfdag-broken 1.0 cannot be imported: ModuleNotFoundError",
+        "benchmark broken of package perfdag-broken 1.0 cannot be used: ModuleNotFoundError",
         "benchmark nameless of package perfdag-nameless 1.0 has name = 'odd'",
     ]
     listed = perfdag(site, "benchmarks")

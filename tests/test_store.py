@@ -15,13 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdag.store.base import (
-    AddressError,
-    BadKeyError,
-    NotStoredError,
-    Store,
-    StoreError,
-)
+from perfdag.store.base import AddressError, BadKeyError, NotStoredError, Store, StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.store.open import open_store
 from perfdag.store.s3 import S3Store

@@ -177,12 +177,12 @@ function pairs(series, points, a, b, verdicts) {
 function pairColumns(judged, head, rows) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
     ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : " (n 1)")) : "-" });
-  const part = (row) => Math.min(Math.abs(row.change ?? 0), 1), largest = Math.max(0.2, ...rows.map(part));
+  const part = (row) => Math.max(-1, Math.min(row.change ?? 0, 1)), largest = Math.max(0.2, ...rows.map((row) => Math.abs(part(row))));
   const columns = [
     { name: "series", kind: "text", cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
-    { name: "", kind: "bars", cell: (row) => make("i", { className: colours[row.verdict] ?? "", style: `width: ${100 * part(row) / largest}%` }) },
+    { name: "", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) }, // a dot for A in the middle, and one for B
   ];
   if (judged) columns.push(
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },

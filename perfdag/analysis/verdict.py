@@ -353,7 +353,8 @@ def compare_sides(
         return decided
     if abs(difference) <= gate:
         return _unless_noisy(answer)
-    seen = percent(answer.seen, answer.absolute)
+    # to the side of the change: `answer.seen` is a change for the worse
+    seen = percent(scale.effect(math.copysign(threshold, difference)), answer.absolute)
     why = "the ranges overlap" if abs(difference) > threshold else f"only {seen} would be seen"
     more = "more runs or `perfdag ab` decide"
     return replace(answer, word="unclear", why=f"{answer.size}, but {why}; {more}")

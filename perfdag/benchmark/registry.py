@@ -28,12 +28,6 @@ def mistakes(name: str, benchmark: Any) -> Iterator[str]:
     if not (inspect.isclass(benchmark) and issubclass(benchmark, Benchmark)):
         yield f"is {benchmark!r}, not a subclass of perfdag.benchmark.contract.Benchmark"
         return
-    if absent := sorted(benchmark.__abstractmethods__):
-        yield f"lacks the method {' and the method '.join(absent)}"
-    for attribute in ("name", "Params", "metrics"):
-        if not hasattr(benchmark, attribute):
-            yield f"lacks the attribute {attribute}"
-            return
     if benchmark.name != name:
         yield f"has name = {benchmark.name!r}, but its entry point is {name!r}"
     about = (benchmark.__doc__ or "").strip()
@@ -96,11 +90,11 @@ def get(name: str) -> Benchmark[Any]:
     try:
         benchmark = point.load()
         text = next(mistakes(name, benchmark), "")
+        loaded: Benchmark[Any] = benchmark()
     except Exception as error:
-        text = f"cannot be imported: {type(error).__name__}: {error}"
+        text = f"cannot be used: {type(error).__name__}: {error}"
     if text:
         raise BrokenBenchmark(f"benchmark {name} of package {package(name)} {text}")
-    loaded: Benchmark[Any] = benchmark()
     return loaded
 
 

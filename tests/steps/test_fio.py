@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -312,39 +312,6 @@ def test_a_file_of_its_own_is_removed(local_gang: Gang, tmp_path: Path) -> None:
     params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
     FIO.run(local_gang, params)
     assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize(
-    ("drop", "code", "did"),
-    [
-        (True, 0, ["lay out", "drop", "measure"]),
-        (False, 0, ["measure"]),
-        # nothing is measured with warm caches under the name of cold ones
-        (True, 1, ["lay out", "drop"]),
-    ],
-)
-def test_caches_are_dropped_between_laying_out_and_measuring(
-    drop: bool, code: int, did: list[str], local_gang: Gang, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, run, serve = list[str](), LocalHost.run, LocalHost.serve
-
-    def watched(host: LocalHost, argv: Any, **options: Any) -> CommandResult:
-        if "drop_caches" in argv[-1]:
-            seen.append("drop")
-            return CommandResult(list(argv), code, "", "", 0.0)
-        seen.extend(["measure"] * (argv[0] == "fio"))
-        return run(host, argv, **options)
-
-    def served(host: LocalHost, argv: Any, **options: Any) -> Any:
-        seen.append("lay out" if "--create_only=1" in argv else "serve")
-        return serve(host, argv, **options)
-
-    monkeypatch.setattr(LocalHost, "run", watched)
-    monkeypatch.setattr(LocalHost, "serve", served)
-    params = FioParams(rw="read", drop_caches=drop, **SMALL)
-    with pytest.raises(Skip, match="does not allow it") if code else nullcontext():
-        FIO.run(local_gang, params)
-    assert seen == did
 
 
 def test_a_device_that_only_root_may_open_is_skipped_with_what_to_do() -> None:

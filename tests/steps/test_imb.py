@@ -264,28 +264,16 @@ def test_rdma_without_a_device_is_skipped(tmp_path: Path) -> None:
 def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacking(**options: str) -> list[str]:
-        params = ImbParams(mpi="openmpi", oversubscribe=True, **options)
-        try:
-            IMB.require(gang(ImbParams(), tmp_path), params)
-        except NotInstalled as error:
-            return [tool.program for tool in error.tools]
-        return []
-
-    program = tmp_path / "bin/IMB-MPI1"
-    program.parent.mkdir()
-    monkeypatch.setenv("PATH", str(program.parent))
-    assert lacking(program=str(program)) == [
-        f"IMB-MPI1 built for Open MPI ({program}; that of impi-rt is for Intel MPI)",
-        "mpirun",
-    ]
-    for name in (program, program.with_name("mpirun")):
-        name.write_text("#!/bin/sh\n")
-        name.chmod(0o755)
-    assert lacking(program=str(program)) == []
-    assert lacking() == [
-        "IMB-MPI1 built for Open MPI (/opt/imb/IMB-MPI1; that of impi-rt is for Intel MPI)"
-    ]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotInstalled) as error:
+        IMB.require(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", oversubscribe=True))
+    assert [tool.program for tool in error.value.tools] == ["/opt/imb/IMB-MPI1", "mpirun"]
+    assert "not installed (IMB-MPI1 built for Open MPI)" in str(error.value)
+    for name in ("IMB-MPI1", "mpirun"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    own = ImbParams(mpi="openmpi", oversubscribe=True, program=str(tmp_path / "IMB-MPI1"))
+    IMB.require(gang(ImbParams(), tmp_path), own)
 
 
 STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed:\t1\n"

@@ -65,12 +65,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> N
             2,
             "ib_read_lat -F -c RC -i 1|-D 10",
         ),
-        (
-            RdmaLatency(),
-            {"mode": "atomic", "atomic": "CMP_AND_SWAP"},
-            None,
-            "ib_atomic_lat|-A CMP_AND_SWAP",
-        ),
     ],
 )
 def test_every_parameter_reaches_the_command(

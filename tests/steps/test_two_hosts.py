@@ -122,15 +122,6 @@ def test_a_real_run_over_ipv6(tmp_path: Path) -> None:
     assert values(IPERF.run(hosts, IperfParams(duration=1)), "throughput")[0] > 1e6
 
 
-@pytest.mark.parametrize(("benchmark", "params", "_"), BOTH)
-def test_one_pair_is_never_measured_under_the_name_of_all(
-    benchmark: Benchmark[Any], params: dict[str, Any], _: str, tmp_path: Path
-) -> None:
-    four = gang(benchmark, tmp_path, *(LocalHost() for _ in range(4)))
-    with pytest.raises(Failed):
-        benchmark.run(four, benchmark.Params.model_validate({"duration": 1}))
-
-
 def bystander(benchmark: Benchmark[Any], port: int) -> list[str]:
     """Return the command of a server that somebody else started."""
     if benchmark is IPERF:
