@@ -15,7 +15,7 @@ from perfdag.commands.cluster import (
     View,
     installed_template,
 )
-from perfdag.commands.status import Observation, as_data, describe, follow_run
+from perfdag.commands.status import describe, follow_run
 from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
@@ -239,7 +239,6 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     running = view("Running", Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1"), progress="3/12")
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
     assert f"3/12 of the started batches | {last}" in describe(running, last)
-    assert as_data(running, Observation(last))["seconds_left"] == 185
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:

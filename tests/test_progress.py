@@ -13,7 +13,7 @@ from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, sample_key, with_learned_times
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods.lead import ProgressReporter, seconds_left
+from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -183,6 +183,3 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     progress.finished(point, SampleRecord(point.id, 1, "ok"))
     line = capsys.readouterr().out.strip()
     assert line.startswith(f"1/2 ok {point.entry}")
-    assert seconds_left(line) is not None
-    assert seconds_left("3/4 ok x (about 2 h 5 min left)") == 7500
-    assert seconds_left("1/2 ok x repetition 1") is seconds_left(None) is None
