@@ -64,20 +64,6 @@ def test_built_in_usl_follows_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses == [pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6))]
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ([], "neither"),
-        (["ls"], "neither an absolute path"),
-        (["/no/such"], "not an executable"),
-        (["sleep", "FILENAME"], "no file name"),
-    ],
-)
-def test_bad_commands(command: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Workload(command)
-
-
 async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "ANSWER_SECONDS", 0.1)
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)

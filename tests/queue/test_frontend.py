@@ -26,28 +26,6 @@ def adds_up(queue: Queue) -> bool:
     return queue.accepted == ended + queue.waiting + queue.running
 
 
-async def test_order_and_counters_under_100_clients(start: Start, dial: Dial) -> None:
-    frontend = await start("sleep", "other")
-    port, backend_port, metrics = frontend.ports
-    lines = []
-    for n in range(100):
-        text = json.dumps({"Queue": ("sleep", "other")[n % 2], "Args": [str(n)]})
-        lines.append(await dial(port, text))
-        await until(lambda n=n: sum(q.accepted for q in frontend.queues.values()) == n + 1)
-    for queue, first in (("sleep", 0), ("other", 1)):
-        for n in range(first, 100, 2):
-            worker = await dial(backend_port, json.dumps({"Queue": queue}))
-            assert (await worker.receive())["Args"] == [str(n)]
-            await worker.send('{"Node": "n", "Retcode": 0, "Runtime": 0.5}')
-            assert (await lines[n].receive())["Waittime"] >= 0
-            worker.writer.close()
-        assert adds_up(frontend.queues[queue])
-    values = await scrape(metrics)
-    for queue in ("sleep", "other"):
-        assert values[f'hpa_queue_success_total{{name="{queue}"}}'] == 50
-    assert values["hpa_client_connections_total"] == values["hpa_worker_connections_total"] == 100
-
-
 @pytest.mark.parametrize(
     "data",
     [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"],

@@ -51,6 +51,8 @@ def test_the_example_has_everything() -> None:
     assert gpu["containers"][0]["resources"]["limits"]["gpu.intel.com/millicores"] == 480
     assert gpu["nodeSelector"] == {"gpu.intel.com/platform_DG2.present": "true"}
     assert "FILENAME" in gpu["containers"][0]["command"]
+    assert "-cs" in command_of(objects, "hevc-cascade")
+    assert "-parallel_encoding" in command_of(objects, "hevc-parallel-encoding")
 
 
 def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:

@@ -1,26 +1,13 @@
 """The original's messages get the original's answers."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.protocol import Address
+from tests.queue.conftest import Start
 from tests.queue.conversation import hold, scrape
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "queue" / "original.json"
-ANY = Address("127.0.0.1", 0)
-
-
-@pytest.fixture
-async def frontend() -> AsyncIterator[Frontend]:
-    frontend = Frontend(["sleep"], 3)
-    await frontend.start(ANY, ANY, ANY)
-    yield frontend
-    await frontend.stop()
 
 
 def plain(answer: Any) -> Any:
@@ -33,9 +20,9 @@ def plain(answer: Any) -> Any:
     return {**answer, "Error": error, **({"Waittime": 0} if "Waittime" in answer else {})}
 
 
-async def test_replayed_conversation(frontend: Frontend) -> None:
+async def test_replayed_conversation(start: Start) -> None:
     recorded = json.loads(RECORDED.read_text())
-    clients, workers, metrics = frontend.ports
+    clients, workers, metrics = (await start("sleep", bound=3)).ports
     answers = await hold(clients, workers)
     for ours, theirs in zip(answers, recorded["heard"], strict=True):
         assert ours[:2] == theirs[:2]

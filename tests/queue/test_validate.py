@@ -256,6 +256,7 @@ LOCAL = ["validate", "--local", "--limit", "2"]
         ([*LOCAL, "--timeout", "-3", "sleep", "1"], "timeout -3 s"),
         ([*LOCAL, "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         ([*LOCAL, "nothing"], "neither an absolute path"),
+        ([*LOCAL, "/no/such"], "is not an executable file here"),
         ([*LOCAL, "--item-limit", "nan", "sleep", "1"], "item limit nan s"),
         ([*LOCAL, "--glob", "/nowhere/*", "sleep", "1"], "no files matching glob pattern"),
         ([*LOCAL, "/bin/cat", "FILENAME"], "FILENAME in args"),

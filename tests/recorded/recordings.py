@@ -52,10 +52,6 @@ def of_method(benchmark: Any, params: dict[str, Any], output: Output) -> Recordi
     return Recording(benchmark, benchmark.Params.model_validate(params), output, parse)
 
 
-def recorded_by_record(name: str) -> Recording:
-    return record.load(name)
-
-
 def openfoam(name: str, **params: Any) -> Recording:
     """OpenFOAM's log, with times of the mesh that were not recorded."""
     benchmark = get("openfoam")
@@ -171,7 +167,7 @@ _SINGLE_STREAM = "loadgen/single-stream.json"
 _TORCHBENCH_DAMAGED = ("alexnet-eval-2", "resnet50-eval-1")
 
 CASES: dict[str, Case] = {
-    **{name: Case(partial(recorded_by_record, name), _halves(name)) for name in record.CASES},
+    **{name: Case(partial(record.load, name), _halves(name)) for name in record.CASES},
     **{
         f"openfoam/{name}": Case(partial(openfoam, name, **params), halves)
         for name, (params, halves) in _FOAM.items()
@@ -211,9 +207,9 @@ DAMAGED = {name: case for name, case in CASES.items() if case.halves is not None
 # -- what a recording becomes --------------------------------------------------------------------
 
 
-def parsed(recording: Recording) -> Outcome:
+def parsed(case: Case) -> Outcome:
     """Return what the parser of a benchmark makes of a recording."""
-    benchmark, params, output, parse = recording
+    benchmark, params, output, parse = case.load()
     declared = benchmark.declared_metrics(params.model_dump(mode="json", by_alias=True))
     status, error, measurements = "ok", "", []
     try:
@@ -258,13 +254,8 @@ def api_server() -> Outcome:
     return _outcome("ok", "", [{"metric": name, "value": figures[name]} for name in figures])
 
 
-def golden(case: Case) -> Outcome:
-    """Return what a case becomes."""
-    return parsed(case.load())
-
-
 OUTCOMES: dict[str, Callable[[], Outcome]] = {
-    **{name: partial(golden, case) for name, case in CASES.items()},
+    **{name: partial(parsed, case) for name, case in CASES.items()},
     "perftest/no-device": without_device,
     "apiserver/pods": api_server,
 }

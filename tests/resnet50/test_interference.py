@@ -14,24 +14,17 @@ from perfdag.benchmark.contract import NotInstalled, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import Resnet50, read
 from perfdag.steps.resnet50.interference import (
     InterferenceParams,
     Resnet50Interference,
     measurements,
-    overlap,
     reasons_against,
 )
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from tests.resnet50.harness import gang, needs_loadgen, recorded
 
 SINGLE: dict[str, Any] = {"scenario": "single-stream"}
-
-
-@pytest.mark.parametrize(("second", "part"), [((0, 10), 1), ((5, 15), 1 / 3), ((12, 13), 0)])
-def test_overlap(second: tuple[float, float], part: float) -> None:
-    assert overlap([(0, 10), second]) == pytest.approx(part)
 
 
 def options(**more: Any) -> InterferenceParams:
@@ -160,7 +153,7 @@ def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
     values = {item.metric: item.value for item in built if item.subject is None}
     assert built[0].metric == "tail_inflation"
     assert (values["rate_kept"], values["tail_inflation"]) == (1, 5.5)
-    assert values["fairness"] == pytest.approx(jain([1, 0.1]))
+    assert values["fairness"] == pytest.approx(1.1**2 / (2 * 1.01)), "Jain's index of 1 and 0.1"
     assert Resnet50Interference().declared_metrics()["tail_inflation"].headline
 
 
@@ -214,14 +207,9 @@ def test_copies_that_shared_nothing_are_no_interference(
         assert Resnet50Interference().parse(Output(recorded_copies(), facts=facts), params)
 
 
-def test_p99_and_validity_of_each_copy_are_there_and_marks_as_of_one_measurement() -> None:
+def test_every_row_of_a_fast_run_is_marked() -> None:
     params = InterferenceParams.model_validate(SINGLE | {"fast": True})
     rows = Resnet50Interference().parse(Output(recorded_copies()), params)
-    assert {name for row in rows for name in row.coords} <= set(Resnet50Interference.coords)
-    result = {(row.metric, row.subject, row.coords.get("when")): row.value for row in rows}
-    assert result["p99_inflation", None, None] == result["p99_inflation", "copy 1", None] == 1
-    assert 0.005 < result["p99", "copy 0", "together"] < 0.01
-    assert result["valid", "copy 1", "alone"] == 1
     assert all(row.coords["fast"] == "not comparable" for row in rows)
 
 
@@ -266,10 +254,3 @@ def test_a_slowed_gpu_makes_the_figures_invalid(
     assert benchmark.parse(Output(texts, facts={"against": None}), params)
     with pytest.raises(Invalid, match="GPU 0 was slowed"):
         benchmark.parse(Output(texts, facts={"against": "GPU 0 was slowed"}), params)
-
-
-@pytest.mark.parametrize(
-    ("shares", "index"), [([3, 3, 3], 1), ([1, 0, 0, 0], 0.25), ([1, 0.5], 1.5**2 / (2 * 1.25))]
-)
-def test_jains_index(shares: list[float], index: float) -> None:
-    assert jain(shares) == pytest.approx(index)

@@ -19,16 +19,13 @@ from tests.resnet50.harness import Indices, fail, needs_loadgen, recorded, run_r
 
 
 class Recorder:
-    """Collects what is completed; `infer` may be held by an event."""
+    """Collects what is completed."""
 
     def __init__(self) -> None:
         self.done: list[tuple[list[int], list[int], float]] = []
         self.errors: list[BaseException] = []
-        self.release = threading.Event()
-        self.release.set()
 
     def infer(self, indices: np.ndarray, ready: float) -> np.ndarray:
-        self.release.wait(5)
         return indices * 10
 
     def complete(self, ids: np.ndarray, results: Indices) -> None:
@@ -72,18 +69,6 @@ def test_a_batch_waits_for_the_delay_and_no_longer_unless_it_is_full(
     batcher.close()
     assert [batch for batch, _, _ in seen.done] == [list(range(queries))]
     assert least < seen.done[0][2] - start < most
-
-
-def test_queries_that_come_while_busy_form_the_next_batch() -> None:
-    seen = Recorder()
-    seen.release.clear()
-    batcher = seen.batcher(4, 0.0)
-    batcher.put([1], [0])
-    time.sleep(0.05)
-    batcher.put([2, 3], [1, 2])
-    seen.release.set()
-    batcher.close()
-    assert [batch for batch, _, _ in seen.done] == [[1], [2, 3]]
 
 
 def test_an_error_is_told_once_and_ends_the_worker() -> None:

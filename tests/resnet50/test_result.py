@@ -15,14 +15,12 @@ from perfdag.results.collect import write_exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50.benchmark import (
     Resnet50,
-    cost_per_million,
     documents,
     read,
 )
 from perfdag.steps.resnet50.params import Workload
 from perfdag.store.folder import FolderStore
 from tests.conftest import CommandLine, SuiteWriter
-from tests.recorded.measured import values
 from tests.resnet50.harness import needs_loadgen, recorded
 
 
@@ -42,27 +40,6 @@ def parse(raw: dict[str, Any], options: Workload) -> list[Measurement]:
     measured = Resnet50().parse(Output({"result": json.dumps(raw)}), options)
     assert {name for each in measured for name in each.coords} <= set(Resnet50.coords)
     return measured
-
-
-def test_the_cost_of_a_million_samples_is_that_of_their_time() -> None:
-    measured = parse(recorded("offline"), params("offline", batch=8, price_per_hour=3.6))
-    [throughput] = values(measured, "throughput")
-    cost = pytest.approx(1e3 / throughput)
-    assert values(measured, "cost_per_million", currency="USD") == [cost]
-    assert cost_per_million(3.6, 1000) == pytest.approx(1.0)
-
-
-def test_an_overloaded_server_is_invalid_with_loadgens_reasons() -> None:
-    with pytest.raises(
-        Invalid,
-        match=r"LoadGen says INVALID: Performance constraints satisfied: NO.*Reduce target QPS",
-    ) as error:
-        parse(recorded("server-overloaded"), params("server", price_per_hour=3.6))
-    measured = error.value.measurements
-    assert values(measured, "tail_latency")[0] > 0.01
-    # its cost is that of what it completed
-    [rate] = values(measured, "completed_rate")
-    assert values(measured, "cost_per_million") == [pytest.approx(1e3 / rate)]
 
 
 def test_a_fast_run_with_too_few_queries_is_marked_not_refused() -> None:

@@ -103,33 +103,28 @@ class TestTemplates:
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("text", "members"),
+        ("template", "members"),
         [
-            ("apps/v1, kind: Deployment, spec: {replicas: 3}", 3),
-            ("apps/v1, kind: StatefulSet, spec: {}", 1),
-            ("batch/v1, kind: Job, spec: {parallelism: 2, completions: 6}", 6),
-            ("kubeflow.org/v1, kind: PyTorchJob, spec: {}", None),
-            ("ray.io/v1, kind: RayCluster", None),
+            *(
+                (f"{{apiVersion: {text}, metadata: {{name: '${{name}}'}}}}\n", members)
+                for text, members in (
+                    ("apps/v1, kind: Deployment, spec: {replicas: 3}", 3),
+                    ("apps/v1, kind: StatefulSet, spec: {}", 1),
+                    ("batch/v1, kind: Job, spec: {parallelism: 2, completions: 6}", 6),
+                    ("kubeflow.org/v1, kind: PyTorchJob, spec: {}", None),
+                    ("ray.io/v1, kind: RayCluster", None),
+                )
+            ),
+            ("vmirs", 4),
+            ("job", 4),
+            ("distributed", 5),
+            ("pytorchjob", 5),
         ],
     )
     def test_how_many_pods_there_shall_be_is_read_from_the_template(
-        self, text: str, members: int | None
+        self, template: str, members: int | None
     ) -> None:
-        assert (
-            load(f"{{apiVersion: {text}, metadata: {{name: '${{name}}'}}}}\n", "r").members
-            == members
-        )
-
-    @pytest.mark.parametrize("name", ["vmirs", "distributed", "pytorchjob", "job"])
-    def test_a_built_in_template_has_the_workers_that_are_asked_for(self, name: str) -> None:
-        leader = name in ("distributed", "pytorchjob")
-        assert load(name, "r", {"workers": 4}).members == 4 + leader
-
-
-class TestSchedule:
-    def test_constant_and_batch(self) -> None:
-        assert Schedule("constant", 10).offsets(3) == [0, 0.1, 0.2]
-        assert Schedule("batch", size=2, delay=1.5).offsets(5) == [0, 0, 1.5, 1.5, 3.0]
+        assert load(template, "r", {"workers": 4}).members == members
 
 
 class Slow:
