@@ -269,6 +269,7 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
         "ABSENT net/iperf: 1 series",
         "THRESHOLD net/iperf througput > 9e+09",
     ]
+    assert "its point was not measured" in gate.alerts[0].text
     assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
     accepted = [Acknowledgement(series="iperf throughput", run=run_id(5), reason="not any more")]
     assert not judge(store, 5, *rules, accepted=accepted).failed

@@ -311,3 +311,8 @@ def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
     ProgressReporter(2).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
     assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
+
+
+def test_an_interrupt_while_all_peers_are_there_is_no_lost_gang() -> None:
+    with pytest.raises(KeyboardInterrupt), gather.Hosts([], {}).watched():
+        raise KeyboardInterrupt
