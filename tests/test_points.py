@@ -259,7 +259,8 @@ def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
 def test_set_changes_a_parameter_an_axis_a_shape_key_and_keys_of_entry_and_suite() -> None:
     text = (
         "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: "
-        "{relative_spread: 0.1, max_repetitions: 9}, permutations: {product: {exit_code: [1, 2]}}}\n"
+        "{relative_spread: 0.1, max_repetitions: 9}, permutations: "
+        "{product: {exit_code: [1, 2]}}}\n"
     )
     settings = ["command.exit_code=5", "command.network.host=true", "command.argv=[id]"]
     settings += ["repetitions=4", "command.timeout=2m", "command.retries=0", "command.until=null"]

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +19,7 @@ from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
-from perfdag.steps.loop import PRECISE, GangLost
+from perfdag.steps.loop import PRECISE
 from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.pods.gather import GangPool, GangUnavailable
@@ -318,27 +318,3 @@ def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
     ProgressReporter(2).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
     assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
-
-
-class Peer:
-    """A peer that is gone `seconds` after the first look."""
-
-    name = "n-2"
-
-    def __init__(self, seconds: float) -> None:
-        self._gone = time.monotonic() + seconds
-
-    def is_closed(self) -> bool:
-        return time.monotonic() > self._gone
-
-
-def test_a_command_that_waits_for_a_lost_peer_is_interrupted() -> None:
-    gang = gather.Hosts([], {}, [cast(Any, Peer(0.5))])
-    start = time.monotonic()
-    with pytest.raises(GangLost, match="the peer on n-2 is gone"), gang.watched():
-        LocalHost(name="n-1").run(["sleep", "120"], timeout=120)
-    assert time.monotonic() - start < 60
-    with gather.Hosts([], {}, [cast(Any, Peer(600))]).watched():
-        time.sleep(2 * gather.LOOK_SECONDS)
-    with pytest.raises(KeyboardInterrupt), gather.Hosts([], {}).watched():
-        raise KeyboardInterrupt

@@ -20,7 +20,6 @@ from perfdag.steps.pods.plan import (
     batches_left,
     item,
     outputs,
-    plan_of,
     suite_text,
 )
 from perfdag.store.base import AddressError
@@ -76,12 +75,6 @@ def test_every_pod_of_a_workflow_finds_the_same_run_id() -> None:
     assert from_environment(environment | {"PERFDAG_RUN": "mine"}).run_id == "mine"
 
 
-def test_a_stored_plan_is_continued(store: FolderStore) -> None:
-    plan = make_plan(parse_suite(suite()), run_id=place().run_id)
-    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    assert plan_of(place(), store, {}).dump() == plan.dump()
-
-
 def test_outputs_are_numbers_and_kinds() -> None:
     plan = make_plan(parse_suite(suite(4, "batch_time: 2600ms\n")), run_id=place().run_id)
     assert len(plan.batches) == 2
@@ -113,20 +106,6 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
     assert store.list(f"runs/{plan.run_id}/parts") == [whole]
     store.put(cut, store.get(whole))
     assert batches_left(store, [plan]) == []
-
-
-def test_10_000_points_travel_as_a_few_bytes() -> None:
-    plan = make_plan(parse_suite(suite(10_000)), run_id=place().run_id)
-    assert len(json.dumps(outputs(plan, place()))) < 10_000
-
-
-def test_pairs_share_the_pods_of_one_gang() -> None:
-    text = (
-        "name: s\nentries:\n  - benchmark: iperf\n    hosts: {count: 4, pairs: all}\n"
-        "    repetitions: 2\n"
-    )
-    [kind] = outputs(make_plan(parse_suite(text), run_id=place().run_id), place())["kinds"]
-    assert (kind["image"], kind["pods"], kind["turn"]) == ("r/perfdag-iperf:1", "4", "gang")
 
 
 @pytest.mark.parametrize(
