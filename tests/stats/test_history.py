@@ -439,30 +439,27 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     assert analyse(store, stored_duet(a, b), Tuning()).damaged == [key]
 
 
+def away(self: FolderStore, key: str, data: bytes, put: Any = FolderStore.put) -> None:
+    if "/parts/" in key:
+        raise StoreError("store elsewhere: it is away")
+    put(self, key, data)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "does", "code"),
+    [
+        (MeasuringLoop, "measure", lambda *_, **__: signal.raise_signal(signal.SIGTERM), 130),
+        (FolderStore, "put", away, 4),
+    ],
+)
 def test_ab_stopped_says_how_to_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+    of: type, name: str, does: Any, code: int, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    (tmp_path / "duel.yaml").write_text(AB)
+    Path("duel.yaml").write_text(AB)
+    monkeypatch.setattr(of, name, does)
     options = ["--b", "command.expected=1", "--blocks", "8", "--store", "elsewhere"]
-    go_on = re.compile(r"Continue: perfdag ab --resume (\S+a) --store elsewhere$", re.M)
-    put = FolderStore.put
-
-    def interrupt(self: MeasuringLoop, *args: object, **more: object) -> bool:
-        signal.raise_signal(signal.SIGTERM)
-        return True
-
-    def away(self: FolderStore, key: str, data: bytes) -> None:
-        if "/parts/" in key:
-            raise StoreError("store elsewhere: it is away")
-        put(self, key, data)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(MeasuringLoop, "measure", interrupt)
-        assert go_on.search(cli(["ab", "duel.yaml", *options], 130).err)
-    with monkeypatch.context() as patched:
-        patched.setattr(FolderStore, "put", away)
-        repeated = go_on.search(cli(["ab", "duel.yaml", *options], 4).err)
-    assert repeated
+    go_on = r"(?m)Continue: perfdag ab --resume (\S+a) --store elsewhere$"
+    assert re.search(go_on, cli(["ab", "duel.yaml", *options], code).err)
 
 
 @pytest.mark.parametrize(
