@@ -237,16 +237,6 @@ def short_seconds(value: float) -> str:
     return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
 
 
-def read_short_seconds(text: str) -> float:
-    """Return the seconds that `short_seconds` wrote."""
-    factors = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-    fields = text.split()
-    return sum(
-        float(number) * factors[unit]
-        for number, unit in zip(fields[::2], fields[1::2], strict=True)
-    )
-
-
 _PREFIXES = {
     "s": [(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")],
     "B": [(2.0 ** (10 * p), f"{n}B") for p, n in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))],

@@ -18,7 +18,7 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.hosts.base import CommandResult, Host
+from perfdag.hosts.base import Host
 from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
@@ -240,25 +240,19 @@ class Rdma(Benchmark[R], Generic[R]):
                 served = serving.wait(5.0)
             output.texts[f"client{number}"] = finished.stdout + finished.stderr
             output.texts[f"server{number}"] = served.stdout + served.stderr
-            self._check(client, finished, gang)
+            if skip := _without_device(serve[0], client, finished.stdout + finished.stderr):
+                raise skip
+            if finished.code != 0 and any(_NOT_LOCKED in text for text in output.texts.values()):
+                raise Failed(
+                    f"{serve[0]} could not lock its buffers; raise LimitMEMLOCK of the container"
+                    " runtime, or run as uid 0 with privileges: [rdma], which adds IPC_LOCK"
+                )
+            finished.check(serve[0])
         version = client.run([serve[0], "--version"], timeout=10).stdout
         found = re.search(r"Version:\s*(\S+)", version)
         output.tool = f"perftest {found[1] if found else '(version not said)'}"
         output.facts["test"] = read_info(output.texts["client0"])
         return self.parse(output.texts, params)
-
-    @staticmethod
-    def _check(client: Host, finished: CommandResult, gang: Gang) -> None:
-        """Raise Skip or Failed if the client did not end well."""
-        program, texts = finished.argv[0], gang.output.texts
-        if skip := _without_device(program, client, finished.stdout + finished.stderr):
-            raise skip
-        if finished.code != 0 and any(_NOT_LOCKED in text for text in texts.values()):
-            raise Failed(
-                f"{program} could not lock its buffers; raise LimitMEMLOCK of the container"
-                " runtime, or run as uid 0 with privileges: [rdma], which adds IPC_LOCK"
-            )
-        finished.check(program)
 
 
 def missing_device(host: Host) -> str | None:

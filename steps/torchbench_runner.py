@@ -48,7 +48,7 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         return 2
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    report: dict[str, Any] = {"import_s": time.monotonic() - start}
+    report: dict[str, Any] = {}
     measure, summarise = module.run_one_step, module.printResultSummaryTime
 
     def measured(func: Any, *args: Any, **named: Any) -> Any:
@@ -73,7 +73,6 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         report["wall_s"] = [float(row[column]) / 1e3 for row in result]
         if module.args.device == "cuda":
             report["gpu_s"] = [float(row[0]) / 1e3 for row in result]
-        report["batches"] = model.num_batch
         report["batch_size"] = model.batch_size
         report["precision"] = model.dargs.precision
         return summarise(result, model, *args, **named)

@@ -91,17 +91,6 @@ def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample
     assert not Path("comments").exists()
 
 
-def test_a_bad_suite_ends_the_job_with_its_code() -> None:
-    Path("suite.yaml").write_text("name: ci\nentries: []\n")
-    for result in (
-        github(suite="suite.yaml"),
-        run(GITLAB["script"][0], {"PERFDAG_SUITE": "suite.yaml", "PERFDAG_STORE": "results"}),
-    ):
-        assert result.returncode == 2
-        assert "no entries" in result.stderr
-    assert not Path("summary").exists()
-
-
 def jobs(**variables: str) -> Iterator["subprocess.CompletedProcess[str]"]:
     """Run both templates for a pull request."""
     names = {"tools": "PERFDAG_TOOLS", "store": "PERFDAG_STORE", "suite": "PERFDAG_SUITE"}
@@ -129,7 +118,7 @@ def test_a_pull_request_is_judged_by_the_runs_of_its_base_and_is_none_of_them() 
     before = sorted(Path("base").rglob("*"))
     for result in jobs(suite="suite.yaml", store="base"):
         assert result.returncode == 0, result.stderr
-        assert "runs of history: 4" in Path("perfdag-summary.md").read_text()
+        assert "4 runs of history" in Path("perfdag-summary.md").read_text()
         assert sorted(Path("base").rglob("*")) == before
         shutil.rmtree("perfdag-head")
     for result in jobs(suite="suite.yaml", store="s3://bench/results"):

@@ -15,14 +15,12 @@ from perfdag.commands.cluster import (
     View,
     installed_template,
 )
-from perfdag.commands.status import Observation, as_data, describe, follow_run
+from perfdag.commands.status import describe, follow_run
 from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
-from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import result_key
-from perfdag.steps.pods.plan import step
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -184,35 +182,6 @@ def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(
     assert report.endswith(f"/runs/{plan.run_id}/report.html")
 
 
-@pytest.mark.parametrize("variants", [1, 2])
-def test_a_gang_of_volcano_has_a_pod_group_for_all_its_pods(
-    variants: int, bench: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gang = "benchmark: command, name: one, scheduler: volcano, hosts: {count: 3},"
-    text = SUITE.replace("benchmark: command,", gang)
-    suites = parse_suite(text), parse_suite(text, settings=["one.env.X=x"])
-    duet = on_cluster(prepare_duet(*suites, ("a", "b"), 8))
-    plans = [make_plan(suites[0])] if variants == 1 else [duet.a, duet.b]
-    monkeypatch.setattr("perfdag.steps.pods.context.STORE", str(tmp_path / "store"))
-    for plan in plans:
-        FolderStore("store").put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    bench.add({"kind": "Namespace", "metadata": {"name": "kube-system"}})
-    context = replace(pod_context(plans[0].run_id), store="claim://results")
-    step(context, tmp_path / "out", {})
-    [group] = bench.of("PodGroup")
-    assert group["metadata"]["name"] == "perfdag-uid-b0", "the annotation of the pods names it"
-    assert group["spec"]["minMember"] == 3
-    [owner] = group["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"]) == ("Lease", "perfdag-uid")
-    [item] = json.loads((tmp_path / "out" / "batches").read_text())
-    assert item["n"] == "0", "the batch is measured"
-
-
-async def test_a_refusal_ends_the_watch(watch: Watch) -> None:
-    with pytest.raises(KubeError):  # of which main makes exit code 4
-        await watch(KubeError(403, "Forbidden", "may not get workflows"))
-
-
 async def test_a_watch_survives_a_connection_that_is_lost_twice(
     watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,7 +239,6 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     running = view("Running", Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1"), progress="3/12")
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
     assert f"3/12 of the started batches | {last}" in describe(running, last)
-    assert as_data(running, Observation(last))["seconds_left"] == 185
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:

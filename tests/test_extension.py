@@ -238,15 +238,6 @@ def test_the_image_is_asked_which_benchmarks_it_has() -> None:
     assert has.state == "ok"
 
 
-def test_the_step_in_the_image_lists_its_benchmarks(
-    site: Path, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(site, "odd", ODD.replace("PARSE", "return []"))
-    monkeypatch.setenv("PERFDAG_STORE", str(tmp_path / "claim"))
-    output = cli(["step", "reach"]).out
-    assert of_images(output, ("iperf", "odd"))[0].state == "ok"
-
-
 def test_submit_warns_of_a_benchmark_of_another_package(
     site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,6 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import RunStore
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
@@ -29,7 +27,6 @@ from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import rounds
-from tests.conftest import CommandLine
 
 from .steps.test_measure import FakeBenchmark, Watcher
 from .steps.test_measure import fake as fake
@@ -197,37 +194,50 @@ def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:
     return [row for row in gather(store, plan)[0].to_pylist() if row["benchmark"] != "canary"]
 
 
-def test_hosts_are_numbered_by_their_nodes_and_rows_say_both(
-    tmp_path: Path, pairwise: type[FakeBenchmark]
+@pytest.mark.parametrize(
+    ("placement", "nodes", "expected"),
+    [
+        (
+            "any",
+            "caa",
+            {
+                "0-1": (["a", "a"], True, None),
+                "0-2": (["a", "c"], False, None),
+                "1-2": (["a", "c"], False, None),
+            },
+        ),
+        (
+            "spread",
+            "abb",
+            {
+                "0-1": (["a", "b"], False, None),
+                "0-2": (["a", "b"], False, None),
+                "1-2": (
+                    ["b", "b"],
+                    True,
+                    "2 nodes are required (placement: spread), but 2 hosts were on b",
+                ),
+            },
+        ),
+    ],
+)
+def test_hosts_are_numbered_by_their_nodes_and_two_on_a_node_are_invalid_where_spread_was_asked(
+    tmp_path: Path,
+    pairwise: type[FakeBenchmark],
+    placement: str,
+    nodes: str,
+    expected: dict[str, tuple[list[str], bool, str | None]],
 ) -> None:
-    plan = planned("{count: 3, pairs: all, placement: any}", name="fake")
-    measuring, store, _ = lead(tmp_path, plan, ["node-c", "node-a", "node-a"])
+    plan = planned(f"{{count: 3, pairs: all, placement: {placement}}}", name="fake")
+    measuring, store, _ = lead(tmp_path, plan, list(nodes))
     measuring.measure(range(3))
-    result = {row["pair"]: (row["nodes"], row["same_node"]) for row in rows(store, plan)}
-    assert result == {
-        "0-1": (["node-a", "node-a"], True),
-        "0-2": (["node-a", "node-c"], False),
-        "1-2": (["node-a", "node-c"], False),
-    }
-
-
-def test_spread_was_asked_and_one_node_used_is_invalid(
-    tmp_path: Path, pairwise: type[FakeBenchmark]
-) -> None:
-    plan = planned("{count: 3, pairs: all, placement: spread}", name="fake")
-    measuring, store, _ = lead(tmp_path, plan, ["node-a", "node-b", "node-b"])
-    measuring.measure(range(3))
-    by_pair = {row["pair"]: row for row in rows(store, plan)}
-    assert {pair: row["status"] for pair, row in by_pair.items()} == {
-        "0-1": "ok",
-        "0-2": "ok",
-        "1-2": "invalid",
-    }
-    assert (
-        "2 nodes are required (placement: spread), but 2 hosts were on node-b"
-        in by_pair["1-2"]["error"]
-    )
-    assert by_pair["1-2"]["same_node"] is True
+    result = {row["pair"]: row for row in rows(store, plan)}
+    assert result.keys() == expected.keys()
+    for pair, (used, same, error) in expected.items():
+        row = result[pair]
+        assert (row["nodes"], row["same_node"]) == (used, same)
+        assert row["status"] == ("invalid" if error else "ok")
+        assert (error or "None") in str(row["error"])
 
 
 def test_pairs_at_once_overlap_and_say_so(
@@ -301,21 +311,6 @@ def test_a_missing_pair_is_measured_with_its_company_again(
     assert len(parts) == 1
     assert store.get(f"runs/{plan.run_id}/parts/{plan.key(0)}.json") == kept
     assert len(rows(store, plan)) == 4
-
-
-def test_a_real_run_here(tmp_path: Path, cli: CommandLine) -> None:
-    if LocalHost().which("iperf3") is None:
-        pytest.skip("iperf3 is not installed")
-    file, root = tmp_path / "s.yaml", str(tmp_path / "s")
-    text = TEXT.format(name="iperf", hosts="{count: 3, pairs: all}", more="")
-    file.write_text(f"{text}    params: {{duration: 1s, rate: 100Mbit/s}}\n")
-    assert orjson.loads(cli(["run", str(file), "--store", root, "--json"]).out)
-    store = FolderStore(root)
-    result = rows(store, RunStore(store).plan("last"))
-    assert {(row["pair"], row["same_node"], row["status"]) for row in result} == {
-        (p, True, "ok") for p in ("0-1", "0-2", "1-2")
-    }
-    assert list((tmp_path / "s").rglob("iperf-pairs-throughput.svg"))
 
 
 def test_the_history_of_pairs_tells_them_apart(

@@ -211,16 +211,6 @@ def test_a_plan_with_names_that_are_no_names_is_refused(
         read_plan(orjson.dumps(raw))
 
 
-def test_dotted_names_reach_the_shape() -> None:
-    plan = plan_of(
-        {
-            "network": {"family": "ipv4"},
-            "permutations": {"product": {"network.host": [True, False]}},
-        }
-    )
-    assert sorted(bool(shape.network.host) for shape in plan.shapes) == [False, True]
-
-
 def test_the_id_depends_on_benchmark_params_and_shape_only() -> None:
     first = plan_of({"name": "a"}, seed=1)
     second = plan_of({"name": "b", "repetitions": 7}, seed=2)
@@ -266,21 +256,18 @@ def test_defaults_give_params_to_the_benchmarks_that_have_them() -> None:
     assert plan.points[0].repetitions == 2
 
 
-def test_set_changes_a_parameter_an_axis_a_shape_key_and_the_suite() -> None:
+def test_set_changes_a_parameter_an_axis_a_shape_key_and_keys_of_entry_and_suite() -> None:
     text = (
-        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, permutations: "
+        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: "
+        "{relative_spread: 0.1, max_repetitions: 9}, permutations: "
         "{product: {exit_code: [1, 2]}}}\n"
     )
-    settings = [
-        "command.exit_code=5",
-        "command.network.host=true",
-        "repetitions=4",
-        "command.argv=[id]",
-    ]
+    settings = ["command.exit_code=5", "command.network.host=true", "command.argv=[id]"]
+    settings += ["repetitions=4", "command.timeout=2m", "command.retries=0", "command.until=null"]
     plan = make_plan(parse_suite(text, settings=settings))
-    assert [(p.params["exit_code"], p.params["argv"], p.repetitions) for p in plan.points] == [
-        (5, ["id"], 4)
-    ]
+    (point,) = plan.points
+    assert (point.params["exit_code"], point.params["argv"]) == (5, ["id"])
+    assert (point.repetitions, point.timeout, point.retries, point.until) == (4, 120, 0, None)
     assert plan.shapes[0].network.host
 
 
@@ -415,21 +402,6 @@ def test_of_equal_points_the_stricter_settings_hold(turned: bool) -> None:
     (point,) = plan_of(entries[::-1] if turned else entries).points
     assert (point.repetitions, point.timeout, point.retries) == (15, 90, 3)
     assert point.until == Until(relative_spread=0.05, max_repetitions=15)
-
-
-def test_set_reaches_the_keys_of_an_entry_too() -> None:
-    text = (
-        "name: s\nentries:\n  - {benchmark: command, params: {argv: [ls]}, until: "
-        "{relative_spread: 0.1, max_repetitions: 9}}\n"
-    )
-    settings = [
-        "command.repetitions=7",
-        "command.timeout=2m",
-        "command.retries=0",
-        "command.until=null",
-    ]
-    (point,) = make_plan(parse_suite(text, settings=settings)).points
-    assert (point.repetitions, point.timeout, point.retries, point.until) == (7, 120, 0, None)
 
 
 def test_what_set_gives_a_key_of_an_entry_is_no_fault_of_its_file() -> None:

@@ -13,7 +13,7 @@ from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, sample_key, with_learned_times
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods.lead import ProgressReporter, seconds_left
+from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.base import StoreError
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
@@ -52,17 +52,6 @@ def test_a_terminal_has_a_line_a_point_and_a_bar_and_only_failures_scroll(tmp_pa
     assert "\x1b[1;31m[" in output, "a failure is coloured"
 
 
-def test_a_comparison_has_a_bar_over_both_variants_below_its_blocks(tmp_path: Path) -> None:
-    suite, store = tmp_path / "suite.yaml", str(tmp_path / "store")
-    suite.write_text(SUITE.replace("0.4", "0.02"))
-    argv = ["ab", str(suite), "--store", store, "--only", "nap", "--blocks", "8"]
-    output = on_a_terminal([*argv, "--b", "nap.argv=['sleep', '0.03']"], "stderr", 120)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
-    assert re.search(r"\u2501 +\d+/32 +about [\d.]+ (ms|s) left +B nap argv=\S+.* \(", shown)
-    assert [int(block) for block in re.findall(r"block (\d) of 8", shown)] == [*range(1, 9)]
-    assert " ok " not in shown, "one value of a variant says little"
-
-
 def test_elsewhere_each_sample_has_a_plain_line(tmp_path: Path, cli: CommandLine) -> None:
     errors = cli(command(tmp_path), 1).err
     assert "\x1b" not in errors
@@ -84,24 +73,6 @@ def test_a_log_says_that_a_long_sample_has_begun(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
     progress.started(long, 1)
     assert re.fullmatch(r"\[1/2\] .+ begins, about 10 min \d s", caplog.messages[0])
-
-
-def test_rounds_that_until_may_add_are_not_promised() -> None:
-    text = (
-        "name: s\nentries:\n  - {benchmark: command, repetitions: 2, until: "
-        "{relative_spread: 0.01, max_repetitions: 30},"
-        " params: {argv: [ls], expected: 1.7}}\n"
-    )
-    plan = make_plan(parse_suite(text))
-    progress: Any = Progress(plan)
-    assert (
-        progress.left()
-        == pytest.approx(plan.seconds())
-        == pytest.approx(2 * (1.7 + SAMPLE_OVERHEAD))
-    )
-    for repetition in (1, 2, 3):
-        progress.skipped(plan.points[0], repetition, "stored before")
-    assert progress.left() == pytest.approx(0, abs=1e-9)
 
 
 TWO_ENTRIES = """name: s
@@ -212,6 +183,3 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     progress.finished(point, SampleRecord(point.id, 1, "ok"))
     line = capsys.readouterr().out.strip()
     assert line.startswith(f"1/2 ok {point.entry}")
-    assert seconds_left(line) is not None
-    assert seconds_left("3/4 ok x (about 2 h 5 min left)") == 7500
-    assert seconds_left("1/2 ok x repetition 1") is seconds_left(None) is None

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import perfdag
-from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
@@ -103,13 +102,6 @@ def test_a_wrong_parameter_names_its_place() -> None:
     with pytest.raises(BadDocument):
         suite.save("wrong.yaml")
     assert not Path("wrong.yaml").exists()
-
-
-def test_a_saved_suite_is_what_the_command_line_reads() -> None:
-    sleeps(warmup=1).save("sleeps.yaml")
-    assert main(["run", "sleeps.yaml", "--no-report", "--store", "results"]) == 0
-    assert perfdag.load("results").num_rows == 4
-    assert perfdag.load("results", everything=True)["status"].to_pylist().count("ok") > 4
 
 
 def python_blocks(page: str) -> list[str]:

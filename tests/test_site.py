@@ -150,9 +150,9 @@ def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CommandError, match=f"port {port} of 127.0.0.1 is in use; .*--port"):
+        with pytest.raises(CommandError, match=f"--port {port}: Address already in use; name"):
             site.server(store, "127.0.0.1", port)
-    with pytest.raises(CommandError, match="0 to 65535"):
+    with pytest.raises(CommandError, match="0-65535"):
         site.server(store, "127.0.0.1", 70000)
 
 

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from email.message import Message
@@ -140,53 +139,22 @@ def test_a_folder_that_takes_nothing_says_why(
         FolderStore(str(tmp_path)).put("key", b"")
 
 
-@pytest.fixture
-def somebody() -> Iterator[None]:
-    """Not root for a while, whom no rights keep out."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def closed() -> Iterator[Path]:
-    """A store that anybody may enter; nobody may list the parts of its run."""
-    with tempfile.TemporaryDirectory() as folder:
-        parts = Path(folder) / "runs/a/parts"
-        parts.mkdir(parents=True)
-        (parts.parent / "plan.json").write_text("{}")
-        Path(folder).chmod(0o755)
-        parts.chmod(0)
-        yield Path(folder)
-        parts.chmod(0o700)
-
-
-# Changing the user interrupts the threads of other tests that still read a pipe.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.usefixtures("somebody")
-def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(closed: Path) -> None:
-    store = FolderStore(str(closed))
-    text = (
-        f"store {closed}: {closed}/runs/a/parts: it cannot be read by this user; correct its "
-        f"permissions, or choose another store with --store"
-    )
-    for prefix in ("runs", "runs/a/parts"):
-        with pytest.raises(StoreError) as error:
-            store.list(prefix)
-        assert str(error.value) == text
-    with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be read by this user"):
-        store.get("runs/a/parts/x.json")
-    with pytest.raises(StoreError, match=r"parts/x\.json: it cannot be written by this user"):
-        store.delete("runs/a/parts/x.json")
-    assert store.list("results") == []
-    with pytest.raises(StoreError, match="runs/a: it cannot be written by this user"):
-        store.delete("runs/a")
-    assert (closed / "runs/a/parts").is_dir()
+def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStore(str(tmp_path))
+    store.put("runs/a", b"1")
+    refused = Mock(side_effect=PermissionError(errno.EACCES, "no", "/there"))
+    for owner, name in ((os, "scandir"), (os, "unlink"), (Path, "read_bytes")):
+        monkeypatch.setattr(owner, name, refused)
+    for ask in (store.list, store.folders):
+        with pytest.raises(StoreError, match="/there: it cannot be read by this user; correct its"):
+            ask("runs")
+    with pytest.raises(StoreError, match="runs/a: it cannot be read by this user"):
+        store.get("runs/a")
+    for key in ("runs", "runs/a"):
+        with pytest.raises(StoreError, match=f"{key}: it cannot be written by this user"):
+            store.delete(key)
 
 
 def test_a_folder_that_somebody_else_deletes_too_is_gone(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from perfdag.digest import canonical
@@ -85,10 +84,6 @@ def test_the_headline_is_the_trust_in_the_worst_point(
     assert trust.text == text
     assert trust.text.startswith(trust.level)
     assert f'Trust: <span class="{colour}">{text}</span>.' in report_of(table)
-
-
-def test_a_run_without_samples_is_unusable() -> None:
-    assert summarise(pa.Table.from_pylist([], schema=rows.table().schema)).trust.level == "unusable"
 
 
 NIC = {"name": "eth0", "driver": "mlx5_core", "speed": 25e9}

@@ -9,14 +9,14 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import orjson
 
 from perfdag.analysis.history import Acknowledgement, Series, headlines
-from perfdag.analysis.verdict import counts, percent, worst_word
+from perfdag.analysis.verdict import RANK, counts, percent, worst_word
 from perfdag.results.runs import day_of
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
@@ -361,31 +361,53 @@ def _xml_text(text: str) -> str:
     return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
-def markdown(gate: GateResult) -> str:
-    """Return the gate as Markdown: alerts, then failed checks, then counts."""
-    head = "FAILED" if gate.failed else "passed"
-    lines = [
-        f"## {gate.suite}: gate {head}",
-        "",
-        f"run `{gate.run}`, runs of history: {gate.runs}, [report]({gate.report})",
-        "",
-    ]
+MOST_LINES = 10
+"""Series that a gate names; the report has all of them."""
+
+
+def gate_lines(gate: GateResult) -> list[str]:
+    """Return a gate as text: alerts, checks that fail, answers, counts."""
+    lines = []
     for alert in gate.alerts:
-        known = "" if alert.fresh else " (reported before)"
-        lines += [f"**{alert.title}**{known}", "", "```", alert.text, "```", ""]
-    bad = [result for result in gate.cases if result.state in ("failed", "absent")]
-    if bad:
-        rows = [(case.group, case.name, f"{case.state}: {case.text}") for case in bad]
-        lines += [*markdown_table(("check", "series", "state"), rows), ""]
-    lines.append(gate_counts(gate))
-    if gate.suspects:
-        names = ", ".join(line.name for line in gate.suspects)
-        lines.append(f"not decided, worth measuring again: {names}")
+        lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
+    lines += [
+        f"{result.state:8}{result.group}: {result.name}: {result.text}"
+        for result in gate.cases
+        if result.state in ("failed", "absent") and result.group != "change"
+    ]
+    if gate.runs == 1:
+        lines.append("answer  first run: there is none before it to compare with")
+    elif gate.series:
+        history = plural(gate.runs, "run")
+        lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
+    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+    lines += [f"damaged, left out: {key}" for key in gate.damaged]
+    lines.append(f"checks  {gate_counts(gate)}")
+    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+    return lines
+
+
+def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
+    """Return a line for each headline series that is not the same as before.
+
+    Series whose ids are in `told` are left out, and all of a first run.
+    """
+    if gate.runs < 2:
+        return []
+    lines = [
+        f"  {line.name}: {line.answer.text}"
+        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
+        if line.answer.word != "same" and line.info.series_id not in told
+    ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
-    if gate.damaged:
-        lines.append(f"damaged, left out: {', '.join(gate.damaged)}")
-    return "\n".join(lines)
+    return lines
+
+
+def markdown(gate: GateResult) -> str:
+    """Return the gate as Markdown: its result, a link to the report, and its text."""
+    head = f"## {gate.suite}: gate {'FAILED' if gate.failed else 'passed'}"
+    return "\n".join([head, "", f"[report]({gate.report})", "", "```", *gate_lines(gate), "```"])
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

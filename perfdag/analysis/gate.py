@@ -49,7 +49,7 @@ from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
-from perfdag.suite.model import Check, checks_of, setting
+from perfdag.suite.model import Check, checks_of
 from perfdag.units import plural, short
 
 ACKS = "acks.yaml"
@@ -358,24 +358,12 @@ class _Judge:
         ]
         points = [p for p in self.summary.points if fnmatch.fnmatchcase(p.entry, rule.entry or "")]
         state: State = "absent"
-        text = f"the run has no value of it{self._values_of(rule)}"
+        text = "the run has no value of it"
         if points and all(point.statuses.keys() == {"skipped"} for point in points):
             state, text = "skipped", points[0].reasons[0]
         cause = None if losses else (rule.entry or "", name)
         accepted = bool(losses) and all(losses)
         self._add("threshold", name, state, text, name, cause, accepted=accepted)
-
-    def _values_of(self, rule: Check) -> str:
-        """Return the values that the series of a rule have of the names in its `where`."""
-        anywhere = rule.model_copy(update={"where": {}})
-        measured = [x for i, x in enumerate(self.history.series) if self.finite[i, -1]]
-        kinds = [(x.coords, x.params, x.shape) for x in measured if covers(anywhere, x)]
-        parts = []
-        for name in rule.where if kinds else ():
-            values = {value: None for own in kinds if (value := setting(name, *own)) is not None}
-            has = ", ".join(map(str, values)) or "no series has it"
-            parts.append(f"{name}: {has}")
-        return f"; there are {'; '.join(parts)}" if parts else ""
 
     def _holds(self, rule: Check, info: SeriesInfo, value: float) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""

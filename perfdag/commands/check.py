@@ -28,8 +28,8 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.commands.result_text import gate_text
 from perfdag.commands.runs import explain_last
+from perfdag.commands.terminal import highlighted
 from perfdag.results.runs import RunStore, began_at
 from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
@@ -74,7 +74,7 @@ def add_check(sub: Verbs) -> None:
             "this, for example 26h",
         ),
         option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
-        option("--markdown", metavar="FILE", help="write a Markdown summary (`-`: stdout)"),
+        option("--markdown", metavar="FILE", type=Path, help="write a Markdown summary"),
         JSON,
     )
 
@@ -92,12 +92,9 @@ def run_check(args: argparse.Namespace) -> int:
     reached = publish(store, gate)
     if args.junit:
         args.junit.write_bytes(alerts.junit(gate))
-    if args.markdown and args.markdown != "-":
-        Path(args.markdown).write_text(alerts.markdown(gate) + "\n")
-    if args.json:
-        print_json(gate_as_dict(gate))
-    else:
-        print(alerts.markdown(gate) if args.markdown == "-" else gate_text(gate))
+    if args.markdown:
+        args.markdown.write_text(alerts.markdown(gate) + "\n")
+    print_json(gate_as_dict(gate)) if args.json else print(highlighted(alerts.gate_lines(gate)))
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
 
 

@@ -13,7 +13,6 @@ from perfdag.commands.options import (
     JSON,
     STORE,
     SUITE,
-    CommandError,
     Verbs,
     add_verb,
     option,
@@ -24,7 +23,6 @@ from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
 from perfdag.signals import EXIT_GATE, EXIT_OK
 from perfdag.store.open import open_store
-from perfdag.suite.model import Check
 from perfdag.units import with_spread
 
 EPILOG = """examples:
@@ -63,11 +61,6 @@ def add_compare(sub: Verbs) -> None:
             action="store_true",
             help="show every series, not only headline series and those with a verdict",
         ),
-        option(
-            "--min-effect",
-            metavar="SHARE",
-            help="smallest effect worth a verdict (default: `checks` of B's suite, else 5%%)",
-        ),
         option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
         JSON,
     )
@@ -75,19 +68,13 @@ def add_compare(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
-    try:
-        effect = args.min_effect
-        checks = [Check(metric="*", min_effect=effect)] if effect else []
-    except ValueError as error:
-        reason = str(error).splitlines()[-2].strip()
-        raise CommandError(f"--min-effect {effect}: {reason}") from None
     runs = RunStore(open_store(args.store))
     runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
     side_a = select(runs, args.a, args.suite)
     side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
     explain_last(runs, args.a, side_a.runs[-1])
     explain_last(runs_b, args.b, side_b.runs[-1])
-    tuning = Tuning([*read_checks(runs_b.store, side_b.runs[-1]), *checks])
+    tuning = Tuning(read_checks(runs_b.store, side_b.runs[-1]))
     comparison = compare_selections((runs.store, side_a), (runs_b.store, side_b), tuning)
     if args.json:
         print_json(as_data(comparison))

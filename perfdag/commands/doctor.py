@@ -94,7 +94,10 @@ def run(args: argparse.Namespace) -> int:
     if args.cluster:
         findings = check_cluster(plan, root, args.namespace)
     else:
-        findings = [*_benchmarks(_subjects(plan)), *_faults(plan), _store(root), *_noise()]
+        findings = [*_benchmarks(_subjects(plan)), _store(root), *_noise()]
+        if plan is None:
+            repair = "repair the package, or uninstall it"
+            findings += [Finding("missing", text, repair) for text in registry.faults()]
     if args.json:
         print_json([vars(finding) for finding in findings])
     else:
@@ -182,12 +185,6 @@ def _lacks(subject: _Subject, host: LocalHost) -> Iterator[Finding]:
             yield Finding("missing", f"{name}: {program} is not installed", remedy)
     except (SampleError, KubeError) as error:
         yield Finding("missing", f"{name}: {error}")
-
-
-def _faults(plan: Plan | None) -> Iterator[Finding]:
-    """Yield the benchmarks of other packages that cannot be imported."""
-    for text in () if plan else registry.faults():
-        yield Finding("missing", text, "repair the package, or uninstall it")
 
 
 def _store(root: str | None) -> Finding:

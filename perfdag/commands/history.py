@@ -26,6 +26,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -44,7 +45,6 @@ from perfdag.signals import EXIT_OK
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
-from perfdag.suite.document import choices
 from perfdag.units import plural, readable, short
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,6 @@ def add_history(sub: Verbs) -> None:
         option("suite", metavar="SUITE", help="name of a suite that has results"),
         STORE,
         option("--since", metavar="DAY", help="use only runs from this day on"),
-        option("--newest", metavar="N", type=int, help="use only the newest N runs"),
         option(
             "--cluster",
             metavar="NAME",
@@ -137,18 +136,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
-    """Return the runs of a suite that the options select. Raises CommandError, StoreError."""
-    suite, since, newest = args.suite, args.since or "", args.newest
+    """Return the runs of a suite that the options select.
+
+    Raises CommandError, SelectionError, StoreError.
+    """
+    suite, since = args.suite, args.since or ""
     try:
         date.fromisoformat(since or "2026-10-31")
     except ValueError:
         raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
-    if newest is not None and newest < 1:
-        raise CommandError(f"--newest {newest}: the number of runs must be 1 or more")
     medians = read_run_medians(store, suite)
     runs = medians.runs
     if not runs:
-        raise CommandError(_no_history(store, suite, medians.damaged))
+        if not medians.damaged:
+            select(RunStore(store), "last", suite)  # it says why there is none
+        reason = explain_unreadable(store, medians.damaged[0])
+        raise CommandError(f"suite {suite} has no readable run; {reason}")
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster
@@ -159,23 +162,7 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    chosen = set(own[-newest:] if newest else own)
-    return medians.select(lambda run: run.run_id in chosen)
-
-
-def _no_history(store: Store, suite: str, damaged: list[str]) -> str:
-    """Return why a suite has no history."""
-    if damaged:
-        return f"suite {suite} has no readable run; {explain_unreadable(store, damaged[0])}"
-    known = RunStore(store).suites()
-    if not known:
-        return f"store {store.root} has no results: run a suite, or `perfdag collect RUN`"
-    if suite in known:
-        return (
-            f"suite {suite} has only runs of `perfdag ab`, which have no history; "
-            "`perfdag ab --resume RUN` shows their outcome"
-        )
-    return f"no suite {suite}{choices(suite, known, 'there are')}"
+    return medians.select(lambda run: run.run_id in set(own))
 
 
 def as_data(

@@ -1,15 +1,14 @@
 """The result of a run: its exit code, its data, and its text for a terminal."""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from textwrap import shorten
 from typing import Any
 
-from perfdag.analysis.alerts import GateResult, gate_as_dict, gate_counts
+from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
 from perfdag.analysis.banner import Judged, banner
 from perfdag.analysis.history import Series as Line
-from perfdag.analysis.verdict import RANK
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, highlighted, spark, styled, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import CollectionResult
@@ -137,7 +136,7 @@ def result_text(result: RunResult) -> str:
         # A point is named once.
         entries.setdefault(state.entry, []).extend(rows[:1] + [("", *row[1:]) for row in rows[1:]])
     tables = [f"{_table(entry, rows)}\n" for entry, rows in entries.items()]
-    gate = [gate_text(result.gate)] if result.gate and result.gated else []
+    gate = [highlighted(gate_lines(result.gate))] if result.gate and result.gated else []
     return "\n".join([*tables, *_lines(result), *gate, _answer(result)])
 
 
@@ -257,46 +256,3 @@ def _at_most(lines: list[str], more: str) -> list[str]:
     if len(lines) <= MAX_REASONS:
         return lines
     return [*lines[:MAX_REASONS], f"and {len(lines) - MAX_REASONS} {more}"]
-
-
-MOST_LINES = 10
-"""Series that the terminal names; the report has all of them."""
-
-
-def gate_text(gate: GateResult) -> str:
-    """Return a gate as text: alerts, checks that fail, suspicious points, counts."""
-    lines = []
-    for alert in gate.alerts:
-        lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
-    lines += [
-        f"{result.state:8}{result.group}: {result.name}: {result.text}"
-        for result in gate.cases
-        if result.state in ("failed", "absent") and result.group != "change"
-    ]
-    if gate.runs == 1:
-        lines.append("answer  first run: there is none before it to compare with")
-    elif gate.series:
-        history = plural(gate.runs, "run")
-        lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
-    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
-    lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    lines.append(f"checks  {gate_counts(gate)}")
-    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
-    return highlighted(lines)
-
-
-def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return a line for each headline series that is not the same as before.
-
-    Series whose ids are in `told` are left out, and all of a first run.
-    """
-    if gate.runs < 2:
-        return []
-    lines = [
-        f"  {line.name}: {line.answer.text}"
-        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word != "same" and line.info.series_id not in told
-    ][:MOST_LINES]
-    if gate.rechecks:
-        lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
-    return lines

@@ -190,8 +190,8 @@ def finish_run(
     """Collect a run, judge it, write its charts and report, and return the result.
 
     `recheck` measures the suspicious points again before the verdict. With `publishes` this is the
-    end of the run: its gate, if it has one, goes to the webhook, and as JUnit XML and Markdown
-    beside the report. Raises StoreError.
+    end of the run: its gate, if it has one, goes to the webhook, and as JUnit XML beside the
+    report. Raises StoreError.
     """
     table, collected = collect(store, plan)
     summary = summarise(table)
@@ -210,7 +210,6 @@ def finish_run(
 
         told = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
-        store.put(f"runs/{plan.run_id}/check.md", alerts.markdown(gate).encode())
     rows = store.url(collected.key)
     return RunResult(plan, summary, collected, rows, page, files, gate, gated(plan), told)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from perfdag.analysis.selection import SelectionError, baselines, select_one
+from perfdag.analysis.selection import baselines, select_one
 from perfdag.commands.options import (
     JSON,
     STORE,
@@ -288,14 +288,9 @@ def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:
 def _protected_runs(runs: RunStore) -> dict[str, str]:
     """Return the runs of baselines and their companions, each with the name of a baseline."""
     protected: dict[str, str] = {}
-    try:
-        for name, suites in baselines(runs.store).items():
-            for entry in suites.values():
-                protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
-    except (AttributeError, KeyError, TypeError):
-        raise SelectionError(
-            "the store's baselines.json is damaged; correct it, or delete it and set them again"
-        ) from None
+    for name, suites in baselines(runs.store).items():
+        for entry in suites.values():
+            protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
             companions = _with_companions(runs, runs.plan(run))

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import errno
 import mimetypes
 from functools import cache
 from http import HTTPStatus
@@ -73,7 +72,7 @@ PICTURES = (".html", ".svg", ".png")
 
 
 def serve(store: Store, address: str, port: int) -> None:
-    """Serve the site until Ctrl-C. Raises CommandError where the port cannot be used."""
+    """Serve the site until Ctrl-C. Raises CommandError where it cannot listen."""
     with server(store, address, port) as running:
         print_now(f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)")
         try:
@@ -87,15 +86,10 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
     handler = type("Handler", (_Handler,), {"store": store, "address": address})
     try:
         return ThreadingHTTPServer((address, port), handler)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        why = "is in use" if in_use else f"cannot be used: {error.strerror}"
-        message = f"port {port} of {address} {why}; name another with --port"
-        raise CommandError(message, EXIT_REACH) from None
-    except UnicodeError:
-        raise CommandError(f"--address {address!r} is no name of a host") from None
-    except OverflowError:
-        raise CommandError(f"--port {port}: a port is a number from 0 to 65535") from None
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        text = f"--address {address} --port {port}: {why}; name another"
+        raise CommandError(text, EXIT_REACH) from None
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from perfdag.commands.cluster import (
     DONE,
@@ -21,18 +20,15 @@ from perfdag.commands.cluster import (
 )
 from perfdag.commands.options import (
     CLUSTER_RUN,
-    JSON,
     NAMESPACE,
     WATCH,
     add_options,
-    print_json,
     print_now,
 )
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import is_run_id
 from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
-from perfdag.steps.pods.lead import seconds_left
 from perfdag.store.s3 import is_wait_line, seconds_away
 
 logger = logging.getLogger(__name__)
@@ -41,7 +37,6 @@ logger = logging.getLogger(__name__)
 EPILOG = """examples:
   perfdag status last --namespace bench
   perfdag status 20260101T020000Z-0a1b2c3d --namespace bench --watch
-  perfdag status last --namespace bench --json
 """
 
 
@@ -56,7 +51,6 @@ def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     add_options(parser, CLUSTER_RUN, NAMESPACE)
     add_options(parser, WATCH)
-    add_options(parser, JSON)
     parser.set_defaults(run=run)
 
 
@@ -76,11 +70,8 @@ def run(args: argparse.Namespace) -> int:
         raise NoRun(f"{error}; {kept(args.name, '', args.namespace)}") from None
     if args.watch:
         return asyncio.run(follow_run(view.name, args.namespace))
-    if args.json:
-        print_json(as_data(view, seen))
-    else:
-        print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
-        print(f"{clock(int(view.seconds()))} | {describe(view, seen.line, seen.waits)}")
+    print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
+    print(f"{clock(int(view.seconds()))} | {describe(view, seen.line, seen.waits)}")
     return EXIT_OK
 
 
@@ -102,26 +93,6 @@ class Observation:
 
     line: str | None = None
     waits: tuple[str, ...] = ()
-
-
-def as_data(view: View, seen: Observation) -> dict[str, Any]:
-    """Return the status of a run as plain data."""
-    done, total = view.progress or (None, None)
-    names = ("name", "batch", "phase", "node", "trouble")
-    return {
-        "run_id": view.run_id,
-        "workflow": view.name,
-        "phase": view.phase,
-        "message": view.message,
-        "done": done,
-        "samples": total,
-        "current": seen.line,
-        "seconds_left": seconds_left(seen.line),
-        "exit_code": view.exit_code(),
-        "waits": list(seen.waits),
-        "troubles": view.troubles(),
-        "pods": [{name: getattr(pod, name) for name in names} for pod in view.pods],
-    }
 
 
 POLL_INTERVAL = 2.0

@@ -5,6 +5,7 @@ reached by a command can be asked too. Nothing here fails where a file is absent
 fact is then null, since provenance must never cost a measurement.
 """
 
+import json
 import os
 import platform
 import re
@@ -419,21 +420,6 @@ def env_class(*facts: Mapping[str, Any]) -> str:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print `gather()`, or `filesystem(PATH)` with `--filesystem PATH`, as one line of JSON."""
-    import json
-
-    arguments = sys.argv[1:] if argv is None else argv
-    if arguments[:1] == ["--filesystem"] and len(arguments) == 2:
-        facts = filesystem(arguments[1])
-    elif arguments:
-        sys.stderr.write("usage: python -m perfdag.hosts.facts [--filesystem PATH]\n")
-        return 2
-    else:
-        facts = gather()
-    sys.stdout.write(json.dumps(facts) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    asked = sys.argv[1:2] == ["--filesystem"]
+    sys.stdout.write(json.dumps(filesystem(sys.argv[2]) if asked else gather()) + "\n")

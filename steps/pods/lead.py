@@ -1,7 +1,6 @@
 """The lead of a gang: measure the samples of one batch, of `perfdag ab` both variants in turn."""
 
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forw
 from perfdag.steps.pods.kinds import check_account
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
-from perfdag.units import plural, read_short_seconds, short, short_seconds, with_spread
+from perfdag.units import plural, short, short_seconds, with_spread
 
 
 class ProgressReporter:
@@ -101,12 +100,6 @@ class ProgressReporter:
             except OSError as error:
                 print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
                 self._file = None
-
-
-def seconds_left(line: str | None) -> float | None:
-    """Return the seconds left that a line of a lead tells, or None."""
-    match = re.search(r"\(about ([^()]+) left\)$", line or "")
-    return read_short_seconds(match[1]) if match else None
 
 
 CRASHES = 2

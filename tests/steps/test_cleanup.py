@@ -100,6 +100,12 @@ def test_what_the_plan_step_creates_goes_with_its_lease_and_the_rights_of_the_st
         for owner in body["metadata"]["ownerReferences"]
     } == {("Workflow", "uid"), ("Workflow", "old")}
     assert len(left()) == 7, "five objects and two Leases"
+    [group] = server.of("PodGroup")
+    [gang] = [number for number in numbers if plan.shape_of(number).scheduler == "volcano"]
+    assert group["metadata"]["name"] == f"perfdag-uid-b{gang}", (
+        "the annotation of the pods names it"
+    )
+    assert group["spec"]["minMember"] == 2
 
     server.requests.clear()
     release(place(), plan)

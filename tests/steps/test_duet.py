@@ -9,7 +9,6 @@ from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.steps.pods.plan import batches_left
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -71,25 +70,6 @@ def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
         name for name in RunStore(store).samples(plan.run_id) if not name.startswith("canary")
     )
     return [read_sample(store.get(sample_key(plan.run_id, name))) for name in names]
-
-
-@pytest.mark.slow
-def test_one_gang_measures_the_variants_in_turn(store: FolderStore) -> None:
-    duet = duet_of()
-    _measure(store, duet)
-    parts = {plan.variant or "": _parts(store, plan) for plan in (duet.a, duet.b)}
-    assert {letter: len(each) for letter, each in parts.items()} == {"A": 16, "B": 16}
-    everything = sorted(
-        (part.started_at, letter) for letter, each in parts.items() for part in each
-    )
-    assert "".join(letter for _, letter in everything) == "".join(duet.blocks)
-    assert {part.status for each in parts.values() for part in each} == {"ok"}
-    assert batches_left(store, [duet.a, duet.b]) == []
-    store.delete(sample_key(duet.b.run_id, duet.b.key(3)))
-    assert batches_left(store, [duet.a, duet.b]) == [0]
-    plans = [duet.a, duet.b]
-    stored = {plan.run_id: RunStore(store).samples(plan.run_id) for plan in plans}
-    assert lead._progress(plans, 0, stored).total == 1
 
 
 def test_a_spent_budget_is_the_reason_of_both_variants(

@@ -162,16 +162,6 @@ def test_only_nodes_that_take_the_pods_count(
     assert (unable(spread, ClusterInventory(nodes)) is None) == fits
 
 
-def test_what_is_not_known_is_taken_to_be_there() -> None:
-    assert (
-        unable(
-            shape(resources={"nvidia.com/gpu": 1}, volume={"storage_class": "slow"}),
-            ClusterInventory(),
-        )
-        is None
-    )
-
-
 def test_devices_that_are_unwell_now_are_waited_for() -> None:
     unwell = node("a", {"nvidia.com/gpu": "7"})
     unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}

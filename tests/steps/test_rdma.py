@@ -19,10 +19,6 @@ RECORDED = Path(__file__).parent.parent / "recorded" / "perftest"
 BANDWIDTH = "constructed-write-bw-all-26.04.txt"
 
 
-def text(name: str) -> str:
-    return (RECORDED / name).read_text()
-
-
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
     """Put shell scripts in place of programs."""
     for name, script in programs.items():
@@ -197,7 +193,3 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
         benchmark.run(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
         benchmark.run(gang, BandwidthParams(rdma_cm=True))
-
-
-def test_the_recorded_error_is_known() -> None:
-    assert any(words in text("no-device.txt") for words in rdma.NO_DEVICE)

@@ -291,18 +291,6 @@ def test_which_and_absent_program(either: Any) -> None:
         either.run(["no-such-program"], timeout=5)
 
 
-def test_commands_share_the_connection(own_host: SshHost, served: Served) -> None:
-    def ends() -> set[str]:
-        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return {row[2] for row in rows if row[1].endswith(f":{served.port:04X}") and row[3] == "01"}
-
-    before = ends()
-    for _ in range(5):
-        own_host.run(["true"], timeout=5)
-    assert len(before) == 1
-    assert ends() == before
-
-
 @pytest.mark.parametrize(
     "error", [None, GangUnavailable("the store is away"), SystemExit(EXIT_RETRYABLE)]
 )

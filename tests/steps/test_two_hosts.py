@@ -148,17 +148,3 @@ def test_a_server_of_somebody_else_is_never_measured(
         monkeypatch.setattr(LocalHost, "serve", lambda host, argv, **named: start(host, argv))
         with pytest.raises(Failed, match=r"Address already in use|another process answered"):
             benchmark.run(hosts, options)
-
-
-@pytest.mark.parametrize(("benchmark", "params", "_"), BOTH)
-def test_a_port_that_is_bound_and_not_listened_on_says_so(
-    benchmark: Benchmark[Any], params: dict[str, Any], _: str, tmp_path: Path
-) -> None:
-    hosts = gang(benchmark, tmp_path)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        with pytest.raises(Failed, match=r"ended \(exit 1\) before it listened"):
-            benchmark.run(
-                hosts,
-                benchmark.Params.model_validate({"duration": 1, "port": taken.getsockname()[1]}),
-            )

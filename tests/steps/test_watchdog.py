@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.patch import UNRECOVERABLE
-from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, selector, with_events
+from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.missing_reason import (
@@ -262,19 +262,6 @@ def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Wat
     assert watchdog.look({}, [pulling], 6) == [], "that its image is pulled has only begun"
 
 
-def test_what_ended_or_refused_two_pods_of_a_batch_is_noted_once_each(
-    watchdog: Watchdog, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ended = [
-        pod("main ended with exit code 137", phase="Failed"),
-        pod("main ended with exit code 4", phase="Failed", uid="v"),
-    ]
-    refused = {f"n{n}": node(f'Pod "x-{n}" is invalid', rank=str(n)) for n in range(2)}
-    for moment in range(4):
-        watchdog.look(refused, ended, moment)
-    assert len(capsys.readouterr().out.splitlines()) == 4
-
-
 def node(message: str, phase: str = "Error", **inputs: str) -> dict[str, Any]:
     """A node of a Workflow: a pod of batch 0."""
     parameters = [{"name": name, "value": value} for name, value in inputs.items()]
@@ -452,19 +439,6 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
     assert watchdog.unrecoverable == ({0} if final else set())
 
 
-def test_addresses_by_family() -> None:
-    addresses = [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]
-    body = gang_pod({"podIP": "10.0.0.1", "podIPs": addresses}, batch=3, attempt=1, rank=2)
-    assert read_pod(body).address == "10.0.0.1"
-    assert read_pod(body, "ipv6").address == "fd00::1"
-    addresses.pop()
-    assert (read_pod(body, "ipv6").address, read_pod(body, "ipv6").addresses) == (
-        None,
-        ("10.0.0.1",),
-    )
-    assert (read_pod(body).batch, read_pod(body).attempt, read_pod(body).rank) == (3, 1, 2)
-
-
 def test_the_samples_of_both_variants_are_counted(store: FolderStore) -> None:
     text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
     duel = prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8)
@@ -490,7 +464,6 @@ async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
         return answer
 
     monkeypatch.setattr("perfdag.steps.pods.watchdog.count_missing", counted)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     await all_stored(store, [plan])
     assert answers == []
@@ -541,14 +514,6 @@ def test_the_batches_of_a_recheck_are_guarded_too_and_in_a_dag_of_ones_own(
     ]
     status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(nodes)}}
     assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
-
-
-def test_pods_of_other_steps_are_no_pods_of_a_gang() -> None:
-    # the watchdog carries the label of its run too, and would wait for itself
-    assert (
-        selector("r", "w", 1)
-        == "perfdag/measuring=true,perfdag/run=r,workflows.argoproj.io/workflow=w,perfdag/batch=1"
-    )
 
 
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:

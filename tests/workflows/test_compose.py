@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hera.workflows import DAG, CronWorkflow, Steps, Workflow
+from hera.workflows import DAG, Steps, Workflow
 
 from perfdag import Entry, Suite
 from perfdag.suite.document import BadDocument
@@ -113,14 +113,6 @@ def test_a_bad_suite_makes_no_task() -> None:
         with pytest.raises(BadDocument, match="stream"):
             benchmark("iperf", stream=[1, 2])
     assert not dag.tasks
-
-
-def test_a_dag_on_a_schedule() -> None:
-    workflow = CronWorkflow(name="x", schedules=["@daily"], entrypoint="all")
-    with workflow, DAG(name="all"):
-        measure(LS)
-    spec = workflow.to_dict()["spec"]["workflowSpec"]
-    assert child(spec["templates"][1])["metadata"]["labels"] == {"perfdag/suite": "command"}
 
 
 def test_a_schedule_in_one_call_is_what_render_prints(cli: CommandLine) -> None:

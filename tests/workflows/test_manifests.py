@@ -6,11 +6,9 @@ PERFDAG_REGENERATE=1 writes the golden files anew (read the diff!); CI refuses t
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +207,6 @@ def test_a_suite_that_no_object_can_hold_is_refused() -> None:
             make()
 
 
-def test_an_engineer_can_read_the_base() -> None:
-    text = dump(documents()["base"])
-    assert len(text.splitlines()) <= 600
-    assert max(map(len, text.splitlines())) <= 300
-    assert not re.findall(r" matches |regex", text)
-
-
 def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_kib() -> None:
     template = next(
         each
@@ -246,22 +237,23 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
     )
 
 
-def test_the_name_of_an_age_check_is_no_name_of_a_suite() -> None:
-    with pytest.raises(
-        ValueError,
-        match=(
-            "perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name"
+@pytest.mark.parametrize(
+    ("suite", "message"),
+    [
+        (
+            "quick-age",
+            "perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name",
         ),
-    ):
-        runs.cron("bench", "quick-age", "x", ["0 2 * * *"])
-    assert len(runs.age_cron("bench", "q" * 40, 3600)["metadata"]["name"]) == 52, (
-        "the longest name of a suite"
-    )
-
-
-def test_cron_refuses_a_name_that_is_too_long() -> None:
-    with pytest.raises(ValueError, match="52"):
-        runs.cron("bench", "q" * 50, "x", ["0 2 * * *"])
+        ("q" * 50, "52"),
+    ],
+)
+def test_a_schedule_refuses_a_name_that_its_cron_workflow_may_not_have(
+    suite: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        runs.cron("bench", suite, "x", ["0 2 * * *"])
+    longest = runs.age_cron("bench", "q" * 40, 3600)["metadata"]["name"]
+    assert len(longest) == 52, "the longest name of a suite"
 
 
 @pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
@@ -387,21 +379,6 @@ def test_server_side_apply() -> None:
     if not result & as_is:
         pytest.skip("its Argo kinds are not on this cluster: the others were taken")
     assert result >= as_is
-
-
-def test_net_admin_is_in_the_mtu_container_alone() -> None:
-    spec = patch(Shape.model_validate(SHAPES["mtu"]), replace(CONTEXT, pull_policy="Never"))
-    mtu = next(each for each in spec["initContainers"] if each["name"] == "mtu")
-    assert (mtu["imagePullPolicy"], mtu["terminationMessagePolicy"]) == (
-        "Never",
-        "FallbackToLogsOnError",
-    ), "its last words are its pod's"
-    holders = [
-        each["name"]
-        for each in [*spec["containers"], *spec["initContainers"]]
-        if "NET_ADMIN" in each["securityContext"]["capabilities"].get("add", [])
-    ]
-    assert holders == ["mtu"]
 
 
 def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:

@@ -193,56 +193,6 @@ def test_an_exclusive_batch_shares_no_node_with_a_measuring_pod_of_any_run_or_na
     )
 
 
-def test_a_step_keeps_away_from_what_is_measured_and_the_other_way_round_where_there_is_room(
-    nodes: Nodes,
-) -> None:
-    """Each time the node that is measured has the most room, which is what the scheduler prefers
-    otherwise.
-    """
-    pytest.importorskip("hera")
-    from perfdag.workflows.templates import ASIDE
-
-    plain = nodes.shape(node_selector={"topology.kubernetes.io/zone": "a", "pool": nodes.name})
-    full = {
-        "containers": [
-            {
-                "name": "main",
-                "image": "none",
-                "resources": {"requests": {"cpu": "50", "memory": "200Gi"}},
-            }
-        ],
-        "initContainers": [],
-    }
-
-    def step(name: str, **labels: str) -> Object:
-        body = pod(
-            plain, name, more={"affinity": ASIDE.model_dump(by_alias=True, exclude_none=True)}
-        )
-        return {**body, "metadata": {"name": name, "labels": labels}}
-
-    def filler(number: int) -> Object:
-        body = pod(plain, f"full-{number}", more={**full, "nodeName": f"{nodes.name}-{number}"})
-        return {**body, "metadata": {"name": f"full-{number}"}}
-
-    nodes.place((0, filler(1)))
-    assert nodes.place((1, pod(plain, "measured", run="theirs")), (0, step("watchdog"))) == [
-        "0",
-        "1",
-    ]
-    nodes.clear()
-    nodes.place((0, filler(1)))
-    assert nodes.place((0, step("early")), (1, pod(plain, "late", run="theirs"))) == ["0", "1"]
-    nodes.clear()
-    one = nodes.shape(node_selector={"kubernetes.io/hostname": f"{nodes.name}-0"})
-    lonely = {
-        **step("lonely"),
-        "spec": {**step("lonely")["spec"], "nodeSelector": one["node_selector"]},
-    }
-    assert nodes.place((1, pod(one, "alone")), (0, lonely)) == ["0", "0"], (
-        "where there is one node it shares it"
-    )
-
-
 @pytest.mark.parametrize("count", [4, WIDE_GANG + 1])
 def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: int) -> None:
     """A gang of few by anti-affinity; one of many by topologySpread, which lets a node have two
@@ -252,45 +202,3 @@ def test_spread_is_a_node_each_and_no_more_than_there_are(nodes: Nodes, count: i
     placed = nodes.place(*((0, pod(shape, f"p-{rank}", rank=rank)) for rank in range(4)))
     assert sorted(map(str, placed)) == ["0", "1", "2", "3"]
     assert nodes.place((0, pod(shape, "fifth", rank=4)))[0] is None or count > WIDE_GANG
-
-
-def test_packed_and_zones(nodes: Nodes) -> None:
-    packed = nodes.shape(hosts={"count": 3, "placement": "packed"}, zones=["b"])
-    placed = nodes.place(*((0, pod(packed, f"p-{rank}", rank=rank)) for rank in range(3)))
-    assert len(set(placed)) == 1
-    assert placed[0] in ("2", "3"), "the nodes of zone b"
-    assert nodes.place((0, pod(nodes.shape(zones=["c"]), "nowhere", run="y"))) == [None]
-
-
-def test_zones_of_pairs_and_nodes_of_roles(nodes: Nodes) -> None:
-    pairs = nodes.shape(hosts={"count": 2, "pairs": "across-zones"})
-    placed = nodes.place(*((0, pod(pairs, f"z-{rank}", rank=rank)) for rank in range(3)))
-    assert [ZONES[int(node)] if node else None for node in sorted(placed, key=str)] == [
-        "a",
-        "b",
-        None,
-    ], "there are two zones"
-    nodes.clear()
-    sides = [f"{nodes.name}-{number}" for number in (3, 1)]
-    roles = {
-        role: {"node_selector": {"kubernetes.io/hostname": name}}
-        for role, name in zip(("client", "server"), sides, strict=True)
-    }
-    shape = nodes.shape(hosts={"count": 2, "roles": roles})
-    assert nodes.place(*((0, pod(shape, f"r-{rank}", rank=rank)) for rank in range(2))) == [
-        "3",
-        "1",
-    ]
-
-
-def test_a_packed_gang_goes_elsewhere_when_a_node_died_under_an_earlier_attempt(
-    nodes: Nodes,
-) -> None:
-    packed = nodes.shape(hosts={"count": 2, "placement": "packed"})
-    nodes.place((0, pod(packed, "earlier", more={"nodeName": f"{nodes.name}-0"})))
-    elsewhere = nodes.shape(hosts={"count": 2, "placement": "packed"}, zones=["b"])
-    placed = nodes.place(
-        *((0, pod(elsewhere, f"again-{rank}", rank=rank, attempt=1)) for rank in range(2))
-    )
-    assert len(set(placed)) == 1
-    assert placed[0] in ("2", "3")

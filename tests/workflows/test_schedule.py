@@ -95,16 +95,3 @@ def test_a_suite_that_no_object_may_hold_renders_nothing(tmp_path: Path, cli: Co
         assert re.search(
             "bytes are more than one object may have .*; .*, or split it", captured.err
         )
-
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_nothing_is_written_by_heras_own_writer() -> None:
-    files = [
-        file
-        for room in ("workflows", "examples", "perfdag/commands", "benchmarks")
-        for file in (ROOT / room).rglob("*.py")
-    ]
-    assert files
-    assert [str(file) for file in files if re.search(r"\bto_(yaml|file)\(", file.read_text())] == []
