@@ -124,8 +124,3 @@ def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None
     both = pa.concat_tables([rows, made.iperf_paths()])
     assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(both)}
     assert [picture.name for picture in pick.draw(rows)] == ["iperf-pairs-throughput"]
-
-
-def test_no_valid_pair_is_said() -> None:
-    rows = table(hosts=2, failed=(0, 1))
-    assert only(rows)[0] == "pairs"

@@ -54,16 +54,15 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
 
 
-async def test_a_comparison_has_the_product_s_verdicts(site: str, page: Page) -> None:
+async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_parameter(
+    site: str, page: Page
+) -> None:
     await page.open(f"{site}/compare.html?suite=net")
     assert "same (" in await page.value("document.body.innerText")
     await page.open(f"{site}/{PAGES['compare']}")
     text = await page.value("document.body.innerText")
     assert "kernel: 6.1.112 -> 6.12.4" in text
     assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
-
-
-async def test_a_comparison_pairs_points_over_a_changed_parameter(site: str, page: Page) -> None:
     await page.open(f"{site}/compare.html?suite=grid")
     text = await page.value("document.querySelector('main').innerText")
     assert "fio.runtime: 1 -> 2" in text

@@ -34,6 +34,7 @@ REFUSED = [
     ("burst --count 100 400", "several are a ladder"),
     ("burst --count 0", "counts.0: Input should be greater than or equal to 1"),
     ("burst --template pod", "Pod creates no VMI"),
+    ("burst --template nowhere.yaml", "built in are"),
     ("burst --parallel 1001", "parallel: Input should be less than or equal to 1000"),
     ("burst --timeout nan", "timeout: "),
     ("ladder --cooldown inf --count 1 2", "cooldown: "),

@@ -19,6 +19,7 @@ from perfdag.steps.scale.objects import RUN_LABEL, VMI, built_in, unix_ns
 from perfdag.steps.scale.scenario import Context
 from perfdag.store.open import open_store
 from tests import simulation
+from tests.fakes.files import write_programs
 
 from .conftest import left
 
@@ -136,7 +137,7 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
     assert await kube.list(maps, namespace, labels=RUN_LABEL) == []
 
 
-FAKE_RUNAI = """#!/bin/sh
+FAKE_RUNAI = """
 # a fake of Run:ai's command line: it makes an unlabelled TrainingWorkload, as the real one does
 exec "{python}" -P - "$2" "$4" <<'END'
 import asyncio, sys
@@ -156,8 +157,8 @@ async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(
 ) -> None:
     await simulation.install(kube, "runai")
     fake, settings = tmp_path / "fake-runai", tmp_path / "settings.yaml"
-    fake.write_text(FAKE_RUNAI.format(python=sys.executable, namespace=namespace))
-    fake.chmod(0o755)
+    script = FAKE_RUNAI.format(python=sys.executable, namespace=namespace)
+    write_programs(tmp_path, {fake.name: script})
     settings.write_text(f"submitter: runai-cli\nrunai_cli_path: {fake}\n")
     out = ["-o", str(tmp_path / "out"), "--settings", str(settings)]
     stray = {
