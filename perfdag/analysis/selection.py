@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.analysis.medians import read_run_medians
 from perfdag.results.runs import PARTIAL, RunStore, day_of
@@ -136,17 +137,24 @@ def _pair(word: str) -> tuple[str, str]:
     return key, value
 
 
-def baselines(store: Store) -> dict[str, dict[str, dict[str, object]]]:
-    """Return baselines: name -> suite -> {"runs", "note", "set_at"}. Raises SelectionError."""
+class Baseline(BaseModel):
+    """Runs of one suite under a name, and when it was given (ISO 8601)."""
+
+    runs: list[str]
+    note: str = ""
+    set_at: str = ""
+
+
+def baselines(store: Store) -> dict[str, dict[str, Baseline]]:
+    """Return baselines: name -> suite -> Baseline. Raises SelectionError."""
     try:
-        data = orjson.loads(store.get(BASELINES))
+        return TypeAdapter(dict[str, dict[str, Baseline]]).validate_json(store.get(BASELINES))
     except NotStoredError:
         return {}
-    except orjson.JSONDecodeError as error:
-        raise SelectionError(f"{store.url(BASELINES)} is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise SelectionError(f"{store.url(BASELINES)}: expected names with their runs")
-    return data
+    except ValidationError:
+        raise SelectionError(
+            f"{store.url(BASELINES)} is damaged: it holds no names with runs; restore or delete it"
+        ) from None
 
 
 def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
@@ -169,12 +177,7 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
         raise SelectionError(
             f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}"
         )
-    runs = suites[chosen]["runs"]
-    return Selection(
-        f"baseline:{name}",
-        chosen,
-        tuple(str(run) for run in runs) if isinstance(runs, list) else (),
-    )
+    return Selection(f"baseline:{name}", chosen, tuple(suites[chosen].runs))
 
 
 def set_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
@@ -184,9 +187,7 @@ def set_baseline(store: Store, name: str, selection: Selection, note: str = "") 
     """
     known = baselines(store)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    known.setdefault(name, {})[selection.suite] = {
-        "runs": list(selection.runs),
-        "note": note,
-        "set_at": now,
-    }
-    store.put(BASELINES, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+    new = Baseline(runs=list(selection.runs), note=note, set_at=now)
+    known.setdefault(name, {})[selection.suite] = new
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    store.put(BASELINES, orjson.dumps(known, default=Baseline.model_dump, option=options))

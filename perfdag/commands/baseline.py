@@ -73,14 +73,20 @@ def show(args: argparse.Namespace) -> int:
     """Print the names with their runs. Raises SelectionError, StoreError."""
     names = selection.baselines(open_store(args.store))
     if args.json:
-        print_json(names)
+        print_json(
+            {
+                name: {each: of.model_dump() for each, of in suites.items()}
+                for name, suites in names.items()
+            }
+        )
         return EXIT_OK
     for name, suites in sorted(names.items()):
         for suite, baseline in sorted(suites.items()):
-            runs = baseline["runs"] if isinstance(baseline["runs"], list) else []
+            runs = baseline.runs
             extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
-            note = baseline.get("note") or ""
-            print(f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {note}".rstrip())
+            print(
+                f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {baseline.note}".rstrip()
+            )
     if not names:
         print("no baselines; `perfdag baseline set NAME RUN` adds one")
     return EXIT_OK

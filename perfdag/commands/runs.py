@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -290,7 +290,7 @@ def _protected_runs(runs: RunStore) -> dict[str, str]:
     protected: dict[str, str] = {}
     for name, suites in baselines(runs.store).items():
         for entry in suites.values():
-            protected |= {str(run): name for run in cast("list[str]", entry["runs"])}
+            protected |= dict.fromkeys(entry.runs, name)
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
             companions = _with_companions(runs, runs.plan(run))

@@ -393,7 +393,7 @@ REMOVED: dict[str, str] = {
     "zip": "write the points under `explicit`, docs/suites.md",
     "job_file": "write an entry with parameters for each job, docs/reference/benchmarks.md",
     "implementation=iperf2": "iperf3 measures: leave implementation out",
-    "--chart": "`perfdag site` draws the history of a suite, docs/site.md",
+    "--chart": "`perfdag site` draws histories and comparisons, docs/site.md",
     "context": "look at the dashboards of your Prometheus; `scale` has queries of its own",
     "prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
     "--prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
