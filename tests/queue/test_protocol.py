@@ -64,6 +64,11 @@ def test_fields_are_checked_in_any_case_with_defaults() -> None:
             protocol.decode(f'{{"{name}": {value}}}'.encode(), REPLY)
 
 
+@pytest.mark.parametrize("worse", [{}, {"Retcode": 1}, {"Timeout": 2.0}, {"Error": "x"}])
+def test_a_success_has_no_return_code_error_or_timeout(worse: dict[str, object]) -> None:
+    assert protocol.succeeded({**REPLY, **worse}) is not bool(worse)
+
+
 @pytest.mark.parametrize("text", ["", "9999", "host:", "host:x", "host:70000"])
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):

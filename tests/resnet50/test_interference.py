@@ -19,12 +19,18 @@ from perfdag.steps.resnet50.interference import (
     InterferenceParams,
     Resnet50Interference,
     measurements,
+    overlap,
     reasons_against,
 )
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
 from tests.resnet50.harness import gang, needs_loadgen, recorded
 
 SINGLE: dict[str, Any] = {"scenario": "single-stream"}
+
+
+@pytest.mark.parametrize(("second", "part"), [((0, 10), 1), ((5, 15), 1 / 3), ((12, 13), 0)])
+def test_overlap(second: tuple[float, float], part: float) -> None:
+    assert overlap([(0, 10), second]) == pytest.approx(part)
 
 
 def options(**more: Any) -> InterferenceParams:
