@@ -170,6 +170,13 @@ def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out()
     assert html.count('<img alt="t" src="data:image/png;base64,') == 7, "a smaller PNG stands in"
 
 
+def test_dictionary_encoded_rows_give_the_same_page() -> None:
+    table = rows.plain()
+    text = pa.dictionary(pa.int32(), pa.string())
+    fields = [pa.field(f.name, text if f.type == pa.string() else f.type) for f in table.schema]
+    assert report_of(table.cast(pa.schema(fields)), PLAN) == report_of(table, PLAN)
+
+
 def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     table = rows.plain()
     warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)

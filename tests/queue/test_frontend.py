@@ -26,6 +26,14 @@ def adds_up(queue: Queue) -> bool:
     return queue.accepted == ended + queue.waiting + queue.running
 
 
+async def test_an_item_goes_to_a_backend_of_its_queue(start: Start, dial: Dial) -> None:
+    port, backend_port, _ = (await start("sleep", "other")).ports
+    await dial(port, ASK)
+    await dial(port, '{"Queue": "other", "Args": ["mine"]}')
+    worker = await dial(backend_port, '{"Queue": "other"}')
+    assert (await worker.receive())["Args"] == ["mine"]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"\0" * 100, b"{" * 200_000, b'{"Queue":"' + b"x" * 200_000, b"GET / HTTP/1.1\r\n\r\n"],
