@@ -28,8 +28,7 @@ import orjson
 import yaml
 
 from perfdag.kube.client import Kube, Resource
-from perfdag.steps.scale import cluster as kwok_nodes
-from perfdag.steps.scale import vmi, workloads
+from perfdag.steps.scale import cluster as kwok_nodes, vmi, workloads
 from perfdag.steps.scale.cluster import own_namespaces
 from perfdag.steps.scale.generate import Schedule, api_submitter, generate, plan
 from perfdag.steps.scale.objects import Template, load, unix_ns

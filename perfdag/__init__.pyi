@@ -1,7 +1,6 @@
 from perfdag.commands.script import Suite as Suite
 from perfdag.results.schema import load as load
-from perfdag.suite.model import Entry as Entry
-from perfdag.suite.model import Permutations as Permutations
+from perfdag.suite.model import Entry as Entry, Permutations as Permutations
 
 __version__: str
 IMAGES: str

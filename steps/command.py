@@ -15,8 +15,19 @@ from pydantic import (
     model_validator,
 )
 
-from perfdag.benchmark.contract import Benchmark, Better, Gang, Metric, Output, Params, Tool
-from perfdag.outcome import VERDICT, Failed, Measurement, Skip
+from perfdag.benchmark.contract import (
+    VERDICT,
+    Benchmark,
+    Better,
+    Failed,
+    Gang,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Skip,
+    Tool,
+)
 from perfdag.steps.reports import read_report
 from perfdag.units import to_base
 

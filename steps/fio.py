@@ -13,11 +13,23 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Tool, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Skip,
+    Tool,
+    broken,
+    refuse,
+)
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import filesystem
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
 from perfdag.steps.reports import read_report

@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.benchmark.contract import Metric
-from perfdag.outcome import VERDICT, Measurement, VerdictWord, verdict
+from perfdag.benchmark.contract import VERDICT, Measurement, Metric, VerdictWord, verdict
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
 from perfdag.shape import Shape

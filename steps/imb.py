@@ -9,7 +9,10 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     Benchmark,
+    Failed,
     Gang,
+    Invalid,
+    Measurement,
     Metric,
     Output,
     Params,
@@ -18,7 +21,6 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.shape import Shape
 from perfdag.steps import devices, mpi
 from perfdag.units import PositiveDuration

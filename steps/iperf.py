@@ -8,9 +8,19 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
+from perfdag.benchmark.contract import (
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Skip,
+    Tool,
+    refuse,
+)
 from perfdag.hosts.base import Host
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Cpus
 from perfdag.steps import two_hosts
 from perfdag.steps.reports import read_report

@@ -7,8 +7,17 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Gang, Metric, Output, Params, Tool, refuse
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.benchmark.contract import (
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Tool,
+    refuse,
+)
 from perfdag.stats.robust import needed
 from perfdag.steps import two_hosts
 from perfdag.units import PositiveDuration, Size

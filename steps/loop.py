@@ -20,12 +20,19 @@ from functools import partial
 from typing import Any, Protocol
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, Gang, Metric
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Measurement,
+    Metric,
+    SampleError,
+    Skip,
+)
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
-from perfdag.outcome import Failed, Measurement, SampleError, Skip
 from perfdag.plan.plan import Plan, concurrent_groups
 from perfdag.results.runs import RunStore, sample_key
 from perfdag.results.samples import SampleRecord, as_row, as_rows, headline, now, read_sample

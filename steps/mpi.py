@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
-from perfdag.benchmark.contract import Gang, NotInstalled, Tool
+from perfdag.benchmark.contract import Failed, Gang, NotInstalled, Skip, Tool
 from perfdag.hosts.base import Host
-from perfdag.outcome import Failed, Skip
 from perfdag.shape import Shape
 from perfdag.units import parse_cpu_list, parse_quantity
 

@@ -16,16 +16,19 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     Benchmark,
+    Failed,
     Gang,
+    Invalid,
+    Measurement,
     Metric,
     Network,
     Output,
     Params,
+    Skip,
     Tool,
     broken,
     refuse,
 )
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.steps import devices, mpi
 from perfdag.steps.line_clock import RANK_LINE

@@ -10,16 +10,19 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     Benchmark,
+    Failed,
     Gang,
+    Invalid,
+    Measurement,
     Metric,
     Network,
     Params,
+    Skip,
     Tool,
     broken,
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
 from perfdag.steps import devices

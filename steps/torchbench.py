@@ -12,10 +12,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Params, broken, refuse
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Params,
+    Skip,
+    broken,
+    refuse,
+)
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import nearest_rank, needed
 from perfdag.steps import devices

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.hosts import facts, local
-from perfdag.hosts import gpu_use as asking
+from perfdag.hosts import facts, gpu_use as asking, local
 from perfdag.hosts.facts import env_class, filesystem, gather
 from perfdag.hosts.gpu_use import gpus
 from perfdag.hosts.local import LocalHost

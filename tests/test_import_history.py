@@ -5,8 +5,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows

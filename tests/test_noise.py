@@ -13,8 +13,7 @@ import pytest
 
 from perfdag.hosts import disturbance, facts
 from perfdag.hosts.base import CommandResult
-from perfdag.hosts.disturbance import Moment
-from perfdag.hosts.disturbance import canary as measure_canary
+from perfdag.hosts.disturbance import Moment, canary as measure_canary
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed, SampleError
 from perfdag.results.schema import load_rows

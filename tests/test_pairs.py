@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, series_labels
 from perfdag.benchmark.contract import Gang
@@ -28,8 +27,7 @@ from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import rounds
 
-from .steps.test_measure import FakeBenchmark, Watcher
-from .steps.test_measure import fake as fake
+from .steps.test_measure import FakeBenchmark, Watcher, fake as fake
 from .steps.test_plan_step import place
 
 TEXT = "name: s\nretries: 0\n{more}entries:\n  - benchmark: {name}\n    hosts: {hosts}\n"

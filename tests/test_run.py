@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from perfdag import __file__ as package
-from perfdag import __version__
+from perfdag import __file__ as package, __version__
 from perfdag.commands import submit
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance

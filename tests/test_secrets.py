@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from perfdag import redaction
 from perfdag.hosts.local import LocalHost

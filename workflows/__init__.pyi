@@ -1,6 +1,8 @@
-from perfdag.workflows.compose import RESTRICTED as RESTRICTED
-from perfdag.workflows.compose import benchmark as benchmark
-from perfdag.workflows.compose import measure as measure
+from perfdag.workflows.compose import (
+    RESTRICTED as RESTRICTED,
+    benchmark as benchmark,
+    measure as measure,
+)
 from perfdag.workflows.cron import schedule as schedule
 from perfdag.workflows.emit import dump as dump
 

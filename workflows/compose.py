@@ -6,8 +6,7 @@ that Workflow stays as it is.
 
 from typing import Any
 
-from hera.workflows import Parameter, Resource
-from hera.workflows import models as m
+from hera.workflows import Parameter, Resource, models as m
 
 from perfdag.kube.patch import hardened, pod_security
 from perfdag.plan.plan import make_plan

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hera.workflows import WorkflowTemplate
-from hera.workflows import models as m
+from hera.workflows import WorkflowTemplate, models as m
 
 from perfdag import IMAGES
 from perfdag.kube.client import Object

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import yaml
-from hera.workflows import Artifact, CronWorkflow, Parameter, RawArtifact, Workflow
-from hera.workflows import models as m
+from hera.workflows import Artifact, CronWorkflow, Parameter, RawArtifact, Workflow, models as m
 
 from perfdag.kube.client import Object
 from perfdag.kube.patch import RUN, SUITE

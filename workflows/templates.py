@@ -19,8 +19,8 @@ from hera.workflows import (
     RetryStrategy,
     Task,
     UserContainer,
+    models as m,
 )
-from hera.workflows import models as m
 
 from perfdag.kube.client import Object
 from perfdag.kube.config import SERVICE_ACCOUNT

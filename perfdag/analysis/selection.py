@@ -13,8 +13,7 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.analysis.medians import read_run_medians
-from perfdag.results.runs import PARTIAL, RunStore, day_of
-from perfdag.results.runs import SelectionError as SelectionError
+from perfdag.results.runs import PARTIAL, RunStore, SelectionError as SelectionError, day_of
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import nearest
 from perfdag.units import plural

@@ -17,7 +17,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from perfdag.hosts.base import Host, install_command
-from perfdag.outcome import VERDICT, Measurement, Skip
+
+# with the outcomes that a benchmark returns or raises: it imports its contract from here
+from perfdag.outcome import (
+    VERDICT as VERDICT,
+    VERDICT_VALUES as VERDICT_VALUES,
+    Failed as Failed,
+    Infrastructure as Infrastructure,
+    Invalid as Invalid,
+    Measurement as Measurement,
+    SampleError as SampleError,
+    Skip as Skip,
+    VerdictWord as VerdictWord,
+    verdict as verdict,
+)
 from perfdag.shape import Shape
 
 Rule = tuple[object, str]

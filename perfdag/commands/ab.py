@@ -15,6 +15,7 @@ from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.options import (
+    EXIT_OK,
     JSON,
     ONLY,
     SET,
@@ -43,7 +44,6 @@ from perfdag.results import missing_reason
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore
 from perfdag.results.summary import summarise
-from perfdag.signals import EXIT_OK
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of

@@ -4,6 +4,7 @@ import argparse
 
 from perfdag.analysis import selection
 from perfdag.commands.options import (
+    EXIT_OK,
     JSON,
     STORE,
     SUITE,
@@ -14,7 +15,6 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.results.runs import RunStore
-from perfdag.signals import EXIT_OK
 from perfdag.store.open import open_store
 from perfdag.units import plural
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict, store_record
-from perfdag.analysis.gate import ACKS as ACKS_KEY
 from perfdag.analysis.gate import (
+    ACKS as ACKS_KEY,
     check,
     put_acks,
     read_acks,
@@ -17,6 +17,9 @@ from perfdag.analysis.gate import (
 from perfdag.analysis.selection import select_one
 from perfdag.commands.options import (
     ACKS,
+    EXIT_GATE,
+    EXIT_OK,
+    EXIT_REACH,
     JSON,
     RUN_HELP,
     STORE,
@@ -31,7 +34,6 @@ from perfdag.commands.options import (
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import highlighted
 from perfdag.results.runs import RunStore, began_at
-from perfdag.signals import EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.units import plural, short_seconds

@@ -9,7 +9,7 @@ from datetime import datetime
 import orjson
 import yaml
 
-from perfdag.commands.options import CommandError
+from perfdag.commands.options import EXIT_INPUT, EXIT_REACH, CommandError
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import RUN, STORE_ADDRESS, SUITE
 from perfdag.kube.pods import (
@@ -24,7 +24,6 @@ from perfdag.kube.pods import (
 )
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import LAST, ambiguous
-from perfdag.signals import EXIT_INPUT, EXIT_REACH
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
 

@@ -10,6 +10,8 @@ from perfdag.analysis.gate import read_checks
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.options import (
+    EXIT_GATE,
+    EXIT_OK,
     JSON,
     STORE,
     SUITE,
@@ -21,7 +23,6 @@ from perfdag.commands.options import (
 from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
-from perfdag.signals import EXIT_GATE, EXIT_OK
 from perfdag.store.open import open_store
 from perfdag.units import with_spread
 

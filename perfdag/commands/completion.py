@@ -3,8 +3,7 @@
 import argparse
 from typing import Any
 
-from perfdag.commands.options import Verbs, add_verb, option
-from perfdag.signals import EXIT_OK
+from perfdag.commands.options import EXIT_OK, Verbs, add_verb, option
 
 EPILOG = """examples:
   perfdag completion bash > ~/.local/share/bash-completion/completions/perfdag

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
 from perfdag.commands.cluster import ARGO, is_other_version, store_of
-from perfdag.commands.options import Verbs, add_verb, option, print_json
+from perfdag.commands.options import EXIT_FAILED, EXIT_OK, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
@@ -40,7 +40,6 @@ from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_si
 from perfdag.outcome import SampleError
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
-from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of

@@ -30,6 +30,7 @@ from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
+    EXIT_OK,
     JSON,
     STORE,
     CommandError,
@@ -41,7 +42,6 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
-from perfdag.signals import EXIT_OK
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.open import open_store

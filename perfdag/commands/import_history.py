@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
-from perfdag.commands.options import STORE, CommandError, Verbs, add_verb, option
+from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    STORE,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+)
 from perfdag.digest import digest
-from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.units import plural, to_base
 
 logger = logging.getLogger(__name__)

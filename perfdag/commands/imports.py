@@ -12,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.commands import import_history
 from perfdag.commands.import_kube_perftest import import_suite, validated
-from perfdag.commands.options import CommandError, Verbs, add_verb, option
-from perfdag.signals import EXIT_FAILED, EXIT_OK
+from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError, Verbs, add_verb, option
 from perfdag.suite.document import parse_document, read_document, read_text
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.emit import dump

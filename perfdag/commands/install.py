@@ -11,6 +11,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
 from perfdag.commands.cluster import ARGO
 from perfdag.commands.options import (
+    EXIT_OK,
     NAMESPACE,
     CommandError,
     Verbs,
@@ -24,7 +25,6 @@ from perfdag.commands.options import (
 )
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
-from perfdag.signals import EXIT_OK
 from perfdag.store.base import check_cluster_address
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects

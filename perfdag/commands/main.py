@@ -15,8 +15,15 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from perfdag import __version__
-from perfdag.commands.options import CommandError, Parser, log_to_stderr
-from perfdag.signals import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH
+from perfdag.commands.options import (
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REACH,
+    CommandError,
+    Parser,
+    log_to_stderr,
+)
 
 GROUPS = {
     "measure": {

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.benchmark import registry
-from perfdag.commands.options import CommandError, Verbs, add_verb, option
+from perfdag.commands.options import EXIT_OK, CommandError, Verbs, add_verb, option
 from perfdag.hosts.local import LocalHost
-from perfdag.signals import EXIT_OK
 from perfdag.suite.load import suite_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,15 @@ from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
 from perfdag.redaction import redact
-from perfdag.signals import EXIT_INPUT
+from perfdag.signals import (
+    EXIT_FAILED as EXIT_FAILED,
+    EXIT_GATE as EXIT_GATE,
+    EXIT_INPUT as EXIT_INPUT,
+    EXIT_INTERRUPTED as EXIT_INTERRUPTED,
+    EXIT_OK as EXIT_OK,
+    EXIT_REACH as EXIT_REACH,
+    end_once as end_once,
+)
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 

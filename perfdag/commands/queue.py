@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag import signals
 from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_OK,
+    EXIT_REACH,
     JSON,
     CommandError,
     Option,
@@ -23,7 +27,6 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.units import plural
 
 if TYPE_CHECKING:

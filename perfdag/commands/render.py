@@ -9,10 +9,9 @@ from perfdag.commands.install import (
     installation_objects,
     installation_of,
 )
-from perfdag.commands.options import CommandError, Verbs, add_verb, duration, option
+from perfdag.commands.options import EXIT_OK, CommandError, Verbs, add_verb, duration, option
 from perfdag.kube.client import Object
 from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.signals import EXIT_OK
 from perfdag.steps.devices import without_gpu
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import check_cluster_address

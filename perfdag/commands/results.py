@@ -11,6 +11,8 @@ from pathlib import Path
 from perfdag.analysis import alerts
 from perfdag.analysis.alerts import GateResult
 from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_OK,
     JSON,
     RUN,
     STORE,
@@ -26,7 +28,6 @@ from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.runs import RunStore, report_key
 from perfdag.results.summary import Summary, summarise
-from perfdag.signals import EXIT_FAILED, EXIT_OK
 from perfdag.store.base import NotStoredError, Store
 from perfdag.store.folder import FolderStore
 from perfdag.suite.model import checks_of

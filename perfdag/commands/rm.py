@@ -5,12 +5,20 @@ import asyncio
 import time
 
 from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
-from perfdag.commands.options import RUN_HELP, CommandError, Verbs, add_verb, option, print_now
+from perfdag.commands.options import (
+    EXIT_OK,
+    EXIT_REACH,
+    RUN_HELP,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_now,
+)
 from perfdag.commands.runs import read_run, removable_keys
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import RunStore
-from perfdag.signals import EXIT_OK, EXIT_REACH
 from perfdag.store.base import NotStoredError
 from perfdag.store.open import open_store
 

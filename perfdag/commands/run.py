@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.commands.options import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REACH,
     JSON,
     ONLY,
     SET,
@@ -20,6 +23,7 @@ from perfdag.commands.options import (
     Verbs,
     add_verb,
     check_resume,
+    end_once,
     option,
     print_json,
 )
@@ -27,7 +31,6 @@ from perfdag.commands.progress import Progress
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results import missing_reason
 from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
-from perfdag.signals import EXIT_INTERRUPTED, EXIT_OK, EXIT_REACH, end_once
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from perfdag.analysis.selection import baselines, select_one
 from perfdag.commands.options import (
+    EXIT_OK,
     JSON,
     STORE,
     SUITE,
@@ -27,7 +28,6 @@ from perfdag.results.collect import kept_rows
 from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
-from perfdag.signals import EXIT_OK
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 from perfdag.units import plural

@@ -13,10 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from perfdag import signals
-from perfdag.commands.options import CommandError, Option, Verbs, add_verb, option, print_now
+from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_INPUT,
+    EXIT_OK,
+    EXIT_REACH,
+    CommandError,
+    Option,
+    Verbs,
+    add_verb,
+    option,
+    print_now,
+)
 from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError, Prometheus
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_INPUT, EXIT_OK, EXIT_REACH
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale.cluster import remove_run
 from perfdag.steps.scale.figures import Result, audit_key, audit_of

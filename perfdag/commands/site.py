@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from perfdag.analysis.selection import SelectionError
 from perfdag.commands.options import (
+    EXIT_REACH,
     JSON,
     STORE,
     CommandError,
@@ -21,7 +22,6 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.signals import EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.open import open_store
 

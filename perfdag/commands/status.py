@@ -20,6 +20,9 @@ from perfdag.commands.cluster import (
 )
 from perfdag.commands.options import (
     CLUSTER_RUN,
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_REACH,
     NAMESPACE,
     WATCH,
     add_options,
@@ -28,7 +31,6 @@ from perfdag.commands.options import (
 from perfdag.kube.client import Kube, KubeError, run_with_client
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import is_run_id
-from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 from perfdag.store.s3 import is_wait_line, seconds_away
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_REACH,
     CommandError,
     Option,
     Verbs,
@@ -20,7 +23,6 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
-from perfdag.signals import EXIT_FAILED, EXIT_OK, EXIT_REACH
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube

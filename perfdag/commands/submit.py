@@ -10,6 +10,7 @@ from perfdag.commands.cluster import NewRun, installed_template, resumable_run
 from perfdag.commands.doctor import check_pod_security
 from perfdag.commands.options import (
     CLUSTER_RUN,
+    EXIT_OK,
     NAMESPACE,
     ONLY,
     SET,
@@ -25,7 +26,6 @@ from perfdag.commands.render import report_missing_gpus
 from perfdag.commands.status import follow_run
 from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.signals import EXIT_OK
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite

@@ -9,9 +9,19 @@ import orjson
 from pydantic import Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params, Rights
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    Rights,
+    Skip,
+)
 from perfdag.kube.client import KubeError
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
 from perfdag.steps.queue.backend import built_in_seconds, substitute
 from perfdag.steps.queue.validate import (
     Plan,

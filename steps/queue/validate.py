@@ -25,8 +25,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
-from perfdag.benchmark.contract import refuse
-from perfdag.outcome import VERDICT_VALUES, Measurement, VerdictWord, verdict
+from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord, refuse, verdict
 from perfdag.stats.robust import student_t
 from perfdag.steps.queue.client import UNREACHABLE
 from perfdag.units import plural

@@ -15,10 +15,21 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, NotInstalled, Output, Tool
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    NotInstalled,
+    Output,
+    SampleError,
+    Skip,
+    Tool,
+)
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
-from perfdag.outcome import Failed, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.stats.robust import needed
 from perfdag.steps import devices

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Metric, Output, broken
+from perfdag.benchmark.contract import Gang, Invalid, Measurement, Metric, Output, broken, verdict
 from perfdag.hosts.base import CommandResult, Host
-from perfdag.outcome import Invalid, Measurement, verdict
 from perfdag.shape import Shape
 from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import (

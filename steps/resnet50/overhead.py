@@ -8,9 +8,17 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field, model_validator
 
 from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Metric, Output
+from perfdag.benchmark.contract import (
+    Failed,
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    VerdictWord,
+    verdict,
+)
 from perfdag.hosts.base import Host
-from perfdag.outcome import Failed, Invalid, Measurement, VerdictWord, verdict
 from perfdag.stats.design import blocks
 from perfdag.stats.robust import student_t
 from perfdag.steps.resnet50.benchmark import (

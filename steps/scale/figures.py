@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.benchmark.contract import Metric
-from perfdag.outcome import Measurement, VerdictWord, verdict
+from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, verdict
 from perfdag.stats.robust import needed
 from perfdag.steps.scale import prometheus
 from perfdag.steps.scale.api_metrics import CREATION, DELETION, VERBS, latencies

@@ -17,9 +17,20 @@ import orjson
 from pydantic import AfterValidator, Field
 
 from perfdag import signals
-from perfdag.benchmark.contract import SIMULATED, Benchmark, Gang, Output, Params
+from perfdag.benchmark.contract import (
+    SIMULATED,
+    Benchmark,
+    Failed,
+    Gang,
+    Infrastructure,
+    Invalid,
+    Measurement,
+    Output,
+    Params,
+    SampleError,
+    Skip,
+)
 from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION

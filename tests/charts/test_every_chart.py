@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from perfdag.charts.pages import page as html
-from perfdag.charts.pages import pick
+from perfdag.charts.pages import page as html, pick
 from tests.charts import rows
 from tests.charts.browser import FAULTS, Page
 from tests.charts.pages import document

@@ -4,8 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.protocol import ITEM, REPLY, REQUEST

@@ -19,17 +19,13 @@ from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
-from perfdag.steps import openfoam as foam
-from perfdag.steps import rdma
-from perfdag.steps import torchbench as torch
-from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
-from perfdag.steps.queue.scaling_benchmark import parse as parse_queue
+from perfdag.steps import openfoam as foam, rdma, torchbench as torch
+from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, parse as parse_queue
 from perfdag.steps.scale import api_metrics
 from perfdag.testing import Recording
 from tests.fakes.files import write_programs
 from tests.recorded import record
-from tests.recorded.loadgen.record import CASES as LOADGEN
-from tests.recorded.loadgen.record import SHORT
+from tests.recorded.loadgen.record import CASES as LOADGEN, SHORT
 
 HERE = Path(__file__).parent
 Outcome = dict[str, Any]

@@ -12,10 +12,8 @@ from perfdag.benchmark.contract import Benchmark, Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Failed
 from perfdag.shape import Shape, merge
-from perfdag.steps.iperf import Iperf, IperfParams
-from perfdag.steps.iperf import client_command as iperf_command
-from perfdag.steps.latency import Latency, LatencyParams
-from perfdag.steps.latency import client_command as netperf_command
+from perfdag.steps.iperf import Iperf, IperfParams, client_command as iperf_command
+from perfdag.steps.latency import Latency, LatencyParams, client_command as netperf_command
 from tests.fakes.watching_host import WatchingHost
 from tests.recorded.measured import values
 
