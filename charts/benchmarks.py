@@ -99,13 +99,6 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "fio": (
         View(("iops", "bandwidth")),
         View(("latency",), stats=("p50", "p99", "p99.9"), slug="latency"),
-        View(
-            ("iops", "latency"),
-            x="iodepth",
-            stats=("value", "p99"),
-            kind="curve",
-            slug="queue-depth",
-        ),
         View(("completion_latency",), kind="tail", slug="percentiles"),
         View(("iops",), subjects=True, slug="workers"),
     ),

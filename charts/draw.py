@@ -241,26 +241,6 @@ def stack(ax: Axes, bars: Mapping[str, Mapping[str, float]], unit: str) -> None:
     style.legend_beside(ax)
 
 
-def curve(ax: Axes, curves: Mapping[str, Sequence[tuple[float, Series, Series]]]) -> None:
-    """Draw one metric against another along a number that stands at its point."""
-    every = [point for own in curves.values() for point in own]
-    for k, (name, own) in enumerate(curves.items()):
-        x, y = [a.middle for _, a, _ in own], [b.middle for _, _, b in own]
-        (marks,) = ax.plot(x, y, label=style.wrap(name), gid=f"median {name}", **style.look(k))
-        style.HOVERS[marks] = [
-            f"{name} at {at:g}: {value_words(a)}; {value_words(b)}" for at, a, b in own
-        ]
-        for at, a, b in own:
-            place: Any = {"xytext": (5, -10), "textcoords": "offset points", "fontsize": 8.5}
-            if k == 0 and (len(own) <= 6 or at == own[-1][0]):
-                ax.annotate(f"{at:g}", (a.middle, b.middle), color=style.MUTED, **place)
-    _values(ax, [b for _, _, b in every], True)
-    first, largest = every[0][1], max(a.band.high for _, a, _ in every)
-    ax.set_xlim(0, largest * 1.08)
-    unit = style.value_axis(ax.xaxis, first.unit, largest, first.metric)
-    ax.set_xlabel(style.axis_label(first.metric, unit, first.better))
-
-
 def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:
     """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
     finite = grid[np.isfinite(grid)]

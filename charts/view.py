@@ -42,16 +42,15 @@ class View:
 
     `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
     drawn. `each` is a parameter whose values are charts of their own. `kind` is stack (the metrics,
-    or the coordinate `part`, are parts of a bar), tail (x is the percentile) or curve (the first
-    metric is x, the second y, along the number `x`). `ideal` is what would be linear. `subjects`
-    takes the rows of workers, devices or seconds.
+    or the coordinate `part`, are parts of a bar) or tail (x is the percentile). `ideal` is what
+    would be linear. `subjects` takes the rows of workers, devices or seconds.
     """
 
     metrics: Sequence[str]
     x: str = ""
     stats: Sequence[str] = ()
     each: str = ""
-    kind: Literal["", "stack", "tail", "curve"] = ""
+    kind: Literal["", "stack", "tail"] = ""
     ideal: Literal["", "rate", "time"] = ""
     log: bool = False
     subjects: bool = False
@@ -97,7 +96,7 @@ def _figures(
         for item in items:
             name = str(item.state.params.get(view.each, "")) if view.each else ""
             groups.setdefault(name, {}).setdefault(metric, []).append(item)
-    kinds = {"stack": _stack, "tail": _tail, "curve": _curve, "": _automatic}
+    kinds = {"stack": _stack, "tail": _tail, "": _automatic}
     for name, panels in groups.items():
         own = {metric: _without(items, view.each) for metric, items in panels.items()}
         for slug, figure in kinds[view.kind](view, own, "; ".join(filter(None, (name, note)))):
@@ -431,46 +430,6 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
         ax.axhline(bound, color=style.INK, ls=(0, (4, 2)), lw=1, gid="bound")
     draw.name_lines(ax, list(shown))
     yield view.slug or f"{_slug(metric)}-percentiles", fig
-
-
-def _curve(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
-    """Yield the second metric against the first along the number `x`, with its knee in the title.
-
-    The knee is where the ratio of both is highest (the power of Kleinrock, ICC 1979).
-    """
-    if len(panels) < 2:
-        return
-    along, against = panels.values()
-    keys = [key for key in _varied(along) if key != view.x]
-    other = {(i.state.point, str(i.series.coords)): i.series for i in against}
-    curves: dict[str, list[tuple[float, Any, Any]]] = {}
-    for item in along:
-        late = other.get((item.state.point, str(item.series.coords)))
-        if late and view.x in item.numbers:
-            point = (item.numbers[view.x], item.series, late)
-            curves.setdefault(_name(item, keys), []).append(point)
-    curves = {
-        name: sorted(own, key=lambda p: p[0]) for name, own in curves.items() if len(own) >= SWEPT
-    }
-    if not curves:
-        return
-    shown = dict(list(curves.items())[: len(style.SERIES)])
-    own = next(iter(shown.values()))
-    usable = [point for point in own if not any(map(unusable, point[1:]))]
-    title = f"{metric_text(view.metrics[0])} over {view.x}: too noisy to rank"
-    if usable:
-        at, rate, _ = max(usable, key=lambda p: p[1].middle / (p[2].middle or 1.0))
-        words = "no knee up to" if at == own[-1][0] else "knee at"
-        rate_text = amount(rate.middle, rate.unit, rate.metric)
-        title = f"{words} {view.x}={at:g}: {rate_text}"
-    cut = f"first {len(shown)} of {len(curves)} curves" if len(shown) < len(curves) else ""
-    subtitle = "; ".join(filter(None, (cut, f"numbers: {view.x}; knee: of the first curve", note)))
-    heights = (draw.lines_height(shown),)
-    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
-    draw.curve(ax, shown)
-    if len(shown) > 1:
-        style.legend_beside(ax)
-    yield view.slug or "curve", fig
 
 
 def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:

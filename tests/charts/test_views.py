@@ -62,18 +62,6 @@ def of(metric: str, *values: tuple[Any, ...], benchmark: str = "x", unit: str = 
     )
 
 
-def depths() -> pa.Table:
-    """A device of eight places: beyond, I/Os only wait."""
-    rates = {depth: min(20e3 * depth, 160e3) for depth in (1, 2, 4, 8, 16, 32)}
-    return table(
-        *[
-            sample("fio", {"rw": "randread", "iodepth": d}, r, rows.io("read", rate, d / rate))
-            for d, rate in rates.items()
-            for r in (1, 2)
-        ]
-    )
-
-
 def streams(windows: tuple[int, ...], counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> pa.Table:
     """Two protocols over numbers of streams, for each window."""
     values = [
@@ -98,9 +86,8 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
     (
         "fio",
         rows.fio(),
-        {"iops-by-iodepth": "IOPS up to 259 kIOPS", "latency-by-iodepth": "", "queue-depth": ""},
+        {"iops-by-iodepth": "IOPS up to 259 kIOPS", "latency-by-iodepth": ""},
     ),
-    ("fio", depths(), {"queue-depth": "Knee at iodepth=8: 160 kIOPS"}),
     (
         "imb",
         rows.imb("PingPong", (2,)),
@@ -178,7 +165,6 @@ def test_a_failure_is_its_reason_and_scaling_has_its_ideal() -> None:
     assert "no such device" in words(lost["points"])
     figure = drawn("openfoam", CLAIMS[-1][1])["scaling-by-procs"]
     assert list(artist(figure.axes[0], "ideal").get_ydata()) == pytest.approx([90, 45, 22.5, 11.25])
-    assert names(drawn("fio", depths())["queue-depth"].axes[0].texts)[-1] == "32"
 
 
 def test_subjects_are_workers_or_numbered_and_marks_are_said() -> None:
