@@ -54,7 +54,7 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
     ax.set_yticks(range(len(states)), [style.wrap(state.title) for state in states])
     ax.set_ylim(len(states) - 0.4, -0.7)
-    ax.set_xlabel("overhead of the treatment, lower is better")
+    ax.set_xlabel("overhead, lower is better")
     yield "overhead", fig
 
 
