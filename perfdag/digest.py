@@ -1,7 +1,7 @@
 """Canonical JSON and digests, which ids consist of."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -38,14 +38,3 @@ def _whole(value: Any) -> Any:
 def digest(*parts: str) -> str:
     """Return 16 hexadecimal digits: BLAKE2b (RFC 7693) of the parts and separators."""
     return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
-
-
-def digests(head: Sequence[str], tails: Iterable[str]) -> list[str]:
-    """Return `digest(*head, tail)` of each tail. The shared head is hashed once."""
-    prefix = hashlib.blake2b("".join(f"{part}\x1f" for part in head).encode(), digest_size=8)
-    results = []
-    for tail in tails:
-        state = prefix.copy()
-        state.update(tail.encode())
-        results.append(state.hexdigest())
-    return results

@@ -77,7 +77,7 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table, states = _plain(summary.table), summary.points
+    table, states = summary.table, summary.points
     run, trust, said = Judged(summary, gate), summary.trust, banner(Judged(summary, gate))
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(state.benchmark for state in states))
@@ -125,7 +125,7 @@ def report(
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    return card(Judged(summary, gate), plan.suite, head(_plain(summary.table)))
+    return card(Judged(summary, gate), plan.suite, head(summary.table))
 
 
 def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
@@ -157,13 +157,6 @@ def _charts(
                 room -= size
                 charts.setdefault(name, []).append(chart)
     return charts
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return the table with text columns as plain strings, however they were encoded."""
-    types = {f.name: f.type for f in table.schema}
-    plain = {k: t.value_type if pa.types.is_dictionary(t) else t for k, t in types.items()}
-    return table.cast(pa.schema(list(plain.items())))
 
 
 def head(table: pa.Table) -> list[str]:

@@ -5,15 +5,13 @@ import keyword
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from perfdag.benchmark import registry
 from perfdag.commands.options import EXIT_OK, CommandError, Verbs, add_verb, option
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.load import suite_name
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 INIT_EPILOG = """examples:
   perfdag init
@@ -74,10 +72,8 @@ def run_new(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _templates() -> "Environment":
+def _templates() -> Environment:
     """Return the templates of the files that `init` and `new` write."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     environment = Environment(
         loader=PackageLoader("perfdag.commands"),
         trim_blocks=True,

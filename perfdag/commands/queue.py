@@ -27,12 +27,12 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
+from perfdag.steps.queue import protocol
+from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.units import plural
 
 if TYPE_CHECKING:
-    from perfdag.steps.queue.client import Load
     from perfdag.steps.queue.frontend import Frontend
-    from perfdag.steps.queue.protocol import Address
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -69,8 +69,6 @@ def add_queue(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a program. Bad values and unusable files are errors of the input."""
     if getattr(args, "verbose", False):
-        from perfdag.steps.queue import protocol
-
         protocol.messages.setLevel(logging.DEBUG)
     try:
         code: int = args.program_run(args)
@@ -96,15 +94,14 @@ def after_dashes(argv: list[str]) -> list[str]:
 def _frontend(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     from perfdag.steps.queue.frontend import Frontend
-    from perfdag.steps.queue.protocol import address
 
-    addresses = [address(text) for text in (args.caddr, args.waddr, args.maddr)]
+    addresses = [protocol.address(text) for text in (args.caddr, args.waddr, args.maddr)]
     frontend = Frontend(args.names, max(0, args.qmax), max(0, args.interval))
     asyncio.run(_serve_frontend(frontend, *addresses))
     return EXIT_OK
 
 
-async def _serve_frontend(frontend: "Frontend", *addresses: "Address") -> None:
+async def _serve_frontend(frontend: "Frontend", *addresses: protocol.Address) -> None:
     await frontend.start(*addresses)
     clients, backends, metrics = frontend.ports
     logger.info(
@@ -143,7 +140,7 @@ BACKEND_EXAMPLES = """\
 
 def _backend(args: argparse.Namespace) -> int:
     """Run the command for each item until a signal, or once."""
-    from perfdag.steps.queue import backend, protocol
+    from perfdag.steps.queue import backend
 
     workload = backend.Workload(
         after_dashes(args.command),
@@ -200,9 +197,6 @@ def _client(args: argparse.Namespace) -> int:
 
     Return 1 if a request failed.
     """
-    from perfdag.steps.queue import protocol
-    from perfdag.steps.queue.client import ClientStats, Load, Work
-
     work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
         raise ValueError(
@@ -229,7 +223,7 @@ def _client(args: argparse.Namespace) -> int:
 
 
 async def _serve_client(
-    load: "Load", address: "Address", token: str, parallel: int, duration: float
+    load: Load, address: protocol.Address, token: str, parallel: int, duration: float
 ) -> int:
     from perfdag.steps.queue import control
 
@@ -301,18 +295,17 @@ def _manifests(args: argparse.Namespace) -> int:
     import yaml
 
     from perfdag.steps.queue.manifests import Queues, load, manifests
-    from perfdag.steps.queue.protocol import TOKEN_VARIABLE
 
     if args.schema:
         print_json(Queues.model_json_schema())
         return EXIT_OK
     shared = {name: getattr(args, name) for name in ("namespace", "image", "monitor")}
     queues = load(args.file, args.queue, **shared)
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(protocol.TOKEN_VARIABLE)
     if not token:
         logger.info(
             "these objects have a new token, which locks out users of the old one: "
-            f"set {TOKEN_VARIABLE} to keep one"
+            f"set {protocol.TOKEN_VARIABLE} to keep one"
         )
     try:
         objects = manifests(queues, token)

@@ -23,12 +23,13 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
+from perfdag.store.base import NotStoredError, Store
+from perfdag.store.open import open_store
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
     from perfdag.plan.plan import Plan
     from perfdag.steps.pods.context import PodContext
-    from perfdag.store.base import Store
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,6 @@ def reach_store(args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
     from perfdag.kube.patch import STORE
-    from perfdag.store.open import open_store
 
     root = os.environ.get("PERFDAG_STORE", "")
     store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
@@ -163,7 +163,6 @@ def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.check import check_age
     from perfdag.steps.pods.context import from_environment
-    from perfdag.store.open import open_store
 
     return check_age(open_store(from_environment().root), "last", args.suite, args.max_age)
 
@@ -184,7 +183,6 @@ def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.results.runs import RunStore
     from perfdag.steps.pods.context import end_clock
     from perfdag.steps.pods.finish import record_end
-    from perfdag.store.base import NotStoredError
 
     store = context.open()
     try:
@@ -210,7 +208,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     return run.exit_code if could_run else EXIT_REACH
 
 
-def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) -> None:
+def _release(context: "PodContext", store: Store, plan: "Plan", phase: str) -> None:
     """Label the Workflow and delete what the run no longer needs."""
     from perfdag.steps.pods.objects import release
 
@@ -219,7 +217,7 @@ def _release(context: "PodContext", store: "Store", plan: "Plan", phase: str) ->
         release(context, plan)
 
 
-def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
+def label_workflow(context: "PodContext", plan: "Plan", store: Store) -> None:
     """Put the report's address, the run id and the suite on the run's Workflow.
 
     `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
@@ -229,7 +227,6 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     from perfdag.kube.client import KubeError, run_with_client
     from perfdag.kube.patch import REPORT, RUN, SUITE
     from perfdag.results.runs import report_key
-    from perfdag.store.base import NotStoredError
 
     report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
-from perfdag.digest import canonical, digest, digests
+from perfdag.digest import canonical, digest
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.missing_reason import reason_for, stored_reasons
@@ -120,9 +120,10 @@ class _Rows:
             f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
             for text, row in zip(texts, rows, strict=True)
         ]
-        head = (self._plan.suite, sample["point"], sample.get("benchmark_version") or "")
+        head = [self._plan.suite, sample["point"], sample.get("benchmark_version") or ""]
         # Figures within a node and between nodes are two series.
-        series = digests((*head, span) if (span := sample.get("span")) else head, names)
+        head += [span] if (span := sample.get("span")) else []
+        series = [digest(*head, name) for name in names]
         run = self._plan.run_id, self._plan.variant or ""
         of_run = (*run, str(sample["repetition"]), sample["phase"])
         subjects = [row.get("subject") or "" for row in rows]

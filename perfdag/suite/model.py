@@ -239,7 +239,6 @@ SuiteName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}
 EntryName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$")
 ]
-Condition = Any
 
 
 class Until(Strict):
@@ -269,10 +268,9 @@ class Permutations(Strict):
     explicit: list[dict[str, Any]] = Field(
         [], description="added points; alone: exactly these points"
     )
-    exclude: list[dict[str, Condition]] = Field(
+    exclude: list[dict[str, Any]] = Field(
         [],
-        description="points of product to leave out: for each name a value, "
-        "a list or {lt|le|gt|ge|ne: value}; all must hold",
+        description="points of product to leave out: for each name a value or a list, all met",
     )
 
 

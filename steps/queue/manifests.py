@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
@@ -164,8 +165,6 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
 
     Raises ValueError with the file and the reason, BadDocument with the place of each error.
     """
-    import yaml
-
     if not file and not lines:
         raise ValueError("no queues: name a YAML file with `queues`, or add --queue NAME=COMMAND")
     try:
@@ -299,8 +298,6 @@ def _option(name: str, value: float | str) -> list[str]:
 
 def _template(name: str, values: Mapping[str, Any]) -> list[Object]:
     """Return the documents of a template with its names replaced."""
-    import yaml
-
     documents = list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
     filled: list[Object] = fill(documents, values)
     return filled

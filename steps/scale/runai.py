@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import orjson
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.kube.config import IN_POD, Cluster
@@ -64,8 +64,6 @@ def write_json(path: Path, value: Any) -> None:
 
 def checked(kind: type[T], body: Any, where: object = "") -> T:
     """Return a value of a type from its parts. Raises ValueError in one line with the key."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         return TypeAdapter(kind).validate_python(body)
     except ValidationError as errors:
