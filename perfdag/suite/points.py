@@ -378,7 +378,7 @@ class _Enumeration:
                 )
                 self._refuse(source, place((param,), ("params", param)), text)
         # A parameter that was removed stays in the id with its default: the history goes on.
-        identity = canonical(stored | dict(model.retired))
+        identity = canonical(merge(stored, dict(model.retired)))
         return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
 
     def _shape(

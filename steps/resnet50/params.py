@@ -48,6 +48,7 @@ class Workload(contract.Params):
         "weights_sha256": None,
         "weights": "random",
         "cpus": None,
+        "stub": {"lock": None, "stalled": 0, "stall": 0.0},
     }
 
     device: Literal["cpu", "cuda"] = "cpu"
