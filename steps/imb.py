@@ -294,7 +294,10 @@ class Imb(Benchmark[ImbParams]):
 
     def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
-            own = Tool(params.program or OPENMPI_PROGRAM, {}, "IMB-MPI1 built for Open MPI")
+            advice = (
+                "build IMB-MPI1 for Open MPI, and name it as program; impi-rt has that of Intel MPI"
+            )
+            own = Tool(params.program or OPENMPI_PROGRAM, {}, advice)
             need_tools(gang.hosts, [own, mpi.MPIRUN])
         else:
             for host in gang.hosts:
