@@ -294,9 +294,7 @@ class Imb(Benchmark[ImbParams]):
 
     def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
-            advice = (
-                "build IMB-MPI1 for Open MPI, and name it as program; impi-rt has that of Intel MPI"
-            )
+            advice = "build IMB-MPI1 for Open MPI and name it as program; impi-rt's is Intel's"
             own = Tool(params.program or OPENMPI_PROGRAM, {}, advice)
             need_tools(gang.hosts, [own, mpi.MPIRUN])
         else:
