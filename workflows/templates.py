@@ -95,9 +95,12 @@ Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the 
   has checks.
 - finish collects the samples, judges them and writes the report. It is the exit handler.
 
-plan, recheck and finish write into the annotation {STEP} that they began and that they ended. Argo
-repeats only one whose pod was lost, since another end would come again. The volume `store` is the
-claim of a store that is a claim, and empty for a store in S3.
+Each step is a pod in a DAG of its own, because Argo ignores the pendingTimeout of a template with
+a retryStrategy. plan, recheck and finish write into the annotation {STEP} that they began and that
+they ended. Argo repeats only one whose pod was lost before its whole time to work or to wait was
+over, since another end would come again. The volume `store` is the claim of a store that is a
+claim, and empty for a store in S3. perfdag-run may create Workflows for tasks of your own Workflows
+that measure a suite.
 """
 # in all namespaces, and only preferred: a cluster may have one node
 ASIDE = m.Affinity.model_validate(
