@@ -182,7 +182,7 @@ function pairColumns(judged, head, rows) {
     { name: "series", kind: "text", cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
-    { name: "", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) }, // a dot for A in the middle, and one for B
+    { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
   ];
   if (judged) columns.push(
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },

@@ -79,22 +79,22 @@ def banner(run: Judged) -> Banner:
     history = (
         [f"{gate.counted}, {plural(gate.runs, 'run')} of history"] if gate and run.known else []
     )
+    points = sum(bool(state.series) for state in states)
+    noisy = f"; {run.unusable} of {points} points too noisy" if run.unusable else ""
     if all(state.why for state in states):
         reasons = [f"{state.title}: {state.why}" for state in states]
         return Banner("failed", "Nothing was measured", reasons[:1])
     if lost:
         why = f"{lost[0].title}: {lost[0].why}"
         return Banner(
-            "failed", f"{len(lost)} of {plural(len(states), 'point')} failed", [why, *history]
+            "failed", f"{len(lost)} of {len(states)} points failed{noisy}", [why, *history]
         )
     if broken:
         return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
-    points = sum(bool(state.series) for state in states)
     if run.unusable == points:
         return Banner("unclear", "Too noisy to judge", [trust.text, *history])
-    noisy = f"; {run.unusable} of {points} points too noisy" if run.unusable else ""
     if not deciding or gate is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
         return Banner("", sentence, [trust.text])

@@ -59,7 +59,11 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
     "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
     "first run": (of(*steady(1)), "same", "First run of 1 point, nothing to compare with<"),
-    "failed": (of(*steady(1), *APART, LOST), "bad", "1 of 3 points failed<"),
+    "failed": (
+        of(*steady(1), *APART, LOST),
+        "bad",
+        "1 of 3 points failed; 1 of 2 points too noisy<",
+    ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
     "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),
     "one of two too noisy": (
