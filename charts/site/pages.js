@@ -147,10 +147,10 @@ async function historyPage() {
   const series = table(seriesColumns, all, { most: 25, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
   await drawing;
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
-  const newest = runs.at(-1)?.[0];
+  const newest = runs.at(-1)?.[0], fall = all.find((line) => line.headline && line.word === "worse")?.changes.at(-1)?.before;
   return [
     make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
-    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link("Compare the newest two runs", page("compare", { suite: head.suite, a: before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
+    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare the newest run with the last one before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
     ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
     head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
