@@ -35,23 +35,3 @@ def test_what_was_stopped_goes_on_by_resume_and_by_argo_retry(
     # not waited for: Argo 4.1 can leave the attempt that was stopped Running, and with it the
     # workflow
     subprocess.run(["argo", "terminate", name, "-n", bench.name], check=True, capture_output=True)
-
-
-def test_argo_retry_tries_what_cannot_start_once_for_all_of_its_limit(bench: Namespace) -> None:
-    run = bench.measure(
-        "name: again\npending_limit: 60s\nentries:\n"
-        "  - {benchmark: command, name: good, params: {argv: [sleep, '0.1']}}\n"
-        "  - {benchmark: command, name: bad, image: 'localhost/no-such-image:1', params: "
-        "{argv: [sleep, '0.1']}}\n"
-    )
-    assert run.exit_code == 1
-    name, before = run.workflow, bench.attempts(run.workflow)
-    subprocess.run(["argo", "retry", name, "-n", bench.name], check=True, capture_output=True)
-    bench.until(
-        lambda: bench.workflow(name)["status"].get("phase") == "Failed", 180, "end of the retry"
-    )
-    assert len(bench.attempts(name) | before) <= len(before) + 1, "given up for good"
-    assert {row["entry"]: row["status"] for row in bench.rows(run.id)} == {
-        "good": "ok",
-        "bad": "failed",
-    }
