@@ -56,7 +56,7 @@ class Judged:
         own = [line for line in every if line.answer.word == word]
         return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
 
-    @property
+    @cached_property
     def unusable(self) -> int:
         """The points with values of which none can be trusted."""
         return sum(
