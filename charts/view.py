@@ -464,10 +464,11 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     if not series:
         return
     own = series[0]
-    name = metric_text(own.metric)
     value = "too noisy to rank" if unusable(own) else amount(own.middle, own.unit, own.metric)
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
-    fig, (ax,) = style.figure(heights=(2.4,), title=f"{name}: {value}", subtitle=subtitle)
+    fig, (ax,) = style.figure(
+        heights=(2.4,), title=f"{metric_text(own.metric)}: {value}", subtitle=subtitle
+    )
     order = range(1, len(own.values) + 1)
     ax.plot(order, own.values, "o", color=style.SERIES[0], gid="samples", label="sample")
     ax.axhline(own.middle, color=style.MUTED, lw=1, gid="median")

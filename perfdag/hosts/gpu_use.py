@@ -26,12 +26,10 @@ TIMEOUT = 10.0
 
 
 def gpus(host: Host) -> list[dict[str, Any]] | None:
-    """Return the GPUs of a host that a process may use, with their MIG slices.
+    """Return the GPUs of a host with nvidia-smi that a process may use, with their MIG slices.
 
-    The list is empty without a driver, and None if the driver does not answer.
+    None if the driver does not answer.
     """
-    if host.which("nvidia-smi") is None:
-        return []
     fields, answer = known(host, _FIELDS)
     if answer.code != 0:
         return None

@@ -17,7 +17,6 @@ from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
 from perfdag.hosts.base import Argv, CommandResult, Forwarding, Host, Server
-from perfdag.hosts.gpu_use import gpus
 from perfdag.outcome import Failed
 
 _PREFIXES = ("AWS_", "PERFDAG_")
@@ -360,7 +359,12 @@ class LocalHost:
                 target.unlink()
 
     def facts(self) -> dict[str, Any]:
-        return {**host_facts.gather(), "gpus": gpus(self)}
+        facts = {**host_facts.gather(), "gpus": []}
+        if self.which("nvidia-smi"):
+            from perfdag.hosts.gpu_use import gpus  # most hosts have none
+
+            facts["gpus"] = gpus(self)
+        return facts
 
 
 _SHARED = (

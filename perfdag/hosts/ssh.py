@@ -388,4 +388,4 @@ class SshHost:
         """Return the provenance of the peer."""
         result = self.run(["python3", "-m", "perfdag.hosts.facts"], timeout=30)
         facts: dict[str, Any] = orjson.loads(result.stdout) if result.code == 0 else {}
-        return {**facts, "gpus": gpus(self)} if facts else {}
+        return facts and {**facts, "gpus": gpus(self) if self.which("nvidia-smi") else []}
