@@ -59,8 +59,8 @@ def add_step(sub: Verbs) -> None:
 
 def plan(args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
+    from perfdag.outcome import Infrastructure
     from perfdag.steps.pods.context import from_environment, run_step
-    from perfdag.steps.pods.credentials import PeerError
     from perfdag.steps.pods.plan import step
     from perfdag.units import plural
 
@@ -69,7 +69,7 @@ def plan(args: argparse.Namespace) -> int:
     def work() -> int:
         try:
             result = step(context, args.out, os.environ)
-        except PeerError as error:
+        except Infrastructure as error:
             raise CommandError(str(error), EXIT_FAILED) from None
         counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
         print_now(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
@@ -111,8 +111,7 @@ def lead(args: argparse.Namespace) -> int:
     from perfdag.results.runs import RunStore
     from perfdag.signals import end_once
     from perfdag.steps.pods import lead
-    from perfdag.steps.pods.context import exit_retryable, from_environment
-    from perfdag.steps.pods.credentials import take_credentials
+    from perfdag.steps.pods.context import exit_retryable, from_environment, take_credentials
 
     end_once(exit_retryable)
     take_credentials()
@@ -125,22 +124,15 @@ def lead(args: argparse.Namespace) -> int:
 def peer(args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods.context import from_environment, pending_limit
-    from perfdag.steps.pods.credentials import HOME, PeerError, take_credentials
-    from perfdag.steps.pods.peer import LeadWatch, serve
+    from perfdag.outcome import Infrastructure
+    from perfdag.steps.pods.context import from_environment, pending_limit, take_credentials
+    from perfdag.steps.pods.peer import HOME, serve
 
     take_credentials()
-    context = from_environment()
+    addresses, limit = from_environment().addresses, pending_limit(args.pending)
     try:
-        return serve(
-            SERVICE_ACCOUNT,
-            HOME / "peer",
-            context.addresses,
-            args.port,
-            pending_limit(args.pending),
-            lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
-        )
-    except PeerError as error:
+        return serve(SERVICE_ACCOUNT, HOME / "peer", addresses, args.port, limit)
+    except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
@@ -181,8 +173,8 @@ def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
     from perfdag.results.runs import RunStore
-    from perfdag.steps.pods.context import end_clock
-    from perfdag.steps.pods.finish import record_end
+    from perfdag.steps.pods.context import end_clock, explain_end
+    from perfdag.steps.pods.watchdog import record_end
 
     store = context.open()
     try:
@@ -192,12 +184,13 @@ def _finish(context: "PodContext", phase: str) -> int:
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    could_run = record_end(context, store, plan, phase)
+    if why := record_end(context, store, plan, phase):
+        explain_end(why)
     if plan.trigger == "ab":
         result = finish_variants(store, plan)
         print_now(outcome_text(result, store))
         _release(context, store, plan, phase)
-        return result.exit_code if could_run else EXIT_REACH
+        return EXIT_REACH if why else result.exit_code
     for run_id in plan.options.rechecks:
         end_clock(store, run_id)
         collect(store, RunStore(store).plan(run_id))
@@ -205,7 +198,7 @@ def _finish(context: "PodContext", phase: str) -> int:
     print_now(str(run))
     _release(context, store, plan, phase)
     write_after_run(store, plan.suite)
-    return run.exit_code if could_run else EXIT_REACH
+    return EXIT_REACH if why else run.exit_code
 
 
 def _release(context: "PodContext", store: Store, plan: "Plan", phase: str) -> None:

@@ -4,25 +4,22 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from perfdag.benchmark import registry
-from perfdag.kube.client import KubeError
 from perfdag.kube.patch import SUMMARY
 from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, now
+from perfdag.results.runs import RunStore
+from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
-from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
-from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
+from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, clock_deadline, explain_end
+from perfdag.steps.pods.gather import CRASHES, assembled, forward
 from perfdag.steps.pods.kinds import check_account
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
@@ -102,103 +99,26 @@ class ProgressReporter:
                 self._file = None
 
 
-CRASHES = 2
-"""Pods that may be lost while they measure a point; of the variants of `ab` both together."""
+def crashed_points(
+    store: Store, plans: Sequence[Plan], batch: int, stored: Mapping[str, Set[str]]
+) -> set[str]:
+    """Return the ids of the points of a batch during whose samples CRASHES pods were lost.
 
-
-class UnderWay:
-    """Writes the samples under way into the store, and tells another listener of all progress."""
-
-    def __init__(
-        self,
-        context: PodContext,
-        store: Store,
-        plan: Plan,
-        batch: int,
-        attempt: int,
-        listener: ProgressListener,
-    ) -> None:
-        self._store, self._run_id, self._listener = store, plan.run_id, listener
-        text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
-        self._note = MissingReason(
-            "sample", "failed", text, batch, attempt=attempt + 1, node=context.node
-        )
-        self._samples: list[str] = []
-
-    def started(self, point: Point, repetition: int) -> None:
-        """Write a sample that begins; several may be measured at once."""
-        self._samples.append(point.key(repetition))
-        note = replace(self._note, samples=tuple(self._samples))
-        missing_reason.write(self._store, self._run_id, note)
-        self._listener.started(point, repetition)
-
-    def finished(self, point: Point, record: SampleRecord) -> None:
-        """Leave out a sample that is stored."""
-        self._samples.remove(point.key(record.repetition))
-        self._listener.finished(point, record)
-
-    def skipped(self, point: Point, repetition: int, why: str) -> None:
-        """Pass on a sample that is not measured."""
-        self._listener.skipped(point, repetition, why)
-
-    def forget(self) -> None:
-        """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note.name)
-
-
-def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
-    """Return how many pods were lost while they measured each point, by its index in the plan.
-
-    `stored` names the samples that the store has. Raises StoreError.
+    `stored` names the samples that the store has, by run. Raises StoreError.
     """
-    index = {point.id: number for number, point in enumerate(plan.points)}
-    return Counter(
-        point
-        for reason in missing_reason.stored_reasons(store, plan.run_id)
-        if reason.batch == batch
-        for point in {
-            index[name.partition("-")[0]] for name in reason.samples if name not in stored
-        }
-    )
-
-
-def fail_crashers(
-    context: PodContext,
-    store: Store,
-    plan: Plan,
-    batch: int,
-    lost: Counter[int],
-    stored: Set[str],
-) -> Iterator[tuple[Point, SampleRecord]]:
-    """Store the samples of points with CRASHES crashes as failed; yield them. Raises StoreError."""
-    for position in plan.batches[batch].samples:
-        index, repetition = plan.order[position]
-        if lost[index] < CRASHES or plan.key(position) in stored:
-            continue
-        point, moment = plan.points[index], now()
-        record = SampleRecord(
-            point.id,
-            repetition,
-            "failed",
-            error=f"{lost[index]} pods were lost while they measured this point",
-            started_at=moment,
-            finished_at=moment,
-            benchmark_version=str(registry.get(point.benchmark).version),
-            batch=batch,
-            order_index=position,
-            attempt=lost[index],
-            where=context.where,
-        )
-        store.put(sample_key(plan.run_id, plan.key(position)), record.dump())
-        yield point, record
-
-
-STOP_SECONDS = 5.0
-"""Seconds within which `argo stop` tells all pods of a gang to end."""
+    lost = Counter[int]()
+    for plan in plans:
+        index = {point.id: number for number, point in enumerate(plan.points)}
+        for reason in missing_reason.stored_reasons(store, plan.run_id):
+            names = set(reason.samples if reason.batch == batch else ()) - stored[plan.run_id]
+            lost.update({index[name.partition("-")[0]] for name in names})
+    return {
+        plan.points[number].id for plan in plans for number, pods in lost.items() if pods >= CRASHES
+    }
 
 
 def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
-    """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
+    """Measure batch `number`; return 0, or EXIT_RETRYABLE if the gang fell apart.
 
     Where all samples are stored, it only dismisses its peers. Raises StoreError, KubeError.
     """
@@ -208,46 +128,22 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         check_account(context.account, variant, index)
     stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
-    lost = Counter[int]()
-    for variant in plans:
-        lost += crashes(store, variant, index, stored[variant.run_id])
-    for variant in plans:
-        have = stored[variant.run_id]
-        for point, record in fail_crashers(context, store, variant, index, lost, have):
-            progress.finished(point, record)
-    shape = plan.shape_of(index)
+    text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
+    note = MissingReason("sample", "failed", text, index, attempt=attempt + 1, node=context.node)
     try:
-        with assembled(context, plan, shape, number, attempt) as gang:
-            forward(context, store, shape, number, gang)
-            for variant in plans:
-                missing_reason.forget(store, variant.run_id, f"batch-{index}")
-            # an earlier gang used the claim that the pods of a batch share
-            reused = attempt > 0 and shape.volume is not None and shape.volume.batch_claim
-            pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
-            listeners = [
-                UnderWay(context, store, variant, index, attempt, progress) for variant in plans
-            ]
-            try:
-                try:
-                    measure_batch(store, plans, pool, index, listeners)
-                except (KeyboardInterrupt, GangLost):  # a peer is gone
-                    # `argo stop` tells the pods of a gang to end one after the other: if it was
-                    # that, SIGTERM reaches this pod too, and no reason has to be written
-                    time.sleep(STOP_SECONDS)
-                    raise
-            except SystemExit:  # told to end
-                for listener in listeners:
-                    listener.forget()
-                raise
-        return 0
-    except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
-        if isinstance(error, KubeError) and error.status != 403:
-            raise
+        with assembled(context, plan, plan.shape_of(index), number, attempt) as gang:
+            forward(context, store, number, gang)
+            gang.crashed = crashed_points(store, plans, index, stored)
+            measure_batch(store, plans, gang, index, progress, note)
+    except (GangLost, Infrastructure) as error:
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        explain_end(str(error))
+        return EXIT_RETRYABLE
+    except SystemExit:  # told to end: the samples under way are no cause
         for variant in plans:
-            reason = MissingReason("batch", "failed", str(error), index)
-            missing_reason.write(store, variant.run_id, reason)
-        return EXIT_REFUSED if isinstance(error, KubeError) else EXIT_RETRYABLE
+            missing_reason.forget(store, variant.run_id, note.name)
+        raise
+    return 0
 
 
 def _progress(
@@ -270,16 +166,14 @@ def measure_batch(
     plans: Sequence[Plan],
     pool: LocalPool,
     index: int,
-    listeners: Sequence[ProgressListener],
+    listener: ProgressListener,
+    note: MissingReason | None = None,
 ) -> None:
-    """Measure a batch with a listener for each plan. Raises StoreError.
+    """Measure a batch; `note` is the reason of the samples under way. Raises StoreError.
 
     Write why the rest is missing if the budget ends.
     """
-    loops = {
-        plan.variant: MeasuringLoop(plan, store, pool, listener)
-        for plan, listener in zip(plans, listeners, strict=True)
-    }
+    loops = {plan.variant: MeasuringLoop(plan, store, pool, listener, note=note) for plan in plans}
     deadline = clock_deadline(store, plans[0].run_id, plans[0])
     turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
     if len(plans) > 1:

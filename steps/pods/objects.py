@@ -22,7 +22,7 @@ from perfdag.plan.plan import Plan
 from perfdag.results.runs import run_folder
 from perfdag.shape import ACROSS, Shape, Volume
 from perfdag.steps.pods.context import PodContext
-from perfdag.steps.pods.credentials import make_keys
+from perfdag.steps.pods.peer import make_keys
 from perfdag.store.base import Store
 from perfdag.units import parse_quantity, plural
 
@@ -44,7 +44,7 @@ def lease_name(workflow_uid: str) -> str:
 
 
 def secret(context: PodContext) -> Object:
-    """Return a Secret with a new key pair. Raises PeerError."""
+    """Return a Secret with a new key pair. Raises Infrastructure."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
     return {

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import Context, priority_class
+from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
 from perfdag.results.missing_reason import MissingReason
@@ -23,7 +24,6 @@ from perfdag.results.runs import (
     with_learned_times,
 )
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
-from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.kinds import check_own_images, kinds_of, network_of, refuse
 from perfdag.steps.pods.objects import (
     Refusals,
@@ -188,7 +188,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     """Run the step: make the plan, create objects, and write the output parameters below `out`.
 
     Where the cluster refuses the run as a whole, its rows say why. Raises BadDocument, StoreError,
-    KubeError, PeerError.
+    KubeError, Infrastructure.
     """
     store = context.open()
     plan = plan_of(context, store, environment)
@@ -209,7 +209,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     begin_clock(store, plan.run_id)
     try:
         facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
-    except (KubeError, PeerError) as error:
+    except (KubeError, Infrastructure) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
             missing_reason.write(store, variant.run_id, reason)

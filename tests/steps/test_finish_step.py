@@ -80,7 +80,7 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.pods.finish.run_with_client",
+        "perfdag.steps.pods.watchdog.run_with_client",
         lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")

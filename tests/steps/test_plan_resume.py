@@ -13,6 +13,7 @@ import pytest
 
 from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
+from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import prepare_duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
@@ -20,7 +21,6 @@ from perfdag.results.missing_reason import MissingReason, budget_spent, write
 from perfdag.results.runs import RunStore, resume_command, resume_obstacle, sample_key
 from perfdag.results.samples import SampleRecord, now
 from perfdag.steps.pods.context import PodContext
-from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
@@ -221,9 +221,9 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     tmp_path: Path,
 ) -> None:
     plan = put(store, {})
-    absent = Mock(side_effect=PeerError("ssh-keygen is not installed"))
+    absent = Mock(side_effect=Infrastructure("ssh-keygen is not installed"))
     monkeypatch.setattr("perfdag.steps.pods.objects.make_keys", absent)
-    with pytest.raises(PeerError):
+    with pytest.raises(Infrastructure):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
     monkeypatch.setenv("PERFDAG_STORE", "claim://results")
