@@ -25,8 +25,7 @@ from perfdag.steps.pods.gather import pool_of, wrong_placement
 from perfdag.store.folder import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.points import Point
-from perfdag.suite.points import rounds
+from perfdag.suite.points import Point, rounds
 
 from .steps.test_measure import FakeBenchmark, Watcher, fake as fake
 from .steps.test_plan_step import place
