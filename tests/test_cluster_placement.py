@@ -14,7 +14,7 @@ from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.ab import on_cluster, prepare_duet
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.steps.loop import needs_cluster
-from perfdag.steps.pods.objects import unmet
+from perfdag.steps.pods.cluster import unmet
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.steps.test_feasibility import cluster

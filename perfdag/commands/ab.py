@@ -46,7 +46,7 @@ from perfdag.results.runs import RunStore
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.open import open_store
 from perfdag.suite.load import command_suite, load_suite

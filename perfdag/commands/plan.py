@@ -11,7 +11,7 @@ from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store
 from perfdag.suite.document import BadDocument

@@ -26,7 +26,7 @@ from perfdag.commands.render import report_missing_gpus
 from perfdag.commands.status import follow_run
 from perfdag.kube.client import run_with_client
 from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.load import load_suite
 from perfdag.suite.model import LoadedSuite

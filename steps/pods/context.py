@@ -16,11 +16,10 @@ from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.runs import run_folder
-from perfdag.steps.pods.kinds import refuse
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
 from perfdag.store.open import open_store
 from perfdag.store.s3 import print_wait
-from perfdag.suite.document import BadDocument
+from perfdag.suite.document import BadDocument, Problem
 from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75
@@ -33,6 +32,11 @@ OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
 The init container makes the peer's own host key. The key `ca` of the run signs it for the addresses
 of the pod, and stays in the init container."""
 _STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
+
+
+def refuse(text: str) -> BadDocument:
+    """Return an error of the input, which ends the step with exit code 2."""
+    return BadDocument([Problem("suite", 0, "", text)])
 
 
 def exit_retryable(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube.patch import SUMMARY
+from perfdag.kube.patch import SUMMARY, account_of
 from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
@@ -18,9 +18,14 @@ from perfdag.results.runs import RunStore
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
-from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, clock_deadline, explain_end
+from perfdag.steps.pods.context import (
+    EXIT_RETRYABLE,
+    PodContext,
+    clock_deadline,
+    explain_end,
+    refuse,
+)
 from perfdag.steps.pods.gather import CRASHES, assembled, forward
-from perfdag.steps.pods.kinds import check_account
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
 from perfdag.units import plural, short, short_seconds, with_spread
@@ -97,6 +102,17 @@ class ProgressReporter:
             except OSError as error:
                 print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
                 self._file = None
+
+
+def check_account(account: str, plan: Plan, number: int) -> None:
+    """Raise BadDocument if a pod with rights of one benchmark is to measure another one.
+
+    The plan is read again from the store, so it may differ from the one that the plan step checked.
+    """
+    for position in plan.batches[number].samples if account else ():
+        benchmark = plan.point_at(position).benchmark
+        if account_of(benchmark) != account:
+            raise refuse(f"batch {number}: {benchmark} may not use the account {account}")
 
 
 def crashed_points(

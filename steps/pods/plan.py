@@ -1,8 +1,9 @@
-"""The first step of a run on a cluster, and the step that plans rechecks."""
+"""The steps that plan: what Argo gets of the batches of a run and of its rechecks."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import Context, priority_class
+from perfdag.kube.patch import (
+    LABEL,
+    PRIORITY_CLASSES,
+    Context,
+    account_of,
+    image,
+    own_image,
+    patch,
+    priority_class,
+    ssh_port,
+)
 from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
 from perfdag.results import missing_reason
@@ -18,30 +29,34 @@ from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import (
     ROUNDS,
     RunStore,
+    plan_key,
     recheck_batches,
     resume_obstacle,
-    run_folder,
     with_learned_times,
 )
-from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
-from perfdag.steps.pods.kinds import check_own_images, kinds_of, network_of, refuse
-from perfdag.steps.pods.objects import (
-    Refusals,
-    batch_objects,
-    cluster_facts,
-    cluster_name,
-    create,
-    create_for_batches,
-    has_class,
-    secret,
-    unmet,
-)
+from perfdag.shape import Shape
+from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
+from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock, refuse
+from perfdag.steps.pods.objects import Refusals, batch_objects, create, create_for_batches, secret
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
 
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod outside Multus networks: the network that it measures."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
+MAX_BATCHES = 1000
+MAX_KINDS = 75_000
+"""Bytes of all kinds as text within JSON.
+
+They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates,
+which Argo stores twice too, need the rest of the 256 KiB of an object.
+"""
+_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
+"""Stands for the images of the installation where these are not known."""
 
 
 def item(number: int, plan: Plan, index: int, refusals: Refusals) -> dict[str, str]:
@@ -94,6 +109,81 @@ def _span(values: Sequence[str]) -> str:
     if len(distinct) > 1 and all(value[:1].isdigit() for value in distinct):
         return f"{distinct[0]}..{distinct[-1]}"
     return ",".join(distinct)
+
+
+def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
+    """Raise BadDocument if a benchmark with rights of its own has another image.
+
+    `images` is the pattern of the installation, `allowed` names these benchmarks.
+    """
+    for point in plan.points:
+        image = plan.shapes[point.shape].image
+        if point.benchmark in allowed and not own_image(image, images):
+            raise refuse(
+                f"entry {point.entry}: {point.benchmark} has rights of its own here, "
+                f"so {image} may not be its image; leave image out"
+            )
+
+
+def kinds_of(
+    plan: Plan, context: Context | None = None, allowed: Collection[str] = ()
+) -> list[Object]:
+    """Return what Argo gets of each kind of batches: what its batches and their pods share.
+
+    Without `context` it is about as long as on a cluster. `allowed` names the benchmarks with
+    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a wrong
+    shape: a stored plan may come from elsewhere. The message names the settings that change this.
+    """
+    if len(plan.batches) > MAX_BATCHES:
+        raise refuse(
+            f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one "
+            "workflow holds; raise batch_time or rounds_per_batch, use isolation: batch, "
+            "or split the suite"
+        )
+    benchmarks = {point.entry: point.benchmark for point in plan.points}
+    usual = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
+    kinds: list[Object] = []
+    size = 0
+    for index, entry in plan.kinds():
+        benchmark, shape = benchmarks[entry], plan.shapes[index]
+        for key, text in shape.problems():
+            raise refuse(f"{key}: {text}")
+        own = context or usual
+        if benchmark in allowed and own_image(shape.image, own.images):
+            own = replace(own, account=account_of(benchmark))
+        kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, own)})
+        size += len(orjson.dumps(orjson.dumps(kinds[-1]).decode()))
+        if size > MAX_KINDS:
+            raise refuse(
+                f"the first {len(kinds)} distinct shapes are too many for one workflow "
+                f"({size:,} of {MAX_KINDS:,} bytes); split the suite by shape"
+            )
+    return kinds
+
+
+def _kind(shape: Shape, context: Context) -> Object:
+    """Return what a kind of batches has of its shape.
+
+    `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
+    places a gang as a whole.
+    """
+    count, network = shape.hosts.count, shape.network
+    roles = {"lead": 0, "peer": 1} if count > 1 else {"lead": 0}
+    return {
+        "image": image(shape.image, context.images),
+        "pods": str(count),
+        "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
+        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "network": network_of(shape),
+        "turn": "gang" if count > 1 and shape.scheduler != "volcano" else "",
+        **{role: patch(shape, context, rank) for role, rank in roles.items()},
+    }
+
+
+def network_of(shape: Shape) -> str:
+    """Return what a shape measures: the names of Multus networks, host or pod."""
+    network = shape.network
+    return ",".join(network.attachments) or ("host" if network.host else "pod")
 
 
 def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[str, Any]:
@@ -173,7 +263,7 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
     """
     try:
-        return read_plan(store.get(f"{run_folder(context.run_id)}/plan.json"))
+        return read_plan(store.get(plan_key(context.run_id)))
     except NotStoredError:
         pass
     except ValueError as error:
@@ -191,24 +281,34 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     KubeError, Infrastructure.
     """
     store = context.open()
+    runs = RunStore(store)
     plan = plan_of(context, store, environment)
-    plans = RunStore(store).variants(plan)
+    plans = runs.variants(plan)
     for variant in plans:
         check_own_images(variant, context.images, context.allowed)
-    if any(RunStore(store).samples(variant.run_id) for variant in plans) and (
+    if any(runs.samples(variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
         raise refuse(why)  # before anything of that run is changed
-    for variant in plans:
-        missing_reason.forget(store, variant.run_id)
     # the API server refuses a pod that names a PriorityClass which is not there
     priority = priority_class(plan.options.priority)
     has_priority = run_with_client(lambda kube: has_class(kube, priority))
-    parameters, left = outputs(plan, context, has_priority), batches_left(store, plans)
-    _put(store, plans)  # before the cluster may refuse: then rows say why
+    parameters = outputs(plan, context, has_priority)
+    for variant in plans:
+        missing_reason.forget(store, variant.run_id)
+        runs.put_plan(variant)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
+    left = missing_batches(
+        store, [(index, each, index) for each in plans for index in range(len(each.batches))]
+    )
     try:
-        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
+        facts, infeasible = run_with_client(lambda kube: _prepare(kube, context, plan))
+        refusals: Refusals = {
+            number: ("skipped", infeasible[shape])
+            for number in left
+            if (shape := plan.batches[number].shape) in infeasible
+        }
+        parameters["batches"] = fan_out(context, store, left, refusals)
     except (KubeError, Infrastructure) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
@@ -217,13 +317,22 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     for variant in plans:
         variant.where = where(facts, variant.where)
         variant.points = with_learned_times(store, variant, facts["cluster"]).points
-        for number, (status, text) in refusals.items():
-            reason = MissingReason("batch", status, text, number)
-            missing_reason.write(store, variant.run_id, reason)
-    _put(store, plans)
-    parameters["batches"] = [item(each, plan, each, refusals) for each in left]
+        runs.put_plan(variant)
     write_outputs(out, parameters)
     return plan
+
+
+async def _prepare(kube: Kube, context: PodContext, plan: Plan) -> tuple[Object, dict[int, str]]:
+    """Create the key pair; return the facts of the run's cluster, and the shapes it cannot run."""
+    await create(kube, context, [secret(context)])
+    facts = {
+        **await cluster_facts(kube),
+        "network_policy": context.network_policy,
+        "workflow": context.workflow,
+        "workflow_uid": context.workflow_uid,
+        "namespace": context.namespace,
+    }
+    return facts, await unmet(kube, plan.shapes, context.namespace)
 
 
 def where(now: Object, before: Object) -> Object:
@@ -242,50 +351,47 @@ def where(now: Object, before: Object) -> Object:
     return {**now, "before": earlier} if earlier else now
 
 
-def _put(store: Store, plans: list[Plan]) -> None:
-    for plan in plans:
-        RunStore(store).put_plan(plan)
+Batches = dict[int, tuple[Plan, int]]
+"""Batches by number: the plan of the run or of a recheck, and the index there."""
 
 
-def batches_left(store: Store, plans: list[Plan]) -> list[int]:
-    """Return the batches with missing samples, and remove damaged samples. Raises StoreError."""
-    left = set[int]()
-    for plan in plans:
-        RunStore(store).delete_damaged_samples(plan.run_id)
-        stored = RunStore(store).samples(plan.run_id)
-        left |= {
-            number
-            for number, batch in enumerate(plan.batches)
-            if any(plan.key(position) not in stored for position in batch.samples)
-        }
-    return sorted(left)
+def missing_batches(store: Store, batches: Iterable[tuple[int, Plan, int]]) -> Batches:
+    """Return the batches with missing samples, of (number, plan, index there).
+
+    Variants have the same numbers. Removes damaged samples. Raises StoreError.
+    """
+    runs, stored = RunStore(store), dict[str, set[str]]()
+    left: Batches = {}
+    for number, plan, index in batches:
+        if plan.run_id not in stored:
+            runs.delete_damaged_samples(plan.run_id)
+            stored[plan.run_id] = runs.samples(plan.run_id)
+        names = {plan.key(position) for position in plan.batches[index].samples}
+        if not names <= stored[plan.run_id]:
+            left.setdefault(number, (plan, index))
+    return dict(sorted(left.items()))
 
 
-async def _prepare(
-    kube: Kube, context: PodContext, store: Store, plan: Plan, batches: list[int]
-) -> tuple[Object, Refusals]:
-    """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
-    await create(kube, context, [secret(context)])
-    shapes = plan.shapes
-    infeasible = await unmet(kube, shapes, context.namespace)
-    refusals: Refusals = {
-        number: ("skipped", infeasible[shape])
-        for number in batches
-        if (shape := plan.batches[number].shape) in infeasible
-    }
+def fan_out(
+    context: PodContext, store: Store, left: Batches, refusals: Refusals
+) -> list[dict[str, str]]:
+    """Create the objects of batches, and return what Argo fans out over.
+
+    Batches in `refusals` have no objects; why they and others are refused becomes the reason of
+    their samples. Raises StoreError, KubeError.
+    """
     objects = {
-        number: batch_objects(plan.shape_of(number), context, number)
-        for number in batches
+        number: batch_objects(plan.shape_of(index), context, number)
+        for number, (plan, index) in left.items()
         if number not in refusals
     }
-    refusals |= await create_for_batches(kube, context, store, objects)
-    facts = {**await cluster_facts(kube), "network_policy": context.network_policy}
-    return {
-        **facts,
-        "workflow": context.workflow,
-        "workflow_uid": context.workflow_uid,
-        "namespace": context.namespace,
-    }, refusals
+    create_all = partial(create_for_batches, context=context, store=store, objects=objects)
+    refusals = refusals | run_with_client(create_all)
+    for number, (status, text) in refusals.items():
+        plan, index = left[number]
+        for variant in RunStore(store).variants(plan):
+            missing_reason.write(store, variant.run_id, MissingReason("batch", status, text, index))
+    return [item(number, plan, index, refusals) for number, (plan, index) in left.items()]
 
 
 def recheck(context: PodContext, out: Path) -> list[str]:
@@ -308,17 +414,8 @@ def recheck(context: PodContext, out: Path) -> list[str]:
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
         points = {line.info.point for line in suspects}
         rechecks = RunStore(store).put_rechecks(plan, points) if points else []
-    left = rechecks_left(store, plan, rechecks)
-    objects = {
-        number: batch_objects(again.shape_of(index), context, number)
-        for number, again, index in left
-    }
-    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, objects))
-    for number, (status, text) in refusals.items():
-        member, index = RunStore(store).plan_of_batch(plan, number)
-        missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
-    batches = [item(number, again, index, refusals) for number, again, index in left]
-    write_outputs(out, {"batches": batches})
+    left = missing_batches(store, recheck_batches(plan, rechecks))
+    write_outputs(out, {"batches": fan_out(context, store, left, {})})
     points_again = rechecks[0].points if rechecks else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
 
@@ -334,16 +431,3 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
         missing_reason.forget(store, member.run_id)
         RunStore(store).put_plan(member)
     return rechecks
-
-
-def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
-    """Return (number, recheck, index there) of the batches of rechecks with missing samples."""
-    stored = {member.run_id: RunStore(store).samples(member.run_id) for member in rechecks}
-    return [
-        (number, member, index)
-        for number, member, index in recheck_batches(plan, rechecks)
-        if any(
-            member.key(position) not in stored[member.run_id]
-            for position in member.batches[index].samples
-        )
-    ]

@@ -14,7 +14,7 @@ from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, result_key, sample_key
 from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods.objects import cluster_facts
+from perfdag.steps.pods.cluster import cluster_facts
 from perfdag.store.open import open_store
 from perfdag.suite.load import load_suite
 
