@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -33,8 +33,6 @@ from perfdag.steps.pods.peer import HOME, client_config
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
 
-LOOK_SECONDS = 0.5
-"""Seconds between two looks at the connections to the peers."""
 CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""
 CONNECT_AT_ONCE = 8
@@ -96,31 +94,26 @@ class GangPool(LocalPool):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost."""
-        reasons: list[str] = []
-        stop = threading.Event()
-        main = threading.main_thread().ident
+        """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost.
 
-        def watch() -> None:
-            while not reasons and not stop.wait(LOOK_SECONDS):
-                if (why := self.lost()) and main:
-                    reasons.append(why)
-                    signal.pthread_kill(main, signal.SIGUSR1)
+        The connection to a peer is a child process, so its end is a signal.
+        """
 
-        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-        watch_thread = threading.Thread(target=watch, daemon=True)
-        watch_thread.start()
+        def child_ended(number: int, frame: FrameType | None) -> None:
+            if self.lost():
+                signal.signal(number, signal.SIG_DFL)  # cleaning up ends other children
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGCHLD, child_ended)
         try:
+            signal.raise_signal(signal.SIGCHLD)  # one may be gone already
             yield
         except KeyboardInterrupt:
-            if not reasons:
-                raise
-            raise GangLost(reasons[0]) from None
+            if why := self.lost():
+                raise GangLost(why) from None
+            raise
         finally:
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # else a late one interrupts what follows
-            stop.set()
-            watch_thread.join()
-            signal.signal(signal.SIGUSR1, before)
+            signal.signal(signal.SIGCHLD, before)
 
     def connect(self, run_id: str, config: Path) -> None:
         """Add the other pods to the hosts, several at once. Raises Infrastructure.

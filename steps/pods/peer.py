@@ -39,7 +39,6 @@ def make_keys(folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in ("id", "ca"):
         path = folder / name
-        path.unlink(missing_ok=True)
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)]
         keygen = subprocess.run(argv, capture_output=True, text=True, check=False)
         if keygen.returncode != 0:
@@ -61,7 +60,6 @@ def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
                 f"{source}: the key pair of the run is missing; "
                 "did the plan step create its Secret?"
             )
-        target.unlink(missing_ok=True)
         target.touch(0o600)
         target.write_bytes(source.read_bytes())
 
@@ -99,9 +97,9 @@ def client_config(folder: Path, home: Path) -> Path:
 
 
 def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
-    listen = "\n".join(f"ListenAddress {address}" for address in addresses)
+    listen = (f"ListenAddress {address}" for address in addresses)
     return f"""Port {port}
-{listen}
+{os.linesep.join(listen)}
 HostKey {home}/host
 HostCertificate {home}/host-cert.pub
 AuthorizedKeysFile {home}/id.pub

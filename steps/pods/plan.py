@@ -406,14 +406,13 @@ def recheck(context: PodContext, out: Path) -> list[str]:
 
     store = context.open()
     plan = RunStore(store).plan(context.run_id)
-    if plan.options.rechecks:  # a resumed run keeps its plan
-        rechecks = resumed(store, plan)
-    else:
+    if not plan.options.rechecks:  # a resumed run keeps its plan
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
-        points = {line.info.point for line in suspects}
-        rechecks = RunStore(store).put_rechecks(plan, points) if points else []
+        if points := {line.info.point for line in suspects}:
+            RunStore(store).put_rechecks(plan, points)
+    rechecks = resumed(store, plan)
     left = missing_batches(store, recheck_batches(plan, rechecks))
     write_outputs(out, {"batches": fan_out(context, store, left, {})})
     points_again = rechecks[0].points if rechecks else []
