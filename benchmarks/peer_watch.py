@@ -24,7 +24,7 @@ from limits import at_most
 from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
 from perfdag.steps.loop import GangLost
-from perfdag.steps.pods.gather import GangPool
+from perfdag.steps.pods.lead import GangPool
 from perfdag.steps.pods.peer import client_config, make_keys, serve
 
 RUNS, SECONDS, AT_ONCE, LOOPS_A_CPU = 50, 30.0, 10, 2

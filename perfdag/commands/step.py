@@ -203,7 +203,7 @@ def _finish(context: "PodContext", phase: str) -> int:
 
 def _release(context: "PodContext", store: Store, plan: "Plan", phase: str) -> None:
     """Label the Workflow and delete what the run no longer needs."""
-    from perfdag.steps.pods.objects import release
+    from perfdag.steps.pods.plan import release
 
     label_workflow(context, plan, store)
     if phase == "Succeeded":

@@ -102,6 +102,13 @@ class PodContext:
             raise refuse(f"{self.store} is not mounted: it is not the claim of install --store")
         return STORE
 
+    def services_key(self, batch: int) -> str:
+        """Return the key of the addresses and ports of the Services of a batch, by rank.
+
+        Measuring pods have no right to read Services, and read the store.
+        """
+        return f"{run_folder(self.run_id)}/services/{self.workflow_uid}-b{batch}.json"
+
     def open(self) -> Store:
         """Open the store. Raises BadDocument, StoreError."""
         return open_store(self.root, PATIENCE, print_wait)

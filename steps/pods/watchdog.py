@@ -186,16 +186,13 @@ class Watchdog:
         limit is not waited for again.
         """
         message, phase = node.get("message") or "", node.get("phase")
-        placed = node.get("hostNodeName") or message.startswith("pod deleted")
-        not_created = phase == "Error" and message and not placed
-        if not not_created and not (
-            phase == "Pending" and ("forbidden" in message or "denied" in message)
-        ):
+        waits = phase == "Pending" and ("forbidden" in message or "denied" in message)
+        created = node.get("hostNodeName") or not message or message.startswith("pod deleted")
+        if not waits and (phase != "Error" or created):
             return False
-        self._note(
-            batch, attempt, uid, message, f"pod of rank {rank} was refused: {refusal(message)}"
-        )
-        if not not_created and now - self._since.setdefault(uid, now) >= self._limit:
+        text = f"pod of rank {rank} was refused: {refusal(message)}"
+        self._note(batch, attempt, uid, message, text)
+        if waits and now - self._since.setdefault(uid, now) >= self._limit:
             self.unrecoverable.add(batch)
         return True
 
@@ -236,7 +233,11 @@ def finished(workflow: Object) -> bool:
     """
     if _ended_early(workflow):
         return True
-    fans, rechecks = _phases(workflow, "batches"), _phases(workflow, "recheck")
+    nodes = nodes_of(workflow).values()
+    fans, rechecks = (
+        [node.get("phase") for node in nodes if template_of(node) == template]
+        for template in ("batches", "recheck")
+    )
     if not fans or not rechecks or not _DONE.issuperset([*fans, *rechecks]):
         return False
     # the batches of a recheck are a second fan, whose node may not exist yet
@@ -247,11 +248,6 @@ def _ended_early(workflow: Object) -> bool:
     """Return whether the Workflow is over, or is being stopped."""
     phase = (workflow.get("status") or {}).get("phase")
     return phase in _DONE or bool(workflow["spec"].get("shutdown"))
-
-
-def _phases(workflow: Object, template: str) -> list[str | None]:
-    nodes = nodes_of(workflow).values()
-    return [node.get("phase") for node in nodes if template_of(node) == template]
 
 
 async def watch_run(context: PodContext, pending: str) -> None:
@@ -282,11 +278,13 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
     """Look at the pods until the last batch is over. Raises KubeError."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
-            run_pods = await _pods_of(kube, pods, context)
+            listed = await kube.list(pods, context.namespace, labels=labels)
+            run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
             watchdog = watchdog or Watchdog(
@@ -330,27 +328,20 @@ async def _parent_ended(kube: Kube, kind: Resource, workflow: Object) -> bool:
     return False
 
 
-async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:
-    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
-    pods = await kube.list(kind, context.namespace, labels=labels)
-    return await with_events(kube, context.namespace, [read_pod(pod) for pod in pods])
-
-
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
     """End pods so that Argo calls them failed: it creates a deleted Pending pod again.
 
     The message of a pod that never started is that of its node in the Workflow.
     """
     for pod in doomed:
+        body: Object = {"spec": {"activeDeadlineSeconds": 1}}
+        subresource = None
         if pod.phase == "Pending" or pod.abandoned or not pod.node:
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
-            body: Object = {"status": status}
-            await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
-        else:
-            body = {"spec": {"activeDeadlineSeconds": 1}}
-            await kube.patch(kind, pod.name, body, context.namespace)
+            body, subresource = {"status": status}, "status"
+        await kube.patch(kind, pod.name, body, context.namespace, subresource=subresource)
 
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:

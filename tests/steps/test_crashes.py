@@ -18,8 +18,7 @@ from perfdag.results.runs import RunStore
 from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangPool
-from perfdag.steps.pods.lead import crashed_points
+from perfdag.steps.pods.lead import GangPool, crashed_points
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 

@@ -15,10 +15,9 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop import PRECISE
-from perfdag.steps.pods import gather, lead
+from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangPool
-from perfdag.steps.pods.lead import ProgressReporter
+from perfdag.steps.pods.lead import GangPool, ProgressReporter
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
@@ -52,12 +51,12 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
     for pod, phase in zip(pods, ("Running", "Failed"), strict=False):
         pod["metadata"]["labels"]["workflows.argoproj.io/workflow"] = "wf-of-yesterday"
         pod["status"]["phase"] = phase
-    monkeypatch.setattr(gather, "Kube", ApiServer(*pods).client)
+    monkeypatch.setattr(lead, "Kube", ApiServer(*pods).client)
     labels = selector(here.run_id, here.workflow, 0, 0)
-    assert list(await gather.running(here, labels, Shape(), 5.0)) == [2]
+    assert list(await lead.running(here, labels, Shape(), 5.0)) == [2]
     two = Shape.model_validate({"hosts": {"count": 2}})
     with pytest.raises(Infrastructure, match="1 of 2 pods"):
-        await gather.running(here, labels, two, 0.0)
+        await lead.running(here, labels, two, 0.0)
 
 
 def test_why_a_gang_is_not_complete_is_the_message_of_its_lead(
@@ -134,7 +133,7 @@ def test_a_volume_that_was_written_to_before_is_called_reused(
 ) -> None:
     shape = Shape.model_validate({"volume": volume})
     fresh = {} if volume.get("access") == "ReadWriteMany" else facts
-    seen = [gather.pool_of(place(), shape, {}, attempt).facts for attempt in (0, 1)]
+    seen = [lead.pool_of(place(), shape, {}, attempt).facts for attempt in (0, 1)]
     assert seen == [fresh, facts]
 
 
@@ -143,8 +142,8 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     for family, count in (("ipv6", 1), ("ipv4", 2)):
         shape = Shape.model_validate({"hosts": {"count": count}, "network": {"family": family}})
         with pytest.raises(Infrastructure, match=f"a has no {family} address, only 10.0.0.1"):
-            gather.require_family([four], shape)
-    gather.require_family([four], Shape())
+            lead.require_family([four], shape)
+    lead.require_family([four], Shape())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
 def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     network: dict[str, int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
+    monkeypatch.setattr(lead, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
     with pytest.raises(Infrastructure, match=message):
         GangPool(shape=shape, pods=gang_of(None, None)).connect("run", tmp_path / "none")
@@ -166,10 +165,10 @@ def test_the_address_of_an_extra_network_is_a_global_one() -> None:
     host = Mock(
         **{"run.side_effect": lambda *_, **__: Mock(stdout=json.dumps([{"addr_info": addresses}]))}
     )
-    assert gather.extra_address(host, shape) == "fd00::1"
+    assert lead.extra_address(host, shape) == "fd00::1"
     addresses.pop()
     with pytest.raises(Infrastructure, match="no address on net1"):
-        gather.extra_address(host, shape)
+        lead.extra_address(host, shape)
 
 
 def test_progress_is_told_to_argo(

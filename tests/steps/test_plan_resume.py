@@ -222,7 +222,7 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
 ) -> None:
     plan = put(store, {})
     absent = Mock(side_effect=Infrastructure("ssh-keygen is not installed"))
-    monkeypatch.setattr("perfdag.steps.pods.objects.make_keys", absent)
+    monkeypatch.setattr("perfdag.steps.pods.plan.make_keys", absent)
     with pytest.raises(Infrastructure):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4

@@ -12,10 +12,10 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.pods.context import PodContext, from_environment
-from perfdag.steps.pods.gather import wrong_placement
-from perfdag.steps.pods.objects import batch_objects
+from perfdag.steps.pods.lead import wrong_placement
 from perfdag.steps.pods.plan import (
     ITEM_LENGTH,
+    batch_objects,
     item,
     kinds_of,
     missing_batches,

@@ -20,9 +20,9 @@ from perfdag.kube.pods import Pod
 from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.steps.loop import GangLost
-from perfdag.steps.pods import gather, peer
+from perfdag.steps.pods import lead, peer
 from perfdag.steps.pods.context import EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangPool
+from perfdag.steps.pods.lead import GangPool
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 
@@ -302,14 +302,14 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
 
     pods = {rank: running_pod(rank) for rank in range(2)}
-    monkeypatch.setattr(gather, "running", AsyncMock(return_value=pods))
-    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
-    monkeypatch.setattr(gather, "client_config", lambda folder, home: config)
+    monkeypatch.setattr(lead, "running", AsyncMock(return_value=pods))
+    monkeypatch.setattr(lead, "ssh_port", lambda *_: served.port)
+    monkeypatch.setattr(lead, "client_config", lambda folder, home: config)
     entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
     plan = make_plan(parse_suite(f"name: s\nentries: [{entry}]\n"))
     with (
         contextlib.suppress(Infrastructure, SystemExit),
-        gather.assembled(place(), plan, plan.shape_of(0), 0, 0) as hosts,
+        lead.assembled(place(), plan, plan.shape_of(0), 0, 0) as hosts,
     ):
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
@@ -324,7 +324,7 @@ def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_en
     peers = [Served(keys, tmp_path / f"peer-{rank}", 30, 1) for rank in (1, 2, 3)]
     for each in peers:
         each.wait()
-    monkeypatch.setattr(gather, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
+    monkeypatch.setattr(lead, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
     pods = {rank: running_pod(rank) for rank in range(4)}
     gang = GangPool(pods=pods, hosts=[LocalHost("127.0.0.1", "node-0")])
     gang.connect("r", config)
@@ -382,8 +382,8 @@ def test_the_remote_shell_reaches_measured_addresses(
 ) -> None:
     """Those of a Multus network, where no sshd listens."""
     measured = iter(["192.168.0.2"])
-    monkeypatch.setattr(gather, "extra_address", lambda host, shape: next(measured))
-    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
+    monkeypatch.setattr(lead, "extra_address", lambda host, shape: next(measured))
+    monkeypatch.setattr(lead, "ssh_port", lambda *_: served.port)
     gang = GangPool(pods={1: running_pod(1)}, hosts=[LocalHost("192.168.0.1")])
     gang.connect("r", config)
     for address, where in (("192.168.0.1", ""), ("192.168.0.2", str(tmp_path / "peer"))):
