@@ -398,11 +398,13 @@ def _resource(document: Document) -> tuple[_Set, str, Rows, Rows]:
     if name not in KINDS:
         known = choices(name, [*KINDS, *[SET] * (not own)], "it has")
         text = f"kube-perftest has no kind {name!r}{known}"
-        raise BadDocument([document.problem((*own, "kind"), text)])
+        raise BadDocument([document.problem((*own, "kind"), "unknown-kind", text)])
     axes, explicit = whole.permutations.product, whole.permutations.explicit
     if math.prod(map(len, axes.values())) > MAX_POINTS:
         text = f"more than {MAX_POINTS:,} permutations"
-        raise BadDocument([document.problem(("spec", "permutations", "product"), text)])
+        raise BadDocument(
+            [document.problem(("spec", "permutations", "product"), "many-points", text)]
+        )
 
     def benchmarks(part: str, rows: list[Values]) -> Rows:
         found = []
@@ -522,9 +524,9 @@ def _keys(name: str, values: Values) -> Values:
         error = errors.errors()[0]
         text = str(error["msg"]).removeprefix("Value error, ")
         raise ValueError(": ".join([*map(str, error["loc"]), text])) from None
-    texts = [*(f"{key} {text}" for key, text in shape.problems()), *program.check(read, shape)]
-    if texts:
-        raise ValueError("; ".join(texts))
+    problems = [*shape.problems(), *program.check(read, shape)]
+    if problems:
+        raise ValueError("; ".join(f"{each.path} {each.text}".strip() for each in problems))
     named = {f"params.{key}": value for key, value in params.items()}
     return {"benchmark": kind.benchmark, **keys, **named}
 
