@@ -1,6 +1,7 @@
 """The trust in a run, and what is nominally possible beside a figure."""
 
 from collections.abc import Sequence
+from operator import add
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ SHARE = {"metric": "efficiency", "unit": "1"}
             "noisy: 1 of 2 points (spread 100 % of z throughput)",
         ),
         (
-            [a + b for a, b in zip(point([1e8, 3e9, 1e8]), point([0.1, 0.1, 0.2], **SHARE))],
+            [*map(add, point([1e8, 3e9, 1e8]), point([0.1, 0.1, 0.2], **SHARE))],
             "noisy",
             "noisy: 1 of 1 point (spread 2,900 % of x throughput)",
         ),
