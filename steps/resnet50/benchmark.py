@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark import contract
 from perfdag.benchmark.contract import (
     Benchmark,
     Gang,
@@ -130,8 +129,10 @@ def naming(run: str) -> Iterator[None]:
 class WorkloadBenchmark(Benchmark[W], Generic[W]):
     """The base of the benchmarks of a workload; each starts the program in its own way."""
 
-    image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+
+    def shape(self, params: W) -> dict[str, Any]:
+        return {"image": "resnet50"}
 
     def check(self, params: W, shape: Shape) -> list[str]:
         wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
@@ -214,8 +215,6 @@ class Resnet50(WorkloadBenchmark[Workload]):
     compilation, warm-up and preprocessing are outside.
     """
 
-    name: ClassVar[str] = "resnet50"
-    Params: ClassVar[type[contract.Params]] = Workload
     coords: ClassVar[tuple[str, ...]] = ("batch", "currency", *MARKS)
     metrics = METRICS
 
