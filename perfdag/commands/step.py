@@ -161,7 +161,7 @@ def reach_store(args: argparse.Namespace) -> int:
 
 def age(args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.check import check_age
+    from perfdag.commands.history import check_age
     from perfdag.steps.pods.context import from_environment
 
     return check_age(open_store(from_environment().root), "last", args.suite, args.max_age)
