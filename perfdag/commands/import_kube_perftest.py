@@ -516,7 +516,7 @@ def _keys(name: str, values: Values) -> Values:
     program = registry.get(kind.benchmark)
     try:
         read: Any = program.Params.model_validate(params)
-        own = {"image": program.image, **overlay(program.shape(read), _nested(keys))}
+        own = {"image": "base", **overlay(program.shape(read), _nested(keys))}
         shape = Shape.model_validate(own)
     except ValidationError as errors:
         error = errors.errors()[0]
