@@ -263,8 +263,9 @@ def _shown(row: Row) -> bool:
     return row.info.headline or row.answer.word != "same"
 
 
-def _row(row: Row) -> list[str]:
-    """Return word, text, effect and noise of an answer."""
+def _row(row: Row) -> list[str | float | None]:
+    """Return word, text, effect and noise of an answer, and the figures in A and B compared."""
     answer = row.answer
     noise = percent(answer.noise, answer.absolute, sign=False)
-    return [answer.word, answer.text, answer.size, noise]
+    figures = rounded(answer.before), rounded(answer.value)
+    return [answer.word, answer.text, answer.size, noise, *figures]

@@ -167,16 +167,17 @@ function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
   const at = (id, run) => points.get(id)?.find((point) => point.run === run);
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
-    const [left, right] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
+    const [verdict, answer, size, noise, before, after] = verdicts?.series[line.id] ?? [];
+    const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
+    const [left, right] = [compared(at(inA[line.id] ?? line.id, a), before), compared(at(line.id, b), after)];
     const change = left && right && left.value ? right.value / left.value - 1 : null;
-    const [verdict, answer, size, noise] = verdicts?.series[line.id] ?? [];
     return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id) };
   });
 }
 
 function pairColumns(judged, head, rows) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
-    ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : " (n 1)")) : "-" });
+    ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : row[key].n ? " (n 1)" : " (level)")) : "-" });
   const part = (row) => Math.max(-1, Math.min(row.change ?? 0, 1)), largest = Math.max(0.2, ...rows.map((row) => Math.abs(part(row))));
   const columns = [
     { name: "series", kind: "text", cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },

@@ -70,7 +70,6 @@ def _description(name: str) -> Description:
         "name": name,
         "summary": benchmark.summary(),
         "clock": benchmark.clock(),
-        "verdict": benchmark.verdict,
         "canaries": list(benchmark.canaries),
         "coords": list(benchmark.coords),
         "tools": [
@@ -113,7 +112,6 @@ def details_text(benchmark: Description) -> str:
     lines = [
         f"{benchmark['name']}: {benchmark['summary']}\n",
         f"Clock: {benchmark['clock']}",
-        *([f"Verdict: {benchmark['verdict']}"] if benchmark["verdict"] else []),
         f"Canaries: {', '.join(benchmark['canaries'])}",
         f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}\n",
     ]

@@ -24,7 +24,7 @@ from perfdag.commands.runs import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
 from perfdag.store.open import open_store
-from perfdag.units import with_spread
+from perfdag.units import short, with_spread
 
 EPILOG = """examples:
   perfdag compare last~1 last
@@ -97,7 +97,7 @@ HEADINGS = [
 ]
 LEGEND = """\
 spread: range of fewer than 6 values, else the 95 % interval of the median
-B against A: of the levels where the runs lie in two levels, else of the medians
+level: of all runs around it, where the levels decide
 noise: of one run of the series"""
 
 
@@ -106,7 +106,12 @@ def _cells(row: Row) -> list[str]:
     answer, unit = row.answer, row.info.unit
     sides = [
         with_spread(middle, band.low, band.high, unit, row.info.metric)
-        for middle, band in ((row.a, row.spread_a), (row.b, row.spread_b))
+        if value == middle
+        else f"{short(value, unit, row.info.metric)} (level)"
+        for value, middle, band in (
+            (answer.before, row.a, row.spread_a),
+            (answer.value, row.b, row.spread_b),
+        )
     ]
     return [
         row.name,

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from perfdag.benchmark import contract
 from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
@@ -330,8 +329,10 @@ def expected(params: Workload) -> float:
 class WorkloadBenchmark(Benchmark[W], Generic[W]):
     """The base of the benchmarks of a workload; each starts the program in its own way."""
 
-    image: ClassVar[str] = "resnet50"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+
+    def shape(self, params: W) -> dict[str, Any]:
+        return {"image": "resnet50"}
 
     def check(self, params: W, shape: Shape) -> list[str]:
         wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
@@ -423,8 +424,6 @@ class Resnet50(WorkloadBenchmark[Workload]):
     compilation, warm-up and preprocessing are outside.
     """
 
-    name: ClassVar[str] = "resnet50"
-    Params: ClassVar[type[contract.Params]] = Workload
     coords: ClassVar[tuple[str, ...]] = ("batch", "currency", *MARKS)
     metrics = METRICS
 

@@ -9,8 +9,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Gang, Invalid, Measurement, Metric, Output, broken, verdict
+from perfdag.benchmark.contract import (
+    Gang,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    broken,
+    own_verdict,
+    verdict,
+)
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.shape import Shape
 from perfdag.stats.robust import jain
@@ -71,10 +79,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
     for less than 80 % of the time.
     """
 
-    name: ClassVar[str] = "resnet50-interference"
     version: ClassVar[int] = 2
-    verdict: ClassVar[str] = "every copy holds `latency_bound` beside the others; of Server only"
-    Params: ClassVar[type[contract.Params]] = InterferenceParams
     coords: ClassVar[tuple[str, ...]] = ("when", *MARKS)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -139,6 +144,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "share of the time in which all copies ran",
             highest=1,
         ),
+        own_verdict("every copy holds `latency_bound` beside the others; of Server only"),
     )
 
     def check(self, params: InterferenceParams, shape: Shape) -> list[str]:

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
-from perfdag.benchmark import contract
 from perfdag.benchmark.contract import (
     Failed,
     Gang,
@@ -16,6 +15,7 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     VerdictWord,
+    own_verdict,
     verdict,
 )
 from perfdag.hosts.base import Host
@@ -103,9 +103,6 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
     Offline it is the seconds of a sample.
     """
 
-    name: ClassVar[str] = "resnet50-overhead"
-    verdict: ClassVar[str] = "the 95 % interval of the overhead is below `limit`"
-    Params: ClassVar[type[contract.Params]] = OverheadParams
     coords: ClassVar[tuple[str, ...]] = ("pair", "side", *MARKS)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -141,6 +138,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             " for a broken latency bound",
             highest=1,
         ),
+        own_verdict("the 95 % interval of the overhead is below `limit`"),
     )
 
     def seconds(self, params: OverheadParams) -> float:

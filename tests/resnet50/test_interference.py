@@ -160,7 +160,7 @@ def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
     assert built[0].metric == "tail_inflation"
     assert (values["rate_kept"], values["tail_inflation"]) == (1, 5.5)
     assert values["fairness"] == pytest.approx(1.1**2 / (2 * 1.01)), "Jain's index of 1 and 0.1"
-    assert Resnet50Interference().declared_metrics()["tail_inflation"].headline
+    assert next(m for m in Resnet50Interference.metrics if m.name == "tail_inflation").headline
 
 
 def with_memory(seen: float | None, start: float = 0.0, end: float = 10.0) -> Any:

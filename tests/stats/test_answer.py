@@ -237,6 +237,7 @@ def test_every_surface_says_the_same(
     do = next(line for line in out.splitlines() if line.startswith("do "))
     compared = cli(do[do.index("perfdag compare") :].split()[1:]).out
     assert words in compared
+    assert "(level)" in compared
     noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["noise"]
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
