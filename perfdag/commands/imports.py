@@ -42,6 +42,7 @@ from perfdag.suite.document import (
     Document,
     Where,
     choices,
+    dump,
     explain,
     parse_document,
     read_document,
@@ -51,7 +52,6 @@ from perfdag.suite.load import parse_suite
 from perfdag.suite.permutations import nested
 from perfdag.suite.points import MAX_POINTS, enumerate_points
 from perfdag.units import Quantity, plural, seconds, to_base
-from perfdag.workflows.emit import dump
 
 logger = logging.getLogger(__name__)
 Values = dict[str, Any]
@@ -134,7 +134,7 @@ def import_suite(args: argparse.Namespace) -> int:
         "description": f"Imported from {args.format}: {', '.join(names)}.",
         "entries": [*entries.values()],
     }
-    text = dump([suite], line=LINE)
+    text = dump([suite])
     if merged := enumerate_points(parse_suite(text)).merged:
         imported.lose(f"{merged} equal benchmarks are measured once; raise `repetitions`")
     print(text, end="")
@@ -143,10 +143,6 @@ def import_suite(args: argparse.Namespace) -> int:
     for benchmark in imported.left_out:
         logger.info(f"left out: {benchmark}")
     return EXIT_FAILED if imported.left_out else EXIT_OK
-
-
-LINE = 70
-"""Characters up to which a list or mapping of a suite stands in one line."""
 
 
 def validated(document: Document, data: Any, model: type[M], at: Where = ()) -> M:
