@@ -256,12 +256,9 @@ class Fio(Benchmark[FioParams]):
     completion; submission and completion latency are its two parts.
     """
 
-    name = "fio"
-    image = "fio"
     canaries = ("disk",)
     tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
     pins = ("client", "server")
-    Params: ClassVar[type[Params]] = FioParams
     coords = ("direction",)
     metrics = (
         Metric("iops", "1/s", "higher", "I/Os completed in a second, by direction", headline=True),
@@ -281,6 +278,9 @@ class Fio(Benchmark[FioParams]):
             "start_skew", "s", "lower", "first to last host that started, by the hosts' own clocks"
         ),
     )
+
+    def shape(self, params: FioParams) -> dict[str, Any]:
+        return {"image": "fio"}
 
     def check(self, params: FioParams, shape: Shape) -> list[str]:
         volume, several = shape.volume, shape.hosts.count > 1

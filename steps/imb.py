@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -188,12 +188,9 @@ class Imb(Benchmark[ImbParams]):
     reports half a round trip. Starting MPI, connecting and the warm-up are outside.
     """
 
-    name = "imb"
-    image = "imb"
     network = "pairs"
     canaries = ("cpu", "memory", "loopback")
     tools = (mpi.IMB,)
-    Params: ClassVar[type[Params]] = ImbParams
     coords = ("message_bytes",)
     metrics = (
         Metric(
@@ -238,9 +235,9 @@ class Imb(Benchmark[ImbParams]):
 
     def shape(self, params: ImbParams) -> dict[str, object]:
         return {
+            "image": "imb-openmpi" if params.mpi == "openmpi" else "imb",
             "hosts": {"count": params.hosts()},
             **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
-            **({"image": "imb-openmpi"} if params.mpi == "openmpi" else {}),
         }
 
     def check(self, params: ImbParams, shape: Shape) -> list[str]:

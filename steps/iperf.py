@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
+    OWN_PORT,
+    Benchmark,
     Failed,
     Gang,
     Invalid,
@@ -18,11 +20,11 @@ from perfdag.benchmark.contract import (
     Params,
     Skip,
     Tool,
+    broken,
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Cpus
-from perfdag.steps import two_hosts
+from perfdag.shape import Cpus, Shape
 from perfdag.steps.reports import read_report
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
@@ -102,7 +104,7 @@ class IperfParams(Params):
         return self
 
 
-class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
+class Iperf(Benchmark[IperfParams]):
     """Throughput of TCP or UDP streams between two hosts, with iperf3.
 
     The client runs on the first host, the server on the second. Without `reverse` the client
@@ -116,10 +118,10 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
     the receiver's last byte in `duration`. Starting the server, connecting and ending are outside.
     """
 
-    name = "iperf"
-    image = "iperf"
     tools = (Tool("iperf3", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "iperf3")),)
-    Params: ClassVar[type[Params]] = IperfParams
+    network = "services"
+    pins = ("client", "server")
+    canaries = ("cpu", "loopback")
     coords = ("direction",)
     metrics = (
         Metric(
@@ -164,6 +166,12 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             highest=1,
         ),
     )
+
+    def shape(self, params: IperfParams) -> dict[str, Any]:
+        return {"image": "iperf", "hosts": {"count": 2}}
+
+    def check(self, params: IperfParams, shape: Shape) -> list[str]:
+        return broken((params.port and shape.network.forwarded, OWN_PORT))
 
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1

@@ -201,12 +201,9 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     last time step. Mesh, decomposition, MPI start and reading the case are measured apart.
     """
 
-    name: ClassVar[str] = "openfoam"
     version: ClassVar[int] = 2
-    image: ClassVar[str] = "openfoam"
     network: ClassVar[Network] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
-    Params: ClassVar[type[OpenFoamParams]] = OpenFoamParams
     coords: ClassVar[tuple[str, ...]] = ("step",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
@@ -244,7 +241,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:
-        return {"hosts": {"count": params.nodes}} | (
+        return {"image": "openfoam", "hosts": {"count": params.nodes}} | (
             {"privileges": ["rdma"]} if params.transport == "rdma" else {}
         )
 

@@ -164,7 +164,6 @@ R = TypeVar("R", bound=RdmaParams)
 class Rdma(Benchmark[R], Generic[R]):
     """Both sides of one perftest program; a subclass names the program and reads its table."""
 
-    image: ClassVar[str] = "perftest"
     network: ClassVar[Network] = "pairs"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
@@ -175,7 +174,7 @@ class Rdma(Benchmark[R], Generic[R]):
     )
 
     def shape(self, params: R) -> dict[str, Any]:
-        return {"hosts": {"count": 2}, "privileges": ["rdma"]}
+        return {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
 
     def check(self, params: R, shape: Shape) -> list[str]:
         return broken(
@@ -414,9 +413,7 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
     middle of that time, without a margin at both ends.
     """
 
-    name: ClassVar[str] = "rdma-bandwidth"
     suffix: ClassVar[str] = "bw"
-    Params: ClassVar[type[BandwidthParams]] = BandwidthParams
     parse = staticmethod(parse_bandwidth)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -480,9 +477,7 @@ class RdmaLatency(Rdma[LatencyParams]):
     reported.
     """
 
-    name: ClassVar[str] = "rdma-latency"
     suffix: ClassVar[str] = "lat"
-    Params: ClassVar[type[LatencyParams]] = LatencyParams
     parse = staticmethod(parse_latency)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

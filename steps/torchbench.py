@@ -118,11 +118,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
     synchronisations. Imports, construction, the first call and the warm-up are outside.
     """
 
-    name: ClassVar[str] = "torchbench"
     version: ClassVar[int] = 2
-    image: ClassVar[str] = "torchbench"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
-    Params: ClassVar[type[TorchbenchParams]] = TorchbenchParams
     coords: ClassVar[tuple[str, ...]] = ("iteration",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -178,6 +175,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
     def __init__(self) -> None:
         self._constructed: set[tuple[str, str, str]] = set()
+
+    def shape(self, params: TorchbenchParams) -> dict[str, Any]:
+        return {"image": "torchbench"}
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
         gpus = devices.gpus(shape)

@@ -115,7 +115,7 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
             by_id[run.run_id]["word"] = word if len(own.runs) > 1 else None
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
-        said = [f"{line.name}: {line.answer.text}" for line in deciding]
+        said = [[line.name, line.answer.text] for line in deciding]
         newest["answers"] = said[:ANSWERS]
 
 
@@ -263,8 +263,9 @@ def _shown(row: Row) -> bool:
     return row.info.headline or row.answer.word != "same"
 
 
-def _row(row: Row) -> list[str]:
-    """Return word, text, effect and noise of an answer."""
+def _row(row: Row) -> list[str | float | None]:
+    """Return word, text, effect and noise of an answer, and the figures in A and B compared."""
     answer = row.answer
     noise = percent(answer.noise, answer.absolute, sign=False)
-    return [answer.word, answer.text, answer.size, noise]
+    figures = rounded(answer.before), rounded(answer.value)
+    return [answer.word, answer.text, answer.size, noise, *figures]

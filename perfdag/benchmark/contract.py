@@ -11,8 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -56,29 +55,10 @@ Network = Literal["none", "spread", "pairs", "services"]
 MIN_TIMEOUT = 60.0
 CLOCK = re.compile(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", re.S)
 """The paragraph of a docstring that says what starts and stops the clock."""
+OWN_PORT = "port: a Service forwards ports of its own; leave port out"
+"""Why a benchmark over a Service takes no `port`."""
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
-
-
-class Params(BaseModel):
-    """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    retired: ClassVar[Mapping[str, Any]] = {}
-    """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
-
-    @property
-    def directions(self) -> int:
-        """In how many directions at once the data of a `nominal` metric flows."""
-        return 1
-
-    @property
-    def uses_api(self) -> bool:
-        """Whether a sample uses the Kubernetes rights that its benchmark declares."""
-        return True
-
-
-P = TypeVar("P", bound=Params)
 
 
 @dataclass(frozen=True)
@@ -99,6 +79,40 @@ class Metric:
     lowest: float = 0.0
     highest: float = math.inf
     steps: int = 100
+
+
+def own_verdict(about: str) -> Metric:
+    """Return the metric of a benchmark's own verdict, for benchmarks whose values have a `verdict`.
+
+    `about` says what it means, such as `every gate holds`.
+    """
+    return Metric(VERDICT, "1", "higher", about, highest=1)
+
+
+class Params(BaseModel):
+    """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
+
+    @property
+    def directions(self) -> int:
+        """In how many directions at once the data of a `nominal` metric flows."""
+        return 1
+
+    @property
+    def uses_api(self) -> bool:
+        """Whether a sample uses the Kubernetes rights that its benchmark declares."""
+        return True
+
+    @classmethod
+    def declared(cls, params: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Return the metrics that params of a suite declare; they replace others of their name."""
+        return ()
+
+
+P = TypeVar("P", bound=Params)
 
 
 @dataclass(frozen=True)
@@ -196,26 +210,29 @@ def need_tools(hosts: Sequence[Host], tools: Sequence[Tool]) -> None:
 
 
 class Benchmark(ABC, Generic[P]):
-    """Base class of benchmarks.
+    """Base class of benchmarks: `class Iperf(Benchmark[IperfParams])`.
 
     The docstring of a subclass has a paragraph `Clock:` that says what starts and stops the clock.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
+    name: str = ""
+    """That of its entry point, which is set where it is loaded."""
+    Params: type[P]
+    """The class in brackets: parameters that a suite gives."""
     metrics: ClassVar[tuple[Metric, ...]]
+    version: ClassVar[int] = 1
+    """A higher one begins new series, as the figures are no longer comparable."""
     coords: ClassVar[tuple[str, ...]] = ()
     """Names of the coordinates that its values have, which a check can select by."""
     tools: ClassVar[tuple[Tool, ...]] = ()
-    image: ClassVar[str] = "base"
     network: ClassVar[Network] = "none"
     """What it uses of the network between its hosts, each more than the one before.
 
     `spread`: a cluster puts several hosts on different nodes if the suite does not say where.
     `pairs`: it measures between two hosts, so hosts.pairs may run it over the pairs of a gang;
-    `check` and `run` then get two hosts. `services`: a Service may be between client and server, as
-    `network.path` says; `run` then binds the server to `host.address` at a port of
-    `host.free_port`, and connects to `host.target`.
+    `check` and `run` then get two hosts. `services`: a client and a server, two hosts, and a
+    Service may be between them, as `network.path` says; `run` then binds the server to
+    `host.address` at a port of `host.free_port`, and connects to `host.target`.
     """
     pins: ClassVar[tuple[str, ...]] = ()
     """Roles in hosts.cpus (client, server) that `run` pins. Other roles in a suite are refused."""
@@ -224,17 +241,17 @@ class Benchmark(ABC, Generic[P]):
 
     If one of them changes with a figure, the machine changed.
     """
-    verdict: ClassVar[str] = ""
-    """What the benchmark's own verdict says, where it has one, such as `every gate holds`.
-
-    Its values then have an `outcome.verdict` for each rule.
-    """
     api: ClassVar[Rights] = Rights()
     """Kubernetes rights that a pod of this benchmark needs."""
-    Params: ClassVar[type[Params]]
+
+    def __init_subclass__(cls) -> None:
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Params):
+                    cls.Params = cast("type[P]", argument)
 
     def shape(self, params: P) -> dict[str, Any]:
-        """Return the shape keys that this benchmark needs with these params.
+        """Return the shape keys that this benchmark needs with these params, such as its `image`.
 
         The suite's keys override them, except `privileges`, which are added to these. An empty list
         of privileges in the suite removes them.
@@ -295,15 +312,10 @@ class Benchmark(ABC, Generic[P]):
         """Return the docstring's first line."""
         return (cls.__doc__ or "").strip().split("\n")[0]
 
-    def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
-        """Return the declared metrics by name, with that of the benchmark's own verdict.
 
-        A benchmark whose params declare metrics overrides this. `params` are as a suite has them.
-        """
-        return _by_name(type(self))
-
-
-@cache
-def _by_name(cls: type[Benchmark[Any]]) -> dict[str, Metric]:
-    own = (Metric(VERDICT, "1", "higher", cls.verdict, highest=1),) if cls.verdict else ()
-    return {metric.name: metric for metric in (*cls.metrics, *own)}
+def metrics_by_name(
+    benchmark: Benchmark[Any], params: Mapping[str, Any] | None = None
+) -> dict[str, Metric]:
+    """Return the metrics of a benchmark with params as a suite has them."""
+    declared = benchmark.Params.declared(params or {})
+    return {metric.name: metric for metric in (*benchmark.metrics, *declared)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from perfdag.benchmark.contract import Benchmark, Metric
+from perfdag.benchmark.contract import Benchmark, Metric, metrics_by_name
 from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.redaction import redact_json
 
@@ -91,14 +91,11 @@ def as_rows(
     Raises Failed for an undeclared metric, a value that the metric cannot have, and statistics out
     of order; Invalid for a headline that the tool knows to less than 1 part in `Metric.steps`.
     """
-    declared, rows = benchmark.declared_metrics(params), []
+    declared, rows = metrics_by_name(benchmark, params), []
     figures: dict[tuple[Any, ...], dict[str, float]] = {}
     for one in measurements:
         if one.metric not in declared:
-            raise Failed(
-                f"{benchmark.name} returned the metric {one.metric!r}, which it does not declare; "
-                f"it declares {', '.join(declared)}"
-            )
+            raise Failed(f"no metric {one.metric!r} is declared, only {', '.join(declared)}")
         metric = declared[one.metric]
         most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
         if not metric.lowest <= one.value <= most or math.isinf(one.value):

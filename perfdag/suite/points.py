@@ -20,7 +20,7 @@ import orjson
 from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
+from perfdag.benchmark.contract import Benchmark, metrics_by_name
 from perfdag.digest import canonical, digest
 from perfdag.redaction import secret_names
 from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, merge, overlay
@@ -394,7 +394,7 @@ class _Enumeration:
         self._read[cache_key] = None  # so that a wrong shape is reported once
         given = {key: value for key, value in keys.items() if value is not None}
         try:
-            shape = Shape.model_validate({"image": benchmark.image, **given})
+            shape = Shape.model_validate({"image": "base", **given})
         except ValidationError as errors:
             for error in errors.errors():
                 path = error_path(error)
@@ -437,6 +437,13 @@ class _Enumeration:
                     text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
                     self._refuse(source, ("hosts", key), text)
                     return True
+        if benchmark.network == "services" and hosts.count != 2 and not hosts.pairs:
+            text = (
+                f"{hosts.count}, and {benchmark.name} measures 2 hosts, a client and a server, or "
+                "more with hosts.pairs (all, ring, `random N`)"
+            )
+            self._refuse(source, ("hosts", "count"), text)
+            return True
         if shape.network.forwarded and benchmark.network != "services":
             text = f"{benchmark.name} measures no Service; use pod or host"
             self._refuse(source, ("network", "path"), text)
@@ -460,8 +467,9 @@ def _wrong_check(
 ) -> tuple[Where, str] | None:
     """Return (key, error) of a check that no metric or no series can meet, or None."""
     metrics = {
-        source.name: registry.get(source.entry.benchmark).declared_metrics(
-            {**source.defaults.params, **source.entry.params, **source.sets}
+        source.name: metrics_by_name(
+            registry.get(source.entry.benchmark),
+            {**source.defaults.params, **source.entry.params, **source.sets},
         )
         for source in sources
     }

@@ -20,6 +20,7 @@ from perfdag.benchmark.contract import (
     Params,
     Rights,
     Skip,
+    own_verdict,
 )
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue.backend import built_in_seconds, substitute
@@ -130,12 +131,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     measurement ends when three windows agree.
     """
 
-    name: ClassVar[str] = "queue-scaling"
-    image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
-    verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
     api: ClassVar[Rights] = Rights(named=RULES)
-    Params: ClassVar[type[Params]] = QueueScalingParams
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -198,6 +195,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "lower",
             "failed requests by number of replicas, if any; a subject is a node or its device",
         ),
+        own_verdict("every step has `factor` times the throughput for each doubling"),
     )
 
     def seconds(self, params: QueueScalingParams) -> float:

@@ -433,8 +433,6 @@ P = TypeVar("P", bound=ScenarioParams)
 class ScenarioBenchmark(Benchmark[P], Generic[P]):
     """The base of the benchmarks that measure a cluster."""
 
-    image: ClassVar[str] = "base"
-    verdict: ClassVar[str] = "every gate holds; missing data fails a gate"
     system: ClassVar[str]
     """What is measured. The fact `version` has its version."""
     size: ClassVar[Literal["vms", "objects"]]

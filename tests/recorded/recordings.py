@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang, Output, metrics_by_name
 from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement, SampleError
@@ -207,7 +207,7 @@ DAMAGED = {name: case for name, case in CASES.items() if case.halves is not None
 def parsed(case: Case) -> Outcome:
     """Return what the parser of a benchmark makes of a recording."""
     benchmark, params, output, parse = case.load()
-    declared = benchmark.declared_metrics(params.model_dump(mode="json", by_alias=True))
+    declared = metrics_by_name(benchmark, params.model_dump(mode="json", by_alias=True))
     status, error, measurements = "ok", "", []
     try:
         measurements = parse(output.texts, params)

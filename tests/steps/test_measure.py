@@ -35,7 +35,6 @@ class FakeBenchmark(Benchmark[FakeParams]):
 
     name = "fake"
     metrics = (Metric("figure", "s", "lower", "what the script says", headline=True),)
-    Params: ClassVar[type[Params]] = FakeParams
     script: ClassVar[list[Any]] = []
 
     def seconds(self, params: FakeParams) -> float:

@@ -117,7 +117,7 @@ def test_a_suite_without_a_network_or_device_is_refused(
     benchmark: Any, options: dict[str, Any], fits: bool
 ) -> None:
     requests = benchmark.shape(benchmark.Params())
-    assert requests == {"hosts": {"count": 2}, "privileges": ["rdma"]}
+    assert requests == {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
     problems = benchmark.check(benchmark.Params(), Shape.model_validate({**requests, **options}))
     assert ["needs an RDMA network" in problem for problem in problems] == [True] * (not fits)
 
