@@ -17,10 +17,10 @@ from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.digest import digest
 from perfdag.results.runs import month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
+from perfdag.shape import digest
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, short_seconds
 
