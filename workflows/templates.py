@@ -47,7 +47,7 @@ from perfdag.kube.patch import (
     pod_security,
     store_volume,
 )
-from perfdag.results.missing_reason import NOTES
+from perfdag.results.samples import NOTES
 from perfdag.workflows import rights
 from perfdag.workflows.emit import dump
 from perfdag.workflows.installation import Installation as Installation

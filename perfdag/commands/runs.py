@@ -26,6 +26,7 @@ from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import kept_rows
 from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
+from perfdag.results.samples import stored_samples
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -176,7 +177,7 @@ def check_samples(store: Store, plan: Plan) -> None:
 
     Raises StoreError.
     """
-    stored = RunStore(store).samples(plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     if not stored and kept_rows(store, plan, stored) is not None:
         raise CommandError(
             f"run {plan.run_id} was collected and its samples are stored no more: "
