@@ -115,7 +115,7 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
             by_id[run.run_id]["word"] = word if len(own.runs) > 1 else None
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
-        said = [f"{line.name}: {line.answer.text}" for line in deciding]
+        said = [[line.name, line.answer.text] for line in deciding]
         newest["answers"] = said[:ANSWERS]
 
 

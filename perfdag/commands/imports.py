@@ -13,9 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from perfdag.commands import import_history
 from perfdag.commands.import_kube_perftest import import_suite, validated
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError, Verbs, add_verb, option
-from perfdag.suite.document import parse_document, read_document, read_text
+from perfdag.suite.document import dump, parse_document, read_document, read_text
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.emit import dump
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ def import_workloads(files: list[str]) -> tuple[str, list[str]]:
         "description": f"Imported from perfscale-load-generator: {names}.",
         "entries": list(entries.values()),
     }
-    text = dump([suite], line=0)
+    text = dump([suite])
     parse_suite(text)
     return text, lost
 

@@ -1,6 +1,7 @@
 """A YAML file with the position of every value, so that an error can name its line.
 
-The syntax is that of PyYAML's safe loader, without tags, merge keys and duplicate keys.
+The syntax is that of PyYAML's safe loader, without tags, merge keys and duplicate keys. `dump`
+writes YAML as people write it.
 """
 
 import difflib
@@ -410,3 +411,38 @@ def removal_note(*names: str) -> str:
     return next(
         (f"{name} was removed in 0.2: {REMOVED[name]}" for name in names if name in REMOVED), ""
     )
+
+
+LINE = 150
+"""Most characters of a list or mapping that is written in one line."""
+
+
+def dump(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Return documents as one YAML stream, a list or mapping in one line where it fits.
+
+    Hera's own writer joins lines at `{{`.
+    """
+    return yaml.dump_all(
+        documents, Dumper=_Writer, sort_keys=False, width=10**9, allow_unicode=True
+    )
+
+
+class _Writer(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_data(self, data: Any) -> yaml.Node:
+        node = super().represent_data(data)
+        if isinstance(node, yaml.CollectionNode):
+            node.flow_style = _length(node) <= LINE
+        elif isinstance(node, yaml.ScalarNode) and "\n" in node.value:
+            node.style = "|"
+        return node
+
+
+def _length(node: yaml.Node) -> int:
+    """Return about how long a node is in one line; much more than any line for a text of lines."""
+    if isinstance(node, yaml.ScalarNode):
+        return 10**6 if "\n" in node.value else len(node.value) + 2
+    pairs = isinstance(node, yaml.MappingNode)
+    return 2 + sum(_length(part) for each in node.value for part in (each if pairs else [each]))

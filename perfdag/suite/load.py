@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
@@ -20,6 +19,7 @@ from perfdag.suite.document import (
     Document,
     Problem,
     choices,
+    dump,
     explain,
     nearest,
     parse_document,
@@ -208,12 +208,12 @@ def suite_text(loaded: LoadedSuite) -> str:
         return loaded.document.text
     data = loaded.document.data
     own = {key: data[key] for key in data if key not in ("include", "entries", "defaults")}
-    return _dump({**own, "entries": [_with_defaults(source) for source in loaded.sources]})
+    return dump([{**own, "entries": [_with_defaults(source) for source in loaded.sources]}])
 
 
 def model_text(suite: Suite) -> str:
     """Return the YAML of a suite that Python code built, with the keys that it set."""
-    return _dump(suite.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    return dump([suite.model_dump(mode="json", by_alias=True, exclude_unset=True)])
 
 
 def _with_defaults(source: Source) -> dict[str, Any]:
@@ -229,7 +229,3 @@ def _with_defaults(source: Source) -> dict[str, Any]:
     entry = merge(source.raw_defaults, {"name": source.name, **own})
     # As in enumeration, a value of params replaces the default as a whole.
     return {**entry, "params": {**params, **source.entry.params}}
-
-
-def _dump(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, width=10**9, allow_unicode=True)

@@ -21,7 +21,7 @@ from perfdag.steps.pods.plan import step
 from perfdag.store.open import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import templates
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.installation import Installation
 
 from .test_plan_step import place
 
