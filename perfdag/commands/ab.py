@@ -27,17 +27,16 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     absent_program,
+    check_samples,
     only_process,
     prepare_resume,
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.runs import check_samples
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, Progress, highlighted, styled, text_table
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
@@ -188,11 +187,11 @@ def _ratio_text(labels: tuple[str, str], paired: Paired) -> str:
     """Return how many times slower or faster B is, or that both are the same, or why neither."""
     a, b = labels
     if paired.word not in ("worse", "better"):
-        return fitted(f"{paired.word}: {a} and {b}; {paired.why}")
+        return highlighted([f"{paired.word}: {a} and {b}; {paired.why}"])
     ratio = 1 + paired.effect
     times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
     text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
-    return styled([(fitted(text), HIGHLIGHTS[paired.word])])
+    return styled([(text, HIGHLIGHTS[paired.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -267,7 +266,7 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
         return "\n".join([head, *markdown_table(headings, rows), *notes])
     styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
     table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, *map(fitted, notes)])
+    return "\n".join([f"A  {a}\nB  {b}", table, highlighted(notes)])
 
 
 def _cells(line: SeriesVerdict) -> list[str]:
@@ -345,7 +344,7 @@ def measure_rounds(duet: Duet, store: Store) -> None:
     logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
-    with Progress(duet.a, duet.b) as progress:
+    with Progress(duet.a, duet.b).shown() as progress:
         loops = {
             variant: MeasuringLoop(plan, store, LocalPool(), progress)
             for variant, plan in (("A", duet.a), ("B", duet.b))

@@ -157,7 +157,7 @@ def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
 
 def age(context: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.check import check_age
+    from perfdag.commands.history import check_age
     from perfdag.store.open import open_store
 
     return check_age(open_store(context.root), "last", args.suite, args.max_age)

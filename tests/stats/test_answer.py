@@ -241,7 +241,9 @@ def test_every_surface_says_the_same(
     noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["noise"]
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
-    assert words in " ".join(cli(["history", "net", *root]).out.split())
+    history = " ".join(cli(["history", "net", *root]).out.split())
+    since = next(line for line in out.splitlines() if line.startswith("since "))
+    assert [text for text in (words, " ".join(since.split())) if text not in history] == []
     write_site(store)
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)

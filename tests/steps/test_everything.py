@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.commands.import_kube_perftest import MODELS
+from perfdag.commands.imports import COMMON, KINDS
 from perfdag.suite.load import load_suite
 from perfdag.suite.points import enumerate_points
 
@@ -23,7 +23,7 @@ def test_the_ready_suites_plan(name: str) -> None:
 
 def test_each_field_of_kube_perftest_is_in_the_table() -> None:
     page = (ROOT / "docs/kube-perftest.md").read_text()
-    fields = {field for model in MODELS.values() for field in model.model_fields}
+    fields = {*COMMON, *(field for kind in KINDS.values() for field in kind.fields)}
     assert {field for field in fields if f"`{field}`" not in page} == set()
 
 
