@@ -182,7 +182,7 @@ def refuse_absent_programs(loaded: model.LoadedSuite, plan: Plan) -> None:
         if text and not needs_cluster(plan.shapes[point.shape]):
             source = sources[point.entry]
             path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
-            problems.append(source.problem(path, text))
+            problems.append(source.problem(path, "no-program", text))
     if problems:
         raise BadDocument(problems)
 
