@@ -15,7 +15,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.workload import Workload
 
 needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,

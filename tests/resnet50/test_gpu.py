@@ -19,8 +19,8 @@ from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.outcome import Measurement
 from perfdag.steps import devices
-from perfdag.steps.resnet50.benchmark import Resnet50, Result, read
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.workload import Result, Workload, read
 from tests.conftest import CommandLine, SuiteWriter
 from tests.fakes.files import write_programs
 from tests.resnet50.harness import gang, needs_loadgen, recorded
