@@ -340,8 +340,7 @@ def render(args: argparse.Namespace) -> None:
     from perfdag.plan.plan import make_plan
     from perfdag.steps.pods.plan import kinds_of
     from perfdag.suite.load import parse_suite
-    from perfdag.workflows import runs
-    from perfdag.workflows.emit import dump
+    from perfdag.workflows import dump, runs
 
     text = (
         "name: big\nentries:\n  - benchmark: command\n    params: {argv: [ls]}\n"

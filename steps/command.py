@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -26,15 +27,14 @@ from perfdag.benchmark.contract import (
     Output,
     Params,
     Skip,
-    Tool,
+    read_report,
 )
-from perfdag.steps.reports import read_report
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
 _OUTPUTS = ("stdout", "stderr")
-_WALL_TIME = "wall_time"
+WALL_TIME = Metric("wall_time", "s", "lower", "wall time of the command", headline=True)
 
 
 def _check_unit(unit: str) -> str:
@@ -129,9 +129,22 @@ class CommandParams(Params):
         exclude_if=lambda figures: not figures,
     )
 
+    @classmethod
+    def declared(cls, params: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Return the figures of `metrics`; they are the headlines in place of the wall time."""
+        try:
+            figures = _FIGURES.validate_python(params.get("metrics") or {})
+        except ValidationError:  # reported with the entry
+            return ()
+        own = [
+            Metric(name, to_base(each.unit)[0], each.better, name, headline=True, lowest=-math.inf)
+            for name, each in figures.items()
+        ]
+        return (*own, replace(WALL_TIME, headline=False)) if own else ()
+
     @model_validator(mode="after")
     def _check_names(self) -> "CommandParams":
-        if clashes := {_WALL_TIME, VERDICT} & self.metrics.keys():
+        if clashes := {WALL_TIME.name, VERDICT} & self.metrics.keys():
             raise ValueError(f"metrics: {clashes.pop()} is a metric of perfdag; use another name")
         return self
 
@@ -143,33 +156,8 @@ class Command(Benchmark[CommandParams]):
     its output is read.
     """
 
-    name: ClassVar[str] = "command"
-    Params: ClassVar[type[CommandParams]] = CommandParams
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric(_WALL_TIME, "s", "lower", "wall time of the command", headline=True),
-    )
-    tools: ClassVar[tuple[Tool, ...]] = ()
-    pins: ClassVar[tuple[str, ...]] = ("client",)
-
-    def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
-        """Return the wall time and the figures of `metrics`; figures are the headlines."""
-        try:
-            figures = _FIGURES.validate_python((params or {}).get("metrics") or {})
-        except ValidationError:  # reported with the entry
-            figures = {}
-        declared = {
-            name: Metric(
-                name,
-                to_base(figure.unit)[0],
-                figure.better,
-                name,
-                headline=True,
-                lowest=-math.inf,
-            )
-            for name, figure in figures.items()
-        }
-        wall_time = Metric(_WALL_TIME, "s", "lower", "wall time", headline=not declared)
-        return {**declared, _WALL_TIME: wall_time}
+    metrics = (WALL_TIME,)
+    pins = ("client",)
 
     def seconds(self, params: CommandParams) -> float:
         return params.expected
@@ -205,4 +193,4 @@ def parse(texts: Mapping[str, str], params: CommandParams) -> list[Measurement]:
         wall_s = float(texts["timing"].removeprefix("wall_s="))
     except (KeyError, ValueError):
         raise Failed("no timing of the command") from None
-    return [*values, Measurement(_WALL_TIME, wall_s)]
+    return [*values, Measurement(WALL_TIME.name, wall_s)]

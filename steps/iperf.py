@@ -4,11 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
+    OWN_PORT,
+    Benchmark,
     Failed,
     Gang,
     Invalid,
@@ -18,12 +20,12 @@ from perfdag.benchmark.contract import (
     Params,
     Skip,
     Tool,
+    broken,
+    read_report,
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Cpus
-from perfdag.steps import two_hosts
-from perfdag.steps.reports import read_report
+from perfdag.shape import Cpus, Problem, Shape
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 BUSY = 0.95
@@ -88,21 +90,27 @@ class IperfParams(Params):
         refuse(
             (
                 self.reverse and self.bidirectional,
+                "reverse-and-bidirectional",
                 "reverse and bidirectional exclude each other; set one of them",
             ),
             (
                 self.protocol == "udp" and tcp_only,
+                "tcp-only",
                 f"{', '.join(tcp_only)}: tcp only; leave out with protocol: udp",
             ),
             *(
-                (seconds % 1, f"{name}: iperf3 takes whole seconds, not {seconds:g}")
+                (
+                    seconds % 1,
+                    "whole-seconds",
+                    f"{name}: iperf3 takes whole seconds, not {seconds:g}",
+                )
                 for name, seconds in (("duration", self.duration), ("omit", self.omit))
             ),
         )
         return self
 
 
-class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
+class Iperf(Benchmark[IperfParams]):
     """Throughput of TCP or UDP streams between two hosts, with iperf3.
 
     The client runs on the first host, the server on the second. Without `reverse` the client
@@ -116,10 +124,10 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
     the receiver's last byte in `duration`. Starting the server, connecting and ending are outside.
     """
 
-    name = "iperf"
-    image = "iperf"
     tools = (Tool("iperf3", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "iperf3")),)
-    Params: ClassVar[type[Params]] = IperfParams
+    network = "services"
+    pins = ("client", "server")
+    canaries = ("cpu", "loopback")
     coords = ("direction",)
     metrics = (
         Metric(
@@ -164,6 +172,12 @@ class Iperf(two_hosts.TwoHostBenchmark[IperfParams]):
             highest=1,
         ),
     )
+
+    def shape(self, params: IperfParams) -> dict[str, Any]:
+        return {"image": "iperf", "hosts": {"count": 2}}
+
+    def check(self, params: IperfParams, shape: Shape) -> list[Problem]:
+        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
 
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1

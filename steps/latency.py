@@ -3,11 +3,13 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
+    OWN_PORT,
+    Benchmark,
     Failed,
     Gang,
     Invalid,
@@ -16,10 +18,11 @@ from perfdag.benchmark.contract import (
     Output,
     Params,
     Tool,
+    broken,
     refuse,
 )
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import two_hosts
 from perfdag.units import PositiveDuration, Size
 
 _DATAGRAM = 65507
@@ -48,10 +51,12 @@ class LatencyParams(Params):
         refuse(
             (
                 self.duration % 1,
+                "whole-seconds",
                 f"duration: netperf takes whole seconds, not {self.duration:g}",
             ),
             (
                 self.test == "UDP_RR" and max(self.request_size, self.response_size) > _DATAGRAM,
+                "large-datagram",
                 f"request_size and response_size: a datagram has at most {_DATAGRAM} B",
             ),
         )
@@ -79,7 +84,7 @@ _ADVICE = (
 )
 
 
-class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
+class Latency(Benchmark[LatencyParams]):
     """Transactions a second and the latency of one, over TCP or UDP, with netperf.
 
     The client runs on the first host, the server on the second. One transaction is in flight. The
@@ -91,10 +96,10 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
     The rate counts the transactions in `duration`.
     """
 
-    name = "latency"
-    image = "netperf"
     tools = (Tool("netperf", _PACKAGES, _ADVICE), Tool("netserver", _PACKAGES, _ADVICE))
-    Params: ClassVar[type[Params]] = LatencyParams
+    network = "services"
+    pins = ("client", "server")
+    canaries = ("cpu", "loopback")
     metrics = (
         Metric(
             "transaction_rate", "1/s", "higher", "transactions completed in a second", headline=True
@@ -103,6 +108,12 @@ class Latency(two_hosts.TwoHostBenchmark[LatencyParams]):
             "latency", "s", "lower", "time of one transaction: mean, min, p50, p90, p99 and max"
         ),
     )
+
+    def shape(self, params: LatencyParams) -> dict[str, Any]:
+        return {"image": "netperf", "hosts": {"count": 2}}
+
+    def check(self, params: LatencyParams, shape: Shape) -> list[Problem]:
+        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1

@@ -34,10 +34,18 @@ from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan.plan import Plan, concurrent_groups
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, as_rows, headline, now, read_sample
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    as_row,
+    as_rows,
+    headline,
+    now,
+    read_sample,
+    sample_key,
+    stored_samples,
+    write_reason,
+)
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
@@ -291,7 +299,7 @@ class MeasuringLoop:
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._note, self._sampler = note, Sampler(pool)
-        self._stored = RunStore(store).samples(plan.run_id)
+        self._stored = stored_samples(store, plan.run_id)
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()
@@ -321,7 +329,7 @@ class MeasuringLoop:
             if self._note:
                 samples = tuple(self.plan.key(position) for position in left)
                 note = replace(self._note, samples=samples)
-                missing_reason.write(self.store, self.plan.run_id, note)
+                write_reason(self.store, self.plan.run_id, note)
             for position in left:
                 self._listener.started(self.plan.point_at(position), repetition)
             for position, record in zip(group, self._group(group, batch), strict=True):

@@ -23,9 +23,8 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import RDMA_WANTED, Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import devices
 from perfdag.units import PositiveDuration, Size
 
 CM_READY = 1.0
@@ -116,15 +115,18 @@ class RdmaParams(Params):
         refuse(
             (
                 self.duration is not None and self.sizes == "all",
+                "duration-of-all-sizes",
                 "duration needs sizes as a list, for example sizes: [65536];"
                 " perftest cannot time all sizes",
             ),
             (
                 seconds < 3,
+                "short-duration",
                 "duration must be 3 s or more: perftest leaves out a margin at both ends",
             ),
             (
                 seconds % 1,
+                "whole-seconds",
                 f"duration {seconds:g} s: perftest takes whole seconds;"
                 f" use {int(seconds)}s or {int(seconds) + 1}s",
             ),
@@ -164,7 +166,6 @@ R = TypeVar("R", bound=RdmaParams)
 class Rdma(Benchmark[R], Generic[R]):
     """Both sides of one perftest program; a subclass names the program and reads its table."""
 
-    image: ClassVar[str] = "perftest"
     network: ClassVar[Network] = "pairs"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
@@ -175,12 +176,16 @@ class Rdma(Benchmark[R], Generic[R]):
     )
 
     def shape(self, params: R) -> dict[str, Any]:
-        return {"hosts": {"count": 2}, "privileges": ["rdma"]}
+        return {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
 
-    def check(self, params: R, shape: Shape) -> list[str]:
+    def check(self, params: R, shape: Shape) -> list[Problem]:
         return broken(
-            (not devices.has_rdma(shape), devices.RDMA_WANTED),
-            (shape.hosts.count != 2, f"measures between 2 hosts, not {shape.hosts.count}"),
+            (not shape.has_rdma(), "no-rdma", RDMA_WANTED),
+            (
+                shape.hosts.count != 2,
+                "two-hosts",
+                f"measures between 2 hosts, not {shape.hosts.count}",
+            ),
         )
 
     def seconds(self, params: R) -> float:
@@ -414,9 +419,7 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
     middle of that time, without a margin at both ends.
     """
 
-    name: ClassVar[str] = "rdma-bandwidth"
     suffix: ClassVar[str] = "bw"
-    Params: ClassVar[type[BandwidthParams]] = BandwidthParams
     parse = staticmethod(parse_bandwidth)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -480,9 +483,7 @@ class RdmaLatency(Rdma[LatencyParams]):
     reported.
     """
 
-    name: ClassVar[str] = "rdma-latency"
     suffix: ClassVar[str] = "lat"
-    Params: ClassVar[type[LatencyParams]] = LatencyParams
     parse = staticmethod(parse_latency)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

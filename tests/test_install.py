@@ -229,6 +229,17 @@ def test_keys_of_before_are_not_in_the_secret(
     assert opened(api.of("Secret")[0]) == keys | {"PERFDAG_WEBHOOK": "http"}
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_an_absent_namespace_is_one_line_with_the_option_that_creates_it(
+    options: list[str], api: ApiServer, install: Install
+) -> None:
+    api.fail("PATCH /.*/namespaces/bench/", 404, 'namespaces "bench" not found')
+    message = "namespace bench does not exist: add --create-namespace, or create it\n"
+    assert install("bench", *options, code=2).err == f"perfdag install: {message}"
+    if options:
+        install("bench", "--create-namespace", *options)
+
+
 @pytest.mark.parametrize("level", ["restricted", "privileged"])
 def test_a_new_namespace_enforces_its_level_and_an_old_one_gets_a_command(
     level: str, api: ApiServer, install: Install

@@ -23,7 +23,8 @@ from perfdag.steps.pods import peer
 from perfdag.steps.pods.context import OF_LEAD, OF_PEER, take_credentials
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.templates import Installation, host
+from perfdag.workflows.installation import Installation
+from perfdag.workflows.templates import host
 from tests.conftest import CommandLine
 from tests.fakes.credentials import copied
 

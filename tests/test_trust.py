@@ -1,12 +1,13 @@
 """The trust in a run, and what is nominally possible beside a figure."""
 
 from collections.abc import Sequence
+from operator import add
 from typing import Any
 
 import pytest
 
-from perfdag.digest import canonical
 from perfdag.results.summary import summarise
+from perfdag.shape import canonical
 from tests.charts import rows
 from tests.charts.pages import report_of
 
@@ -72,7 +73,12 @@ SHARE = {"metric": "efficiency", "unit": "1"}
             "unusable: 1 of 2 points (spread 3,000 % of x throughput); "
             "noisy: 1 of 2 points (spread 100 % of z throughput)",
         ),
-        ([*STEADY, bare("failed")], "noisy", "unusable: 1 of 2 points (no valid sample)"),
+        (
+            [*map(add, point([1e8, 3e9, 1e8]), point([0.1, 0.1, 0.2], **SHARE))],
+            "noisy",
+            "noisy: 1 of 1 point (spread 2,900 % of x throughput)",
+        ),
+        ([*STEADY, bare("failed")], "noisy", "failed: 1 of 2 points (no valid sample)"),
         ([bare("skipped")], "noisy", "unusable: no point was measured; 1 skipped"),
     ],
 )

@@ -1,16 +1,33 @@
-"""A run as a Workflow, and a schedule as CronWorkflows; all refer to the installed templates."""
+"""What runs a suite by the installed templates: a Workflow, a schedule, a task in a Workflow.
+
+The task creates a Workflow of its own. So it has its lock, exit handler and store, can stand more
+than once in a Workflow, and the rest of that Workflow stays as it is.
+"""
 
 import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
-from hera.workflows import Artifact, CronWorkflow, Parameter, RawArtifact, Workflow, models as m
+from hera.workflows import (
+    Artifact,
+    CronWorkflow,
+    Parameter,
+    RawArtifact,
+    Resource,
+    Workflow,
+    models as m,
+)
 
 from perfdag.kube.client import Object
-from perfdag.kube.patch import RUN, SUITE
-from perfdag.suite.document import BadDocument, Problem
-from perfdag.suite.load import suite_text
-from perfdag.suite.model import LoadedSuite
+from perfdag.kube.patch import RUN, SUITE, hardened, pod_security
+from perfdag.plan.plan import make_plan
+from perfdag.suite.document import BadDocument, Problem, dump
+from perfdag.suite.load import load_model, suite_text
+from perfdag.suite.model import Entry, LoadedSuite, Suite
+from perfdag.units import seconds
 from perfdag.workflows.templates import AGE, NAME
 
 MAX_BYTES = 256 * 1024
@@ -91,59 +108,65 @@ def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_
 
 def _too_large(loaded: LoadedSuite, size: int, limit: int, advice: str) -> BadDocument:
     text = f"{size:,} bytes are more than one object may have ({limit:,}); {advice}, or split it"
-    return BadDocument([Problem(loaded.document.file, 1, "", text)])
+    return BadDocument([Problem("too-large", text, "", loaded.document.file, 1)])
 
 
-def cron(
+AnySuite = Suite | Entry | str | Path
+"""A suite, one entry as a suite of its own, or a suite file."""
+
+
+def schedule(
+    suite: AnySuite | LoadedSuite,
+    *schedules: str,
     namespace: str,
-    suite: str,
-    config_map: str,
-    schedules: list[str],
-    *,
-    priority: int = 0,
-) -> Object:
-    """Return a CronWorkflow of the suite in a ConfigMap.
+    max_age: str | None = None,
+) -> list[Object]:
+    """Return the manifests of a suite on a schedule, for `kubectl apply`.
 
-    Raises ValueError for a name that is too long, or that of another CronWorkflow.
+    They are the ConfigMap with the suite, and two CronWorkflows. `schedules` have five fields, in
+    UTC. The second CronWorkflow fails daily while the newest run is older than `max_age`, such as
+    `26h` (default for a daily schedule: 26 h plus twice the expected length of a run).
+
+    Raises BadDocument, and ValueError for a schedule that is not daily without `max_age`, and for
+    what Kubernetes would refuse.
     """
-    name = f"{NAME}-{suite}"
-    if suite.endswith("-age"):
+    loaded = suite if isinstance(suite, LoadedSuite) else load_model(suite)
+    name, expected = loaded.suite.name, make_plan(loaded).seconds()
+    if name.endswith("-age"):
         raise ValueError(
-            f"{name}: the CronWorkflow that checks the age of suite {suite.removesuffix('-age')} "
-            "has this name; rename the suite"
+            f"{NAME}-{name}: the CronWorkflow that checks the age of suite "
+            f"{name.removesuffix('-age')} has this name; rename the suite"
         )
-    if len(name) > 52:
-        raise ValueError(f"{name}: a CronWorkflow's name has at most 52 characters")
-    document = _cron_workflow(
+    for each in schedules:
+        check_schedule(each)
+    age_limit = seconds(max_age) if max_age else _default_max_age(schedules, expected)
+    suite_map = config_map(namespace, f"perfdag-suite-{name}", loaded)
+    age = _cron(
+        f"{NAME}-{name}-age",
+        namespace,
         name,
-        namespace,
-        suite,
-        NAME,
-        {"suite": config_map},
-        schedules=schedules,
-        successful_jobs_history_limit=3,
-        failed_jobs_history_limit=5,
-        priority=priority or None,
-    )
-    document["spec"]["workflowMetadata"] = {"labels": {SUITE: suite}}
-    return document
-
-
-def age_cron(namespace: str, suite: str, max_age: int) -> Object:
-    """Return a CronWorkflow that fails daily while the newest run is older than `max_age` s."""
-    return _cron_workflow(
-        f"{NAME}-{suite}-age",
-        namespace,
-        suite,
         AGE,
-        {"suitename": suite, "maxage": f"{max_age}s"},
+        {"suitename": name, "maxage": f"{age_limit:.0f}s"},
         schedules=[AGE_SCHEDULE],
         successful_jobs_history_limit=1,
         failed_jobs_history_limit=3,
     )
+    run = _cron(
+        f"{NAME}-{name}",
+        namespace,
+        name,
+        NAME,
+        {"suite": suite_map["metadata"]["name"]},
+        schedules=list(schedules),
+        successful_jobs_history_limit=3,
+        failed_jobs_history_limit=5,
+        priority=loaded.suite.priority or None,
+    )
+    run["spec"]["workflowMetadata"] = {"labels": {SUITE: name}}
+    return [suite_map, age, run]
 
 
-def _cron_workflow(
+def _cron(
     name: str,
     namespace: str,
     suite: str,
@@ -172,3 +195,116 @@ def _cron_workflow(
 
 def _parameters(values: dict[str, str]) -> list[Parameter]:
     return [Parameter(name=name, value=value) for name, value in values.items()]
+
+
+_FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 6),
+)
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_DAYS = "sun mon tue wed thu fri sat"
+_NUMBERS = {name: f"{number}" for number, name in enumerate(_MONTHS.split(), 1)} | {
+    name: f"{number}" for number, name in enumerate(_DAYS.split())
+}
+_SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise ValueError for a text that Argo cannot read as a schedule.
+
+    Kubernetes takes any text, and the CronWorkflow then never starts a run.
+    """
+    if schedule in _SHORTHANDS:
+        return
+    texts = schedule.lower().split()
+    if len(texts) != len(_FIELDS):
+        raise ValueError(
+            f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
+            " of week, for example '41 4 * * *'"
+        )
+    for text, (name, lowest, highest) in zip(texts, _FIELDS, strict=True):
+        for part in text.split(","):
+            match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/[1-9][0-9]*)?", part)
+            words = [_NUMBERS.get(word, word) for word in match.groups() if word] if match else []
+            ends = [int(word) if word.isdecimal() else -1 for word in words]
+            if not match or ends != sorted(ends) or not {*ends} <= {*range(lowest, highest + 1)}:
+                how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
+                raise ValueError(f"schedule {schedule!r}: {name} {part!r}: {how}")
+
+
+def _default_max_age(schedules: Sequence[str], expected: float) -> float:
+    """Return the seconds after which the newest run of a daily schedule is too old.
+
+    `expected` is the length of a run in seconds. Rows are stored when a run ends, and a run may
+    wait two hours for the lock. Raises ValueError for a schedule that is not daily.
+    """
+    if not any(
+        schedule in ("@daily", "@midnight") or schedule.split()[2:] == ["*"] * 3
+        for schedule in schedules
+    ):
+        raise ValueError(
+            f"schedule {', '.join(schedules)}: does not run daily; "
+            "set the maximum age of the newest run with --max-age"
+        )
+    return 26 * 3600 + 2 * expected
+
+
+def _restricted(*containers: str) -> str:
+    """Return the podSpecPatch with which these containers satisfy Pod Security `restricted`."""
+    secured = [{"name": name, "securityContext": hardened()} for name in ("init", *containers)]
+    patch = {"securityContext": pod_security(), "initContainers": secured[:1]}
+    return dump([{**patch, "containers": secured[1:]}])
+
+
+RESTRICTED = _restricted("wait", "main")
+"""The podSpecPatch with which a container satisfies Pod Security `restricted`, Argo's own too."""
+_CREATING = _restricted("main")
+"""The same for the pod that creates an object, which has no container `wait`."""
+
+
+def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
+    """Return a task that measures one benchmark: `benchmark("iperf", streams=[1, 2, 4])`.
+
+    A list is permuted, any other value stands in every point. The names are parameters of the
+    benchmark or keys of its entry, such as `hosts={"count": 2}`; `task` is the name of the task.
+
+    Raises BadDocument.
+    """
+    keys = Entry.model_fields.keys() - {"permutations", "params", "benchmark"}
+    product = {key: value for key, value in permutations.items() if isinstance(value, list)}
+    fixed = {key: value for key, value in permutations.items() if key not in product}
+    entry = Entry(
+        benchmark=name,
+        params={key: value for key, value in fixed.items() if key not in keys},
+        **{key: value for key, value in fixed.items() if key in keys},
+        **({"permutations": {"product": product}} if product else {}),
+    )
+    return measure(entry, name=task or name.replace("_", "-"))
+
+
+def measure(suite: AnySuite, *, name: str = "measure", **task: Any) -> Any:
+    """Return a task that measures a suite, for the DAG or Steps whose `with` block is open.
+
+    `suite` is a suite, a file, or one entry; `task` are further arguments of Hera's Task. The task
+    creates a Workflow of the installation in its namespace and fails if that fails; its output
+    parameter `workflow` is the name of it.
+
+    Raises BadDocument.
+    """
+    loaded = load_model(suite)
+    make_plan(loaded)
+    template = Resource(
+        name=name,
+        action="create",
+        set_owner_reference=True,
+        manifest=dump([workflow(None, loaded, {}, priority=loaded.suite.priority)]),
+        success_condition="status.phase == Succeeded",
+        failure_condition="status.phase in (Failed, Error)",
+        outputs=[Parameter(name="workflow", value_from=m.ValueFrom(json_path="{.metadata.name}"))],
+        service_account_name="perfdag-create",
+        pod_spec_patch=_CREATING,
+    )
+    return template(name=name, **task)

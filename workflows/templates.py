@@ -19,6 +19,7 @@ from hera.workflows import (
     RetryStrategy,
     Task,
     UserContainer,
+    WorkflowTemplate,
     models as m,
 )
 
@@ -38,6 +39,7 @@ from perfdag.kube.patch import (
     STEP_BEGAN,
     STEP_REFUSED,
     STORE,
+    STORE_ADDRESS,
     SUITE,
     SUMMARY,
     UNRECOVERABLE,
@@ -47,11 +49,9 @@ from perfdag.kube.patch import (
     pod_security,
     store_volume,
 )
-from perfdag.results.missing_reason import NOTES
-from perfdag.workflows import rights
-from perfdag.workflows.emit import dump
-from perfdag.workflows.installation import Installation as Installation
-from perfdag.workflows.rights import Grant
+from perfdag.results.samples import NOTES
+from perfdag.suite.document import dump
+from perfdag.workflows.installation import Grant, Installation, supporting_objects
 
 NAME, AGE = "perfdag", "perfdag-age"
 PLAN_SECONDS, FINISH_SECONDS, AGE_SECONDS = 1800, 3600, 900
@@ -99,8 +99,8 @@ Each step is a pod in a DAG of its own, because Argo ignores the pendingTimeout 
 a retryStrategy. plan, recheck and finish write into the annotation {STEP} that they began and that
 they ended. Argo repeats only one whose pod was lost before its whole time to work or to wait was
 over, since another end would come again. The volume `store` is the claim of a store that is a
-claim, and empty for a store in S3. perfdag-run may create Workflows for tasks of your own Workflows
-that measure a suite.
+claim, and empty for a store in S3. perfdag-create is the account of a task that creates a run from
+a Workflow of your own.
 """
 # in all namespaces, and only preferred: a cluster may have one node
 ASIDE = m.Affinity.model_validate(
@@ -126,13 +126,15 @@ ASIDE = m.Affinity.model_validate(
 
 def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
     """Return the objects of an installation, in an order that can be applied."""
-    return [*rights.objects(installation, granted), age(installation), run(installation)]
+    return [*supporting_objects(installation, granted), age(installation), run(installation)]
 
 
 def run(installation: Installation) -> Object:
     """Return the WorkflowTemplate of a run."""
-    suite, given = Artifact(name="suite", optional=True), _artifact("{{inputs.artifacts.suite}}")
-    with installation.template(
+    suite = Artifact(name="suite", optional=True)
+    given = Artifact(name="suite", from_="{{inputs.artifacts.suite}}", optional=True)
+    with _template(
+        installation,
         NAME,
         ABOUT,
         entrypoint="run",
@@ -153,7 +155,6 @@ def run(installation: Installation) -> Object:
             mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
         ),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
-        **_pods(installation),
     ) as w:
         plan = _retried("plan", _plan(installation), _lost(installation, "plan", PLAN_SECONDS))
         plan.inputs = [suite]
@@ -206,7 +207,8 @@ def run(installation: Installation) -> Object:
 
 def age(installation: Installation) -> Object:
     """Return the template that checks the age of the newest run of a suite. It takes no lock."""
-    with installation.template(
+    with _template(
+        installation,
         AGE,
         "Fails if the newest run of a suite is too old.",
         entrypoint="age-pod",
@@ -215,7 +217,6 @@ def age(installation: Installation) -> Object:
             Parameter(name="suitename", description="name of the suite"),
             Parameter(name="maxage", description="the newest run may be so old, for example 26h"),
         ],
-        **_pods(installation),
     ) as w:
         _step(
             installation,
@@ -256,18 +257,15 @@ def _name_first(value: Any) -> Any:
     return name | {key: _name_first(each) for key, each in value.items()}
 
 
-def _pods(installation: Installation) -> dict[str, Any]:
-    """Return what all pods of a Workflow have in common.
+def _template(
+    installation: Installation, name: str, description: str, **fields: Any
+) -> WorkflowTemplate:
+    """Return an empty template, to add its steps to, with what all its pods have in common.
 
-    Pod Security `restricted` asks for a securityContext in each container, Argo's own `init` and
-    `wait` too, and only a podSpecPatch reaches these.
+    A Workflow of it stays for a while, its pods for a shorter one, and no pod gets a sidecar. Pod
+    Security `restricted` asks for a securityContext in each container, Argo's own `init` and `wait`
+    too, and only a podSpecPatch reaches these.
     """
-    fields = {
-        "NAMESPACE": "metadata.namespace",
-        "POD": "metadata.name",
-        "NODE": "spec.nodeName",
-        "IPS": "status.podIPs",
-    }
     values = {
         "STORE": installation.store,
         "IMAGES": installation.images,
@@ -281,7 +279,10 @@ def _pods(installation: Installation) -> dict[str, Any]:
         "env": [
             {"name": "HOME", "value": "/tmp"},
             *({"name": f"PERFDAG_{name}", "value": value} for name, value in values.items()),
-            *(_of_pod(name, path) for name, path in fields.items()),
+            _of_pod("NAMESPACE", "metadata.namespace"),
+            _of_pod("POD", "metadata.name"),
+            _of_pod("NODE", "spec.nodeName"),
+            _of_pod("IPS", "status.podIPs"),
         ],
     }
     own: Object = {"securityContext": hardened(), "resources": helper()}
@@ -290,12 +291,29 @@ def _pods(installation: Installation) -> dict[str, Any]:
         "initContainers": [{"name": "init", **own}],
         "containers": [{"name": "wait", **own}, main],
     }
-    return {
-        "security_context": m.PodSecurityContext.model_validate(pod_security()),
-        "tolerations": _tolerations(),
-        "affinity": ASIDE,
-        "pod_spec_patch": dump([patch], line=160),
-    }
+    return WorkflowTemplate(
+        name=name,
+        namespace=installation.namespace,
+        labels=installation.labels,
+        annotations={
+            "workflows.argoproj.io/description": description,
+            STORE_ADDRESS: installation.store,
+        },
+        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
+        or None,
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
+        pod_gc=m.PodGC(
+            strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
+        ),
+        pod_metadata=m.Metadata(
+            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+        ),
+        security_context=m.PodSecurityContext.model_validate(pod_security()),
+        tolerations=_tolerations(),
+        affinity=ASIDE,
+        pod_spec_patch=dump([patch]),
+        **fields,
+    )
 
 
 def _of_pod(name: str, path: str) -> Object:
@@ -309,10 +327,6 @@ def _tolerations(**options: int) -> list[m.Toleration]:
 
 def _given(name: str) -> str:
     return f"{{{{workflow.parameters.{name}}}}}"
-
-
-def _artifact(source: str) -> Artifact:
-    return Artifact(name="suite", from_=source, optional=True)
 
 
 def _batches_of(task: str) -> dict[str, str]:
@@ -423,19 +437,20 @@ def _plan(installation: Installation) -> Container:
         {name: value for name, value in settings.items() if value},
         run=_given("run"),
         inputs=[Artifact(name="suite", path="/tmp/perfdag-suite.yaml", optional=True)],
-        outputs=[_planned(name, name in _GLOBAL) for name in ("batches", *_GLOBAL, "gated")],
+        outputs=[
+            Parameter(
+                name=name,
+                global_name=name if name in _GLOBAL else None,
+                value_from=m.ValueFrom(path=f"/tmp/perfdag-plan/{name}"),
+            )
+            for name in ("batches", *_GLOBAL, "gated")
+        ],
         requests={"cpu": "100m", "memory": "128Mi"},
         memory=PLAN_MEMORY,
         volumes=(m.Volume(name="suite", config_map=named),),
         mounts=(m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True),),
         active_deadline_seconds=PLAN_SECONDS,
     )
-
-
-def _planned(name: str, everywhere: bool) -> Parameter:
-    """Return an output of the plan step; all steps of the Workflow can read one `everywhere`."""
-    file = m.ValueFrom(path=f"/tmp/perfdag-plan/{name}")
-    return Parameter(name=name, global_name=name if everywhere else None, value_from=file)
 
 
 def _watchdog(installation: Installation) -> Container:

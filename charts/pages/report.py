@@ -181,7 +181,7 @@ def _distinct(column: Any) -> list[str]:
 def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, str]:
     """Return section, class and title of the square of a point: its failure, or its trust."""
     if state.why:
-        kind, why = "skipped" if "skipped" in state.statuses else "bad", state.why
+        kind, why = "bad" if state.point in trust.points else "skipped", state.why
     else:
         own = trust.points[state.point]
         kind = "good" if own.level == "good" else "noisy"

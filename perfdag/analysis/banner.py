@@ -6,12 +6,7 @@ from functools import cached_property
 
 from perfdag.analysis.alerts import GateResult
 from perfdag.analysis.history import Series as Line
-from perfdag.results.summary import (
-    Series,
-    Summary,
-    headlines,
-    unusable,
-)
+from perfdag.results.summary import Series, Summary
 from perfdag.units import plural
 
 
@@ -56,44 +51,30 @@ class Judged:
         own = [line for line in every if line.answer.word == word]
         return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
 
-    @cached_property
-    def unusable(self) -> int:
-        """The points with values of which none can be trusted."""
-        return sum(
-            all(
-                unusable(series) or ((line := self.line(series)) and line.answer.noisy)
-                for series in headlines(state)
-            )
-            for state in self.summary.points
-            if state.series
-        )
-
 
 def banner(run: Judged) -> Banner:
     """Return the sentence about a run: what failed, what changed, or why nothing can be said."""
     states, gate, trust = run.summary.points, run.gate, run.summary.trust
-    lost = [state for state in states if state.why and "skipped" not in state.statuses]
+    points, unusable, failed = len(trust.points), trust.count("unusable"), trust.count("failed")
     broken = [verdict for verdict in run.summary.verdicts if verdict.word == "failed"]
     gating = [a for a in gate.alerts if a.gates and a.kind != "worse"] if gate else []
     deciding = run.deciding()
     history = (
         [f"{gate.counted}, {plural(gate.runs, 'run')} of history"] if gate and run.known else []
     )
-    points = sum(bool(state.series) for state in states)
-    noisy = f"; {run.unusable} of {points} points too noisy" if run.unusable else ""
-    if all(state.why for state in states):
-        reasons = [f"{state.title}: {state.why}" for state in states]
-        return Banner("failed", "Nothing was measured", reasons[:1])
-    if lost:
-        why = f"{lost[0].title}: {lost[0].why}"
-        return Banner(
-            "failed", f"{len(lost)} of {len(states)} points failed{noisy}", [why, *history]
-        )
+    noisy = f"; {unusable} of {points} points too noisy" if unusable else ""
+    lost = [state for state in states if state.why]
+    lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
+    why = [f"{state.title}: {state.why}" for state in lost[:1]]
+    if failed == points:
+        return Banner("failed", "Nothing was measured", why)
+    if failed:
+        return Banner("failed", f"{failed} of {points} points failed{noisy}", [*why, *history])
     if broken:
         return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
-    if run.unusable == points:
+    if unusable == points:
         return Banner("unclear", "Too noisy to judge", [trust.text, *history])
     if not deciding or gate is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
@@ -105,14 +86,12 @@ def banner(run: Judged) -> Banner:
         return Banner("same", f"Same as the {earlier}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
     if answer.word == "unclear":
-        open_series = sum(not line.answer.noisy for line in deciding)
-        sentence = f"Unclear: {open_series} of {plural(len(gate.headlines), 'value')}{noisy}"
+        sentence = f"Unclear: {len(deciding)} of {plural(len(gate.headlines), 'value')}{noisy}"
         return Banner("unclear", sentence, [f"{name}: {text}", *history])
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:
-        facts = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in left.environment.items())
-        changed = f"changed with it: {facts}" if facts else "no recorded change of the environment"
+        changed = f"changed with it: {left.changed}"
         command = f"perfdag compare {left.run_before} {gate.run}"
         return Banner("worse", sentence, [changed[:200], *history], command)
     return Banner(answer.word, sentence, history)

@@ -6,46 +6,43 @@ are read by a plain function of the benchmark's module, `parse(texts, params)`, 
 output of the real tool tests it.
 """
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
-from perfdag.hosts.base import Host, install_command
-
-# with the outcomes that a benchmark returns or raises: it imports its contract from here
-from perfdag.outcome import (
-    VERDICT as VERDICT,
-    VERDICT_VALUES as VERDICT_VALUES,
+# with the errors that a benchmark raises: it imports its contract from here
+from perfdag.hosts.base import (
     Failed as Failed,
+    Host,
     Infrastructure as Infrastructure,
     Invalid as Invalid,
-    Measurement as Measurement,
     SampleError as SampleError,
     Skip as Skip,
-    VerdictWord as VerdictWord,
-    verdict as verdict,
+    install_command,
 )
-from perfdag.shape import Shape
+from perfdag.shape import Problem as Problem, Shape
 
-Rule = tuple[object, str]
-"""A condition and the message if it is true."""
+Rule = tuple[object, str, str]
+"""A condition, and the code and the text of the problem if it is true."""
 
 
-def broken(*rules: Rule) -> list[str]:
-    """Return the messages of the rules whose condition is true."""
-    return [message for condition, message in rules if condition]
+def broken(*rules: Rule) -> list[Problem]:
+    """Return the problems of the rules whose condition is true."""
+    return [Problem(code, text) for condition, code, text in rules if condition]
 
 
 def refuse(*rules: Rule) -> None:
-    """Raise ValueError with the message of the first rule whose condition is true."""
-    for message in broken(*rules):
-        raise ValueError(message)
+    """Raise ValueError with the first problem of the rules, as a validator of `Params` does."""
+    for problem in broken(*rules):
+        raise PydanticCustomError(problem.code, "{text}", {"text": problem.text})
 
 
 if TYPE_CHECKING:
@@ -56,29 +53,43 @@ Network = Literal["none", "spread", "pairs", "services"]
 MIN_TIMEOUT = 60.0
 CLOCK = re.compile(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", re.S)
 """The paragraph of a docstring that says what starts and stops the clock."""
+OWN_PORT = "port: a Service forwards ports of its own; leave port out"
+"""Why a benchmark over a Service takes no `port`."""
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
 
 
-class Params(BaseModel):
-    """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    retired: ClassVar[Mapping[str, Any]] = {}
-    """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
-
-    @property
-    def directions(self) -> int:
-        """In how many directions at once the data of a `nominal` metric flows."""
-        return 1
-
-    @property
-    def uses_api(self) -> bool:
-        """Whether a sample uses the Kubernetes rights that its benchmark declares."""
-        return True
+VERDICT = "verdict"
+"""The metric of a benchmark's own verdict."""
+VerdictWord = Literal["failed", "inconclusive", "passed"]
+VERDICT_VALUES: dict[VerdictWord, float] = {"failed": 0.0, "inconclusive": 0.5, "passed": 1.0}
 
 
-P = TypeVar("P", bound=Params)
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one metric.
+
+    `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
+    observations behind the value. `subject` names the part of the sample that it belongs to.
+    `note` says what a number cannot, such as the figure that decided a verdict. `step` is by how
+    much the tool's clock or its print can be off, in the unit of the value.
+    """
+
+    metric: str
+    value: float
+    stat: str = "value"
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    n: int | None = None
+    subject: str | None = None
+    note: str | None = None
+    step: float = 0.0
+
+
+def verdict(
+    word: VerdictWord, rule: str, note: str, coords: Mapping[str, Any] | None = None
+) -> Measurement:
+    """Return the verdict of a benchmark by one of its rules; `note` has the figure that decided."""
+    return Measurement(VERDICT, VERDICT_VALUES[word], coords=coords or {}, subject=rule, note=note)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,40 @@ class Metric:
     lowest: float = 0.0
     highest: float = math.inf
     steps: int = 100
+
+
+def own_verdict(about: str) -> Metric:
+    """Return the metric of a benchmark's own verdict, for benchmarks whose values have a `verdict`.
+
+    `about` says what it means, such as `every gate holds`.
+    """
+    return Metric(VERDICT, "1", "higher", about, highest=1)
+
+
+class Params(BaseModel):
+    """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
+
+    @property
+    def directions(self) -> int:
+        """In how many directions at once the data of a `nominal` metric flows."""
+        return 1
+
+    @property
+    def uses_api(self) -> bool:
+        """Whether a sample uses the Kubernetes rights that its benchmark declares."""
+        return True
+
+    @classmethod
+    def declared(cls, params: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Return the metrics that params of a suite declare; they replace others of their name."""
+        return ()
+
+
+P = TypeVar("P", bound=Params)
 
 
 @dataclass(frozen=True)
@@ -196,26 +241,29 @@ def need_tools(hosts: Sequence[Host], tools: Sequence[Tool]) -> None:
 
 
 class Benchmark(ABC, Generic[P]):
-    """Base class of benchmarks.
+    """Base class of benchmarks: `class Iperf(Benchmark[IperfParams])`.
 
     The docstring of a subclass has a paragraph `Clock:` that says what starts and stops the clock.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
+    name: str = ""
+    """That of its entry point, which is set where it is loaded."""
+    Params: type[P]
+    """The class in brackets: parameters that a suite gives."""
     metrics: ClassVar[tuple[Metric, ...]]
+    version: ClassVar[int] = 1
+    """A higher one begins new series, as the figures are no longer comparable."""
     coords: ClassVar[tuple[str, ...]] = ()
     """Names of the coordinates that its values have, which a check can select by."""
     tools: ClassVar[tuple[Tool, ...]] = ()
-    image: ClassVar[str] = "base"
     network: ClassVar[Network] = "none"
     """What it uses of the network between its hosts, each more than the one before.
 
     `spread`: a cluster puts several hosts on different nodes if the suite does not say where.
     `pairs`: it measures between two hosts, so hosts.pairs may run it over the pairs of a gang;
-    `check` and `run` then get two hosts. `services`: a Service may be between client and server, as
-    `network.path` says; `run` then binds the server to `host.address` at a port of
-    `host.free_port`, and connects to `host.target`.
+    `check` and `run` then get two hosts. `services`: a client and a server, two hosts, and a
+    Service may be between them, as `network.path` says; `run` then binds the server to
+    `host.address` at a port of `host.free_port`, and connects to `host.target`.
     """
     pins: ClassVar[tuple[str, ...]] = ()
     """Roles in hosts.cpus (client, server) that `run` pins. Other roles in a suite are refused."""
@@ -224,27 +272,27 @@ class Benchmark(ABC, Generic[P]):
 
     If one of them changes with a figure, the machine changed.
     """
-    verdict: ClassVar[str] = ""
-    """What the benchmark's own verdict says, where it has one, such as `every gate holds`.
-
-    Its values then have an `outcome.verdict` for each rule.
-    """
     api: ClassVar[Rights] = Rights()
     """Kubernetes rights that a pod of this benchmark needs."""
-    Params: ClassVar[type[Params]]
+
+    def __init_subclass__(cls) -> None:
+        for base in vars(cls).get("__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Params):
+                    cls.Params = cast("type[P]", argument)
 
     def shape(self, params: P) -> dict[str, Any]:
-        """Return the shape keys that this benchmark needs with these params.
+        """Return the shape keys that this benchmark needs with these params, such as its `image`.
 
         The suite's keys override them, except `privileges`, which are added to these. An empty list
         of privileges in the suite removes them.
         """
         return {}
 
-    def check(self, params: P, shape: Shape) -> list[str]:
+    def check(self, params: P, shape: Shape) -> list[Problem]:
         """Return why params and shape cannot be measured together, or an empty list.
 
-        Each text names the allowed values.
+        Each text names the allowed values (`broken` makes problems of rules).
         """
         return []
 
@@ -295,15 +343,55 @@ class Benchmark(ABC, Generic[P]):
         """Return the docstring's first line."""
         return (cls.__doc__ or "").strip().split("\n")[0]
 
-    def declared_metrics(self, params: Mapping[str, Any] | None = None) -> Mapping[str, Metric]:
-        """Return the declared metrics by name, with that of the benchmark's own verdict.
 
-        A benchmark whose params declare metrics overrides this. `params` are as a suite has them.
-        """
-        return _by_name(type(self))
+def metrics_by_name(
+    benchmark: Benchmark[Any], params: Mapping[str, Any] | None = None
+) -> dict[str, Metric]:
+    """Return the metrics of a benchmark with params as a suite has them."""
+    declared = benchmark.Params.declared(params or {})
+    return {metric.name: metric for metric in (*benchmark.metrics, *declared)}
 
 
-@cache
-def _by_name(cls: type[Benchmark[Any]]) -> dict[str, Metric]:
-    own = (Metric(VERDICT, "1", "higher", cls.verdict, highest=1),) if cls.verdict else ()
-    return {metric.name: metric for metric in (*cls.metrics, *own)}
+_START = re.compile(r"(?:\A\ufeff?\s*|^)([{\[])", re.M)
+_END = re.compile(r"[^\S\n]*$", re.M)
+
+
+def read_report(tool: str, text: str) -> Any:
+    """Return the JSON object, or the list, that has whole lines of `text` for itself.
+
+    A line such as `[WARN] ...` is text. Raises Failed where no report is whole, and where there are
+    several.
+    """
+    reports, problem, at = [], "no { or [ begins a line", 0
+    while start := _START.search(text, at):
+        at = start.end()
+        try:
+            report, end = json.JSONDecoder().raw_decode(text, start.start(1))
+            whole = _END.match(text, end)
+            problem = "text follows it on its line"
+        except (ValueError, RecursionError) as error:
+            whole, problem = None, str(error)
+        if whole:
+            reports.append(report)
+            at = end
+        elif start[1] == "{":  # what is behind its cut or garbled part may look like a report
+            break
+    else:
+        if len(reports) == 1:
+            return reports[0]
+        problem = f"{len(reports)} reports, and not one" if reports else problem
+    raise Failed(f"{tool} printed no JSON ({problem}): {text[-200:].strip() or 'nothing at all'}")
+
+
+def bins(metric: str, coordinate: str, durations: Sequence[float], limit: int) -> list[Measurement]:
+    """Return the mean of `durations` (s) in at most `limit` bins, in their order.
+
+    They show drift and outliers that a total hides. The coordinate is the number of the last value
+    of a bin, from 1.
+    """
+    count = min(limit, len(durations))
+    bounds = [len(durations) * number // count for number in range(count + 1)] if count else []
+    return [
+        Measurement(metric, sum(durations[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a)
+        for a, b in pairwise(bounds)
+    ]

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from perfdag.benchmark.contract import CLOCK, Benchmark, Better, Params
+from perfdag.benchmark.contract import CLOCK, Benchmark, Better
 from perfdag.hosts.base import MANAGERS
 from perfdag.units import BASE_UNITS
 
@@ -20,16 +20,14 @@ RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_select
 """Keys of a shape with keys below, which a permutation names with dots (`network.host`)."""
 
 
-def mistakes(name: str, benchmark: Any) -> Iterator[str]:
-    """Yield the mistakes of a benchmark class with the entry point `name`.
+def mistakes(benchmark: Any) -> Iterator[str]:
+    """Yield the mistakes of a benchmark class.
 
     A text continues a sentence that begins with the name of the benchmark.
     """
     if not (inspect.isclass(benchmark) and issubclass(benchmark, Benchmark)):
         yield f"is {benchmark!r}, not a subclass of perfdag.benchmark.contract.Benchmark"
         return
-    if benchmark.name != name:
-        yield f"has name = {benchmark.name!r}, but its entry point is {name!r}"
     about = (benchmark.__doc__ or "").strip()
     if not about:
         yield "has no docstring; its first line says what is measured"
@@ -51,8 +49,8 @@ def mistakes(name: str, benchmark: Any) -> Iterator[str]:
             yield f"has the metric {metric.name} in {metric.unit!r}; SI base units are {units}"
         if metric.better not in get_args(Better):
             yield f"has the metric {metric.name} with better={metric.better!r}"
-    if not (inspect.isclass(benchmark.Params) and issubclass(benchmark.Params, Params)):
-        yield "has Params that are no subclass of perfdag.benchmark.contract.Params"
+    if not hasattr(benchmark, "Params"):
+        yield "has no parameters; derive it from Benchmark[P], where P is a subclass of Params"
         return
     for key in benchmark.Params.model_fields:
         if key in RESERVED:
@@ -89,8 +87,9 @@ def get(name: str) -> Benchmark[Any]:
     point = benchmark_entry_points()[name]
     try:
         benchmark = point.load()
-        text = next(mistakes(name, benchmark), "")
+        text = next(mistakes(benchmark), "")
         loaded: Benchmark[Any] = benchmark()
+        loaded.name = name
     except Exception as error:
         text = f"cannot be used: {type(error).__name__}: {error}"
     if text:

@@ -298,7 +298,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
-    """Apply the objects, or let the API server check them. Raises KubeError."""
+    """Apply the objects, or let the API server check them. Raises CommandError, KubeError."""
     created = {body["metadata"]["name"] for body in bodies if body["kind"] == "Namespace"}
     for body in bodies:
         if body["kind"] == "Namespace" and not dry_run:
@@ -308,9 +308,14 @@ async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
             try:
                 await client.apply(body, dry_run=dry_run)
             except KubeError as error:
-                # what is in a namespace that does not exist yet cannot be checked
+                place = body["metadata"].get("namespace")
                 absent = error.status == 404 and error.reason != "NoKind"
-                if not (dry_run and absent and body["metadata"].get("namespace") in created):
+                if absent and place not in created:
+                    raise CommandError(
+                        f"namespace {place} does not exist: add --create-namespace, or create it"
+                    ) from None
+                # what is in a namespace that does not exist yet cannot be checked
+                if not (absent and dry_run):
                     raise
         if body["kind"] == "Secret" and not dry_run:
             await remove_old_keys(client, body)

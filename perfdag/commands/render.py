@@ -11,14 +11,12 @@ from perfdag.commands.install import (
 )
 from perfdag.commands.options import EXIT_OK, CommandError, Verbs, add_verb, duration, option
 from perfdag.kube.client import Object
-from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.steps.devices import without_gpu
+from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address
+from perfdag.suite.document import dump
 from perfdag.suite.load import load_suite
 from perfdag.workflows import runs
-from perfdag.workflows.cron import scheduled
-from perfdag.workflows.emit import dump
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         namespace = installation.namespace
         if args.schedule:
             try:
-                manifests += scheduled(loaded, args.schedule, namespace, args.max_age)
+                age = f"{args.max_age}s" if args.max_age else None
+                manifests += runs.schedule(loaded, *args.schedule, namespace=namespace, max_age=age)
             except ValueError as error:
                 raise CommandError(str(error)) from None
         else:

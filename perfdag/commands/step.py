@@ -1,13 +1,14 @@
 """`perfdag step`: the steps of a run on a cluster, which the containers of its pods call.
 
-Each step imports what it needs when it runs: a wide gang starts many peers on few nodes.
+Each step imports what it needs when it runs: a wide gang starts many peers on few nodes, and a
+launcher of MPI starts many remote shells.
 """
 
 import argparse
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,13 +24,12 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
-from perfdag.store.base import NotStoredError, Store
-from perfdag.store.open import open_store
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
     from perfdag.plan.plan import Plan
     from perfdag.steps.pods.context import PodContext
+    from perfdag.store.base import Store
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ SSH_PORT = "2222"
 """Port of a peer that the environment of a remote shell does not list."""
 STORE_PATIENCE = 5.0
 """Seconds for which the check of the store repeats a write."""
+RECORDED = ("plan", "recheck", "finish")
+"""Steps whose state is recorded on the Workflow."""
 EPILOG = """examples:
   perfdag step rsh 10.0.0.7 hostname
 """
@@ -47,102 +49,96 @@ def add_step(sub: Verbs) -> None:
     parser = add_verb(
         sub,
         "step",
-        remote_shell,
+        run,
         "The steps of a run on a cluster. The WorkflowTemplates call them, and the "
         "environment of a container tells which run and batch they belong to.",
         EPILOG,
     )
     steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, work, text, options in STEPS:
-        add_verb(steps, name, work, text, "", *options, help=text)
+    for name, (work, text, options) in STEPS.items():
+        add_verb(steps, name, run, text, "", *options, help=text).set_defaults(work=work)
+    text = "run a command on a peer of this gang (an MPI launcher's remote shell)"
+    add_verb(steps, "rsh", remote_shell, text, "", REMOTE_COMMAND, help=text)
 
 
-def plan(args: argparse.Namespace) -> int:
-    """Plan the run and write the output parameters of the step."""
-    from perfdag.outcome import Infrastructure
+def run(args: argparse.Namespace) -> int:
+    """Run a step of the run that the environment names; return its exit code."""
+    from perfdag.benchmark.contract import Infrastructure
     from perfdag.steps.pods.context import from_environment, run_step
-    from perfdag.steps.pods.plan import step
-    from perfdag.units import plural
 
     context = from_environment()
 
     def work() -> int:
-        try:
-            result = step(context, args.out, os.environ)
-        except Infrastructure as error:
-            raise CommandError(str(error), EXIT_FAILED) from None
-        counts = f"{plural(len(result.points), 'point')}, {plural(len(result.order), 'sample')}"
-        print_now(f"run {result.run_id}: {counts}, {plural(len(result.batches), 'batch')}")
-        return EXIT_OK
+        code: int = args.work(context, args)
+        return code
 
-    return run_step(context, "plan", work)
-
-
-def recheck(args: argparse.Namespace) -> int:
-    """Plan the rechecks of suspicious points and write the output parameters of the step."""
-    from perfdag.steps.pods.context import from_environment, run_step
-    from perfdag.steps.pods.plan import recheck as plan_rechecks
-
-    context = from_environment()
-
-    def work() -> int:
-        names = plan_rechecks(context, args.out)
-        print_now(
-            f"measured again now: {', '.join(names)}" if names else "nothing to measure again"
-        )
-        return EXIT_OK
-
-    return run_step(context, "recheck", work)
-
-
-def watchdog(args: argparse.Namespace) -> int:
-    """Watch the run until its last batch ends."""
-    import asyncio
-
-    from perfdag.steps.pods.context import from_environment
-    from perfdag.steps.pods.watchdog import watch_run
-
-    asyncio.run(watch_run(from_environment(), args.pending))
-    return EXIT_OK
-
-
-def lead(args: argparse.Namespace) -> int:
-    """Measure a batch with the pods of its gang."""
-    from perfdag.results.runs import RunStore
-    from perfdag.signals import end_once
-    from perfdag.steps.pods import lead
-    from perfdag.steps.pods.context import exit_retryable, from_environment, take_credentials
-
-    end_once(exit_retryable)
-    take_credentials()
-    context = from_environment()
-    store = context.open()
-    plan = RunStore(store).plan(context.run_id)
-    return lead.lead(context, store, plan, args.batch, args.attempt)
-
-
-def peer(args: argparse.Namespace) -> int:
-    """Serve the lead of a gang."""
-    from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.outcome import Infrastructure
-    from perfdag.steps.pods.context import from_environment, pending_limit, take_credentials
-    from perfdag.steps.pods.peer import HOME, serve
-
-    take_credentials()
-    addresses, limit = from_environment().addresses, pending_limit(args.pending)
     try:
-        return serve(SERVICE_ACCOUNT, HOME / "peer", addresses, args.port, limit)
+        return run_step(context, args.step, work) if args.step in RECORDED else work()
     except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
-def reach_store(args: argparse.Namespace) -> int:
+def plan(context: "PodContext", args: argparse.Namespace) -> int:
+    """Plan the run and write the output parameters of the step."""
+    from perfdag.steps.pods.plan import step
+    from perfdag.units import plural
+
+    plan = step(context, args.out, os.environ)
+    counts = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
+    print_now(f"run {plan.run_id}: {counts}, {plural(len(plan.batches), 'batch')}")
+    return EXIT_OK
+
+
+def recheck(context: "PodContext", args: argparse.Namespace) -> int:
+    """Plan the rechecks of suspicious points and write the output parameters of the step."""
+    from perfdag.steps.pods.plan import recheck
+
+    names = ", ".join(recheck(context, args.out))
+    print_now(f"measured again now: {names}" if names else "nothing to measure again")
+    return EXIT_OK
+
+
+def watchdog(context: "PodContext", args: argparse.Namespace) -> int:
+    """Watch the run until its last batch ends."""
+    import asyncio
+
+    from perfdag.steps.pods.watchdog import watch_run
+
+    asyncio.run(watch_run(context, args.pending))
+    return EXIT_OK
+
+
+def lead(context: "PodContext", args: argparse.Namespace) -> int:
+    """Measure a batch with the pods of its gang."""
+    from perfdag.results.runs import stored_plan
+    from perfdag.signals import end_once
+    from perfdag.steps.pods.context import exit_retryable, take_credentials
+    from perfdag.steps.pods.lead import lead
+
+    end_once(exit_retryable)
+    take_credentials()
+    store = context.open()
+    plan = stored_plan(store, context.run_id)
+    return lead(context, store, plan, args.batch, args.attempt)
+
+
+def peer(context: "PodContext", args: argparse.Namespace) -> int:
+    """Serve the lead of a gang."""
+    from perfdag.kube.config import SERVICE_ACCOUNT
+    from perfdag.steps.pods.context import pending_limit, take_credentials
+    from perfdag.steps.pods.peer import HOME, serve
+
+    take_credentials()
+    limit = pending_limit(args.pending)
+    return serve(SERVICE_ACCOUNT, HOME / "peer", context.addresses, args.port, limit)
+
+
+def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
-    from perfdag.kube.patch import STORE
+    from perfdag.store.open import open_store
 
-    root = os.environ.get("PERFDAG_STORE", "")
-    store = open_store(STORE if root.startswith("claim://") else root, STORE_PATIENCE)
+    store = open_store(context.root, STORE_PATIENCE)
     key = f"runs/doctor-{os.getpid()}"
     store.put(key, b"here")
     store.get(key)
@@ -151,66 +147,55 @@ def reach_store(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def age(args: argparse.Namespace) -> int:
+def age(context: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.check import check_age
-    from perfdag.steps.pods.context import from_environment
+    from perfdag.commands.history import check_age
+    from perfdag.store.open import open_store
 
-    return check_age(open_store(from_environment().root), "last", args.suite, args.max_age)
+    return check_age(open_store(context.root), "last", args.suite, args.max_age)
 
 
-def finish(args: argparse.Namespace) -> int:
+def finish(context: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
-    from perfdag.steps.pods.context import from_environment, run_step
-
-    context = from_environment()
-    return run_step(context, "finish", lambda: _finish(context, args.phase))
-
-
-def _finish(context: "PodContext", phase: str) -> int:
     from perfdag.charts.pages.site import write_after_run
     from perfdag.commands.ab import finish_variants, outcome_text
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
-    from perfdag.results.runs import RunStore
+    from perfdag.results.runs import stored_plan
     from perfdag.steps.pods.context import end_clock, explain_end
+    from perfdag.steps.pods.plan import release
     from perfdag.steps.pods.watchdog import record_end
+    from perfdag.store.base import NotStoredError
 
     store = context.open()
     try:
-        plan = RunStore(store).plan(context.run_id)
+        plan = stored_plan(store, context.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    if why := record_end(context, store, plan, phase):
+    if why := record_end(context, store, plan, args.phase):
         explain_end(why)
     if plan.trigger == "ab":
-        result = finish_variants(store, plan)
-        print_now(outcome_text(result, store))
-        _release(context, store, plan, phase)
-        return EXIT_REACH if why else result.exit_code
-    for run_id in plan.options.rechecks:
-        end_clock(store, run_id)
-        collect(store, RunStore(store).plan(run_id))
-    run = finish_run(store, plan, publishes=True)
-    print_now(str(run))
-    _release(context, store, plan, phase)
-    write_after_run(store, plan.suite)
-    return EXIT_REACH if why else run.exit_code
-
-
-def _release(context: "PodContext", store: Store, plan: "Plan", phase: str) -> None:
-    """Label the Workflow and delete what the run no longer needs."""
-    from perfdag.steps.pods.plan import release
-
+        outcome = finish_variants(store, plan)
+        text, code = outcome_text(outcome, store), outcome.exit_code
+    else:
+        for run_id in plan.options.rechecks:
+            end_clock(store, run_id)
+            collect(store, stored_plan(store, run_id))
+        result = finish_run(store, plan, publishes=True)
+        text, code = str(result), result.exit_code
+    print_now(text)
     label_workflow(context, plan, store)
-    if phase == "Succeeded":
+    if args.phase == "Succeeded":
         release(context, plan)
+    if plan.trigger != "ab":
+        write_after_run(store, plan.suite)
+    return EXIT_REACH if why else code
 
 
-def label_workflow(context: "PodContext", plan: "Plan", store: Store) -> None:
+def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     """Put the report's address, the run id and the suite on the run's Workflow.
 
     `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
@@ -220,6 +205,7 @@ def label_workflow(context: "PodContext", plan: "Plan", store: Store) -> None:
     from perfdag.kube.client import KubeError, run_with_client
     from perfdag.kube.patch import REPORT, RUN, SUITE
     from perfdag.results.runs import report_key
+    from perfdag.store.base import NotStoredError
 
     report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
@@ -240,32 +226,27 @@ def label_workflow(context: "PodContext", plan: "Plan", store: Store) -> None:
         logger.info(f"the Workflow has no annotation with its report: {error}")
 
 
-def remote_shell(args: argparse.Namespace) -> int:
-    """Replace this process by the command on a peer."""
-    run_on_peer(args.remote_command, os.environ)
-
-
-def run_on_peer(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by a command on a host: `argv` has options, the host and the command.
+def remote_shell(args: argparse.Namespace) -> NoReturn:
+    """Replace this process by a command on a host: the words are options, the host, the command.
 
     Launchers pass options of ssh (-x, -q, -l USER). They are dropped: the lead's ssh configuration
     has its own. The command is joined, not quoted, as rsh does it. Raises CommandError.
     """
-    config = environment.get("PERFDAG_SSH_CONFIG")
+    config = os.environ.get("PERFDAG_SSH_CONFIG")
     if not config:
         raise CommandError(
             "`rsh` runs only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)"
         )
-    rest = list(argv)
-    while rest and rest[0].startswith("-"):
-        rest = rest[2:] if rest[0] == "-l" else rest[1:]
-    if len(rest) < 2:
+    words = args.remote_command
+    while words and words[0].startswith("-"):
+        words = words[2:] if words[0] == "-l" else words[1:]
+    if len(words) < 2:
         raise CommandError("`rsh` needs a host and a command")
-    host, *command = rest
-    if host in (*environment.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
+    host, *command = words
+    if host in (*os.environ.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
     # Hosts that share an address (a host network) are one host to MPI: the first port serves.
-    peers = [item.split("=") for item in environment.get("PERFDAG_SSH_PORTS", "").split()]
+    peers = [item.split("=") for item in os.environ.get("PERFDAG_SSH_PORTS", "").split()]
     at, port = next((ssh for address, *ssh in peers if address == host), (host, SSH_PORT))
     os.execvp("ssh", ["ssh", "-F", config, "-p", port, at, *command])
 
@@ -281,39 +262,26 @@ RANK = (
     option("--port", default=0, help="port of a peer's sshd"),
     PENDING,
 )
-STEPS: tuple[tuple[str, Callable[[argparse.Namespace], int], str, Sequence[Option]], ...] = (
-    ("plan", plan, "make the plan, the run's key pair and claims", (OUT,)),
-    ("recheck", recheck, "plan rechecks of suspicious points", (OUT,)),
-    ("watchdog", watchdog, "record why pods cannot start", (PENDING,)),
-    ("lead", lead, "measure a batch", RANK),
-    ("peer", peer, "serve the lead", RANK),
-    ("reach", reach_store, "check the store, and list the benchmarks", ()),
-    (
-        "finish",
-        finish,
-        "collect, report, check",
-        (option("--phase", default="Succeeded", help="phase of the Workflow"),),
-    ),
-    (
-        "age",
-        age,
-        "check the age of the newest run",
-        (
-            option("--suite", required=True),
-            option("--max-age", required=True, type=duration, metavar="DURATION"),
-        ),
-    ),
-    (
-        "rsh",
-        remote_shell,
-        "run a command on a peer of this gang (an MPI launcher's remote shell)",
-        (
-            option(
-                "remote_command",
-                nargs=argparse.REMAINDER,
-                metavar="HOST COMMAND",
-                help="address of a peer, the command and its arguments",
-            ),
-        ),
-    ),
+AGE = (
+    option("--suite", required=True),
+    option("--max-age", required=True, type=duration, metavar="DURATION"),
 )
+PHASE = option("--phase", default="Succeeded", help="phase of the Workflow")
+REMOTE_COMMAND = option(
+    "remote_command",
+    nargs=argparse.REMAINDER,
+    metavar="HOST COMMAND",
+    help="address of a peer, the command and its arguments",
+)
+Step = Callable[["PodContext", argparse.Namespace], int]
+STEPS: dict[str, tuple[Step, str, Sequence[Option]]] = {
+    "plan": (plan, "make the plan, the run's key pair and claims", (OUT,)),
+    "recheck": (recheck, "plan rechecks of suspicious points", (OUT,)),
+    "watchdog": (watchdog, "record why pods cannot start", (PENDING,)),
+    "lead": (lead, "measure a batch", RANK),
+    "peer": (peer, "serve the lead", RANK),
+    "reach": (reach_store, "check the store, and list the benchmarks", ()),
+    "finish": (finish, "collect, report, check", (PHASE,)),
+    "age": (age, "check the age of the newest run", AGE),
+}
+"""The work, help and options of each step of a run."""

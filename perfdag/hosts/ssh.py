@@ -20,10 +20,9 @@ from typing import Any
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, Forwarding, Server
+from perfdag.hosts.base import Argv, CommandResult, Failed, Forwarding, Infrastructure, Server
 from perfdag.hosts.gpu_use import gpus
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
-from perfdag.outcome import Failed, Infrastructure
 
 CONNECT_SECONDS = 10
 
@@ -88,7 +87,8 @@ class SshServer(Server):
         self._host.signal(self._token, "TERM")
 
     def _kill(self) -> None:
-        self._host.signal(self._token, "KILL")
+        if self._popen.poll() != 0:  # one that succeeded leaves nothing, and a line costs 15 ms
+            self._host.signal(self._token, "KILL")
 
     def _exit_code(self, timed_out: bool) -> int:
         try:
@@ -116,6 +116,7 @@ class SshHost:
         self.forwarding: Forwarding | None = None
         self._config = config
         self._master: subprocess.Popen[bytes] | None = None
+        self._free: int | None = None
 
     @property
     def target(self) -> str:
@@ -319,7 +320,8 @@ class SshHost:
 
         Raises Failed, Infrastructure.
         """
-        if port is not None and port in self.used_ports():
+        known_free, self._free = port == self._free, None
+        if port is not None and not known_free and port in self.used_ports():
             raise Failed(
                 f"tcp port {port} is in use on {self.name}; end who listens there,"
                 " or use another port"
@@ -340,13 +342,16 @@ class SshHost:
         return listening_ports(self._sh(_TABLES))
 
     def free_port(self) -> int:
-        """Return a port of a Service, or a free one below the range for outgoing connections."""
+        """Return a port of a Service, or a free one below the range for outgoing connections.
+
+        The next server does not look again whether it is free.
+        """
         if self.forwarding:
             return self.forwarding.port()
         used = self.used_ports()
-        return next(
-            port for port in iter(lambda: random.randint(10000, 32000), None) if port not in used
-        )
+        ports = iter(lambda: random.randint(10000, 32000), None)
+        self._free = next(port for port in ports if port not in used)
+        return self._free
 
     @contextlib.contextmanager
     def forwarded(self, port: int) -> Iterator[int]:

@@ -5,15 +5,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
-from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
+from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
 from perfdag.results.labels import point_settings, series_name, words_by_point
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import plural, short
@@ -286,8 +285,7 @@ def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
     return min(speeds)
 
 
-Level = Literal["good", "noisy", "unusable"]
-WORSE_LEVELS: tuple[Level, ...] = ("unusable", "noisy")
+Level = Literal["failed", "unusable", "noisy", "good"]
 NOISY_SPREAD, UNUSABLE_SPREAD = 0.10, 1.0
 """Spread of a headline figure, relative to its median; of a share (unit 1) absolute."""
 CANARY_MOVED = {"cpu": 0.2, "memory": 0.2, "loopback": 0.5, "disk": 1.0}
@@ -300,6 +298,7 @@ DEPENDS_ON = ("cpu",)
 class PointTrust:
     """The trust in one point: its level, and the reasons by kind (spread, load, canary cpu ...).
 
+    It is unusable where no headline value can be trusted, and failed without a valid sample.
     `spread` is the largest of its headline series, relative to the median.
     """
 
@@ -310,8 +309,7 @@ class PointTrust:
     def lower(self, level: Level, kind: str, reason: str) -> None:
         """Add a reason to trust the point less."""
         self.reasons[kind] = reason
-        if self.level != "unusable":
-            self.level = level
+        self.level = level
 
 
 @dataclass(frozen=True)
@@ -328,10 +326,12 @@ class RunTrust:
 
     @property
     def level(self) -> Level:
-        levels = {trust.level for trust in self.points.values()}
-        if "unusable" in levels or not self.points:
-            return "unusable"
-        return "noisy" if "noisy" in levels else "good"
+        """The first level of Level that a point has, unusable where none was measured."""
+        return next((level for level in get_args(Level) if self.count(level)), "unusable")
+
+    def count(self, level: Level) -> int:
+        """Return how many points have a level."""
+        return sum(own.level == level for own in self.points.values())
 
     @property
     def proven(self) -> bool:
@@ -341,17 +341,15 @@ class RunTrust:
     @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
-        parts = []
-        for level in WORSE_LEVELS:
-            if points := [own for own in self.points.values() if own.level == level]:
-                count = f"{level}: {len(points)} of {plural(len(self.points), 'point')}"
-                parts.append(f"{count} ({', '.join(_causes(points))})")
+        every, parts = plural(len(self.points), "point"), []
+        for level in get_args(Level):
+            own = [trust for trust in self.points.values() if trust.level == level]
+            if own and level != "good":
+                parts.append(f"{level}: {len(own)} of {every} ({', '.join(_causes(own))})")
         if not parts:
-            count = plural(len(self.points), "point")
-            parts = [f"good: {count}" if self.points else "unusable: no point was measured"]
+            parts = [f"good: {every}" if self.points else "unusable: no point was measured"]
         if self.without_spread:
-            count = f"{self.without_spread} of {plural(len(self.points), 'point')}"
-            parts.append(f"one sample shows no spread ({count})")
+            parts.append(f"one sample shows no spread ({self.without_spread} of {every})")
         if self.skipped:
             parts.append(f"{self.skipped} skipped")
         return "; ".join(parts)
@@ -390,7 +388,7 @@ def unusable(series: Series) -> bool:
 def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     trust = PointTrust()
     if not state.statuses.get("ok"):
-        trust.lower("unusable", "no valid sample", "no valid sample")
+        trust.lower("failed", "no valid sample", "no valid sample")
         return trust
     for kind in {part.split(" ")[0]: None for mark in state.noise for part in mark.split(", ")}:
         trust.lower("noisy", kind, kind)
@@ -401,7 +399,7 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
     trust.spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
     if series is not None and trust.spread > NOISY_SPREAD:
-        level: Level = "unusable" if trust.spread > UNUSABLE_SPREAD else "noisy"
+        level: Level = "unusable" if all(map(unusable, headlines(state))) else "noisy"
         text = f"spread {100 * trust.spread:,.0f} % of {state.name} {series.name}"
         trust.lower(level, "spread", text)
     return trust

@@ -36,7 +36,7 @@ _STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
 
 def refuse(text: str) -> BadDocument:
     """Return an error of the input, which ends the step with exit code 2."""
-    return BadDocument([Problem("suite", 0, "", text)])
+    return BadDocument([Problem("refused", text, file="suite")])
 
 
 def exit_retryable(number: int, frame: FrameType | None) -> None:

@@ -19,24 +19,30 @@ from typing import Any
 import orjson
 
 from perfdag import signals
+from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.base import Forwarding, Host
-from perfdag.hosts.forwarding import PROGRAM
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import SUMMARY, VOLUME, account_of, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
-from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import RunStore
-from perfdag.results.samples import SampleRecord
+from perfdag.results.runs import plan_of_batch, variants
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    budget_spent,
+    forget_reasons,
+    stored_reasons,
+    stored_samples,
+    write_reason,
+)
 from perfdag.shape import ACROSS, Shape
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
+from perfdag.steps.on_host import PROGRAM
 from perfdag.steps.pods.context import (
     EXIT_RETRYABLE,
     PodContext,
@@ -443,7 +449,7 @@ def crashed_points(
     lost = Counter[int]()
     for plan in plans:
         index = {point.id: number for number, point in enumerate(plan.points)}
-        for reason in missing_reason.stored_reasons(store, plan.run_id):
+        for reason in stored_reasons(store, plan.run_id):
             names = set(reason.samples if reason.batch == batch else ()) - stored[plan.run_id]
             lost.update({index[name.partition("-")[0]] for name in names})
     return {
@@ -456,11 +462,11 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
 
     Where all samples are stored, it only dismisses its peers. Raises StoreError, KubeError.
     """
-    plan, index = RunStore(store).plan_of_batch(plan, number)
-    plans = RunStore(store).variants(plan)
+    plan, index = plan_of_batch(store, plan, number)
+    plans = variants(store, plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
+    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
     text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
     note = MissingReason("sample", "failed", text, index, attempt=attempt + 1, node=context.node)
@@ -475,7 +481,7 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         return EXIT_RETRYABLE
     except SystemExit:  # told to end: the samples under way are no cause
         for variant in plans:
-            missing_reason.forget(store, variant.run_id, note.name)
+            forget_reasons(store, variant.run_id, note.name)
         raise
     return 0
 
@@ -515,5 +521,5 @@ def measure_batch(
     for variant, samples in turns:
         if not loops[variant].measure(samples, index, deadline):
             for plan in plans:
-                missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
+                write_reason(store, plan.run_id, budget_spent(plan.budget or 0, index))
             return

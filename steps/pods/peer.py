@@ -14,9 +14,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import descendants, measured_environment
 from perfdag.hosts.ssh import config_text
-from perfdag.outcome import Infrastructure
 from perfdag.signals import end_once
 from perfdag.steps.pods.context import EXIT_RETRYABLE, OF_LEAD, OF_PEER, exit_retryable
 

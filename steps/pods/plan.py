@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import (
     LABEL,
@@ -28,23 +29,31 @@ from perfdag.kube.patch import (
     shared_claim,
     ssh_port,
 )
-from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import (
     ROUNDS,
-    RunStore,
     plan_key,
+    put_plan,
+    put_rechecks,
     recheck_batches,
     resume_obstacle,
+    stored_plan,
+    variants,
     with_learned_times,
+)
+from perfdag.results.samples import (
+    MissingReason,
+    delete_damaged_samples,
+    forget_reasons,
+    stored_samples,
+    write_reason,
 )
 from perfdag.shape import Shape
 from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock, refuse
 from perfdag.steps.pods.peer import make_keys
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
 
@@ -154,8 +163,8 @@ def kinds_of(
     size = 0
     for index, entry in plan.kinds():
         benchmark, shape = benchmarks[entry], plan.shapes[index]
-        for key, text in shape.problems():
-            raise refuse(f"{key}: {text}")
+        for problem in shape.problems():
+            raise BadDocument([replace(problem, file="suite")])
         own = context or usual
         if benchmark in allowed and own_image(shape.image, own.images):
             own = replace(own, account=account_of(benchmark))
@@ -432,12 +441,11 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     KubeError, Infrastructure.
     """
     store = context.open()
-    runs = RunStore(store)
     plan = plan_of(context, store, environment)
-    plans = runs.variants(plan)
+    plans = variants(store, plan)
     for variant in plans:
         check_own_images(variant, context.images, context.allowed)
-    if any(runs.samples(variant.run_id) for variant in plans) and (
+    if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
         raise refuse(why)  # before anything of that run is changed
@@ -446,8 +454,8 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     has_priority = run_with_client(lambda kube: has_class(kube, priority))
     parameters = outputs(plan, context, has_priority)
     for variant in plans:
-        missing_reason.forget(store, variant.run_id)
-        runs.put_plan(variant)  # before the cluster may refuse: then rows say why
+        forget_reasons(store, variant.run_id)
+        put_plan(store, variant)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
     left = missing_batches(
         store, [(index, each, index) for each in plans for index in range(len(each.batches))]
@@ -463,12 +471,12 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     except (KubeError, Infrastructure) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
-            missing_reason.write(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, reason)
         raise
     for variant in plans:
         variant.where = where(facts, variant.where)
         variant.points = with_learned_times(store, variant, facts["cluster"]).points
-        runs.put_plan(variant)
+        put_plan(store, variant)
     write_outputs(out, parameters)
     return plan
 
@@ -511,12 +519,12 @@ def missing_batches(store: Store, batches: Iterable[tuple[int, Plan, int]]) -> B
 
     Variants have the same numbers. Removes damaged samples. Raises StoreError.
     """
-    runs, stored = RunStore(store), dict[str, set[str]]()
+    stored = dict[str, set[str]]()
     left: Batches = {}
     for number, plan, index in batches:
         if plan.run_id not in stored:
-            runs.delete_damaged_samples(plan.run_id)
-            stored[plan.run_id] = runs.samples(plan.run_id)
+            delete_damaged_samples(store, plan.run_id)
+            stored[plan.run_id] = stored_samples(store, plan.run_id)
         names = {plan.key(position) for position in plan.batches[index].samples}
         if not names <= stored[plan.run_id]:
             left.setdefault(number, (plan, index))
@@ -540,8 +548,8 @@ def fan_out(
     refusals = refusals | run_with_client(create_all)
     for number, (status, text) in refusals.items():
         plan, index = left[number]
-        for variant in RunStore(store).variants(plan):
-            missing_reason.write(store, variant.run_id, MissingReason("batch", status, text, index))
+        for variant in variants(store, plan):
+            write_reason(store, variant.run_id, MissingReason("batch", status, text, index))
     return [item(number, plan, index, refusals) for number, (plan, index) in left.items()]
 
 
@@ -556,13 +564,13 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     from perfdag.results.collect import collect
 
     store = context.open()
-    plan = RunStore(store).plan(context.run_id)
+    plan = stored_plan(store, context.run_id)
     if not plan.options.rechecks:  # a resumed run keeps its plan
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
         if points := {line.info.point for line in suspects}:
-            RunStore(store).put_rechecks(plan, points)
+            put_rechecks(store, plan, points)
     rechecks = resumed(store, plan)
     left = missing_batches(store, recheck_batches(plan, rechecks))
     write_outputs(out, {"batches": fan_out(context, store, left, {})})
@@ -575,9 +583,9 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
+    rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
-        missing_reason.forget(store, member.run_id)
-        RunStore(store).put_plan(member)
+        forget_reasons(store, member.run_id)
+        put_plan(store, member)
     return rechecks

@@ -26,9 +26,16 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan.plan import Plan, gated
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import NOTES, MissingReason, as_annotation, from_annotations
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import plan_of_batch, stored_plan, variants
+from perfdag.results.samples import (
+    NOTES,
+    MissingReason,
+    as_annotation,
+    from_annotations,
+    stored_reasons,
+    stored_samples,
+    write_reason,
+)
 from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, pending_limit
 from perfdag.store.base import Store, StoreError
 from perfdag.units import plural, short_seconds
@@ -262,11 +269,9 @@ async def watch_run(context: PodContext, pending: str) -> None:
         watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
         if not context.claimed:
             store = context.open()
-            plan = RunStore(store).plan(context.run_id)
+            plan = stored_plan(store, context.run_id)
             if not gated(plan):
-                watches.append(
-                    asyncio.create_task(all_stored(store, RunStore(store).variants(plan)))
-                )
+                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -346,7 +351,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [RunStore(store).samples(plan.run_id) for plan in plans]
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)
@@ -384,7 +389,7 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     cluster could not run the suite at all, where the pods of every batch failed to start, or None.
     Raises StoreError.
     """
-    measured = bool(RunStore(store).samples(plan.run_id))
+    measured = bool(stored_samples(store, plan.run_id))
     if measured and plan.where.get("workflow_uid") != context.workflow_uid:
         return None
     texts: dict[int, str] = {}
@@ -397,16 +402,16 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     except KubeError as error:  # only the reasons are lost, not the samples
         logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
     for number, text in texts.items():
-        member, index = RunStore(store).plan_of_batch(plan, number)
-        for variant in RunStore(store).variants(member):
+        member, index = plan_of_batch(store, plan, number)
+        for variant in variants(store, member):
             reason = MissingReason("batch", "failed", text, index)
-            missing_reason.write(store, variant.run_id, reason)
-    reasons = missing_reason.stored_reasons(store, plan.run_id)
+            write_reason(store, variant.run_id, reason)
+    reasons = stored_reasons(store, plan.run_id)
     if phase != "Succeeded":
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
-        rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
-        for member in [*RunStore(store).variants(plan), *rechecks]:
-            missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
+        rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
+        for member in [*variants(store, plan), *rechecks]:
+            write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
     if measured or ended or {each.kind for each in reasons} != {"batch"}:
         return None
     # Argo shows it: the cause without the pod that it is of, which differs from batch to batch

@@ -18,8 +18,11 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    Problem,
     Rights,
     Skip,
+    broken,
+    own_verdict,
 )
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue.backend import built_in_seconds, substitute
@@ -130,12 +133,8 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     measurement ends when three windows agree.
     """
 
-    name: ClassVar[str] = "queue-scaling"
-    image: ClassVar[str] = "base"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
-    verdict: ClassVar[str] = "every step has `factor` times the throughput for each doubling"
     api: ClassVar[Rights] = Rights(named=RULES)
-    Params: ClassVar[type[Params]] = QueueScalingParams
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
@@ -198,25 +197,23 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "lower",
             "failed requests by number of replicas, if any; a subject is a node or its device",
         ),
+        own_verdict("every step has `factor` times the throughput for each doubling"),
     )
 
     def seconds(self, params: QueueScalingParams) -> float:
         """Return an estimate: 13 items per measurement."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (params.item_seconds() or ITEM) + 2)
 
-    def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
+    def check(self, params: QueueScalingParams, shape: Any) -> list[Problem]:
         if params.deployment:
             own = [name for name in ("glob", "item_limit") if getattr(params, name)]
-            return (
-                [f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"]
-                if own
-                else []
-            )
+            text = f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"
+            return broken((own, "of-deployment", text))
         try:
             built_in_seconds(params.command)
             substitute(params.command, params.glob)
         except ValueError as error:
-            return [f"command: {error}"]
+            return [Problem("wrong-command", f"command: {error}")]
         return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, verdict
+from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, own_verdict, verdict
 from perfdag.stats.robust import needed
 from perfdag.steps.scale import prometheus
 from perfdag.steps.scale.api_metrics import CREATION, DELETION, VERBS, latencies
@@ -288,6 +288,7 @@ METRICS = (
         "none",
         "figures from Prometheus (coords: figure; the unit is in its name)",
     ),
+    own_verdict("every gate holds; missing data fails a gate"),
 )
 COORDS = ("stage", "since", "phase", "call", "figure", "message", "vms", "objects")
 MAX_MESSAGES, MAX_CALLS = 50, 40

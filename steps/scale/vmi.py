@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Params, Rights
+from perfdag.benchmark.contract import Metric, Rights
 from perfdag.kube.client import Kube, KubeError, Prometheus
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
@@ -324,8 +324,6 @@ class VmiBurst(VmiBenchmark[VmiBurstParams]):
     stops when its phase Running is. The lag of the watch is measured and is the error bar.
     """
 
-    name = "vmi-burst"
-    Params: ClassVar[type[Params]] = VmiBurstParams
     metrics = (HEADLINE, *METRICS)
 
     async def scenario(self, kube: Kube, params: VmiBurstParams, context: Context) -> None:
@@ -350,8 +348,6 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
     received and stops when the phase Running is.
     """
 
-    name = "vmi-steady"
-    Params: ClassVar[type[Params]] = VmiSteadyParams
     metrics = (
         HEADLINE,
         Metric("churn_cycles", "1", "none", "replacements made"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Params, Rights
+from perfdag.benchmark.contract import Metric, Rights
 from perfdag.kube.client import Kube
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
@@ -167,7 +167,6 @@ class Scale(ScenarioBenchmark[ScaleParams]):
     bar.
     """
 
-    name = "scale"
     api: ClassVar[Rights] = Rights(
         named=(
             *OWN_NAMESPACE,
@@ -193,7 +192,6 @@ class Scale(ScenarioBenchmark[ScaleParams]):
         default=PERFORMANCE_RUN,
         cluster=WHOLE_CLUSTER,
     )
-    Params: ClassVar[type[Params]] = ScaleParams
     system, size = "Run:ai", "objects"
     coords = COORDS
     metrics = (

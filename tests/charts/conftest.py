@@ -18,6 +18,7 @@ SITE_PAGES = {
     "history": "history.html?suite=net",
     "wall": "index.html?wall",
     "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
+    "benchmark": "benchmark.html?name=iperf",
     "verdicts": f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}",
 }
 

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "failed": (
         of(*steady(1), *APART, LOST),
         "bad",
-        "1 of 3 points failed; 1 of 2 points too noisy<",
+        "1 of 3 points failed; 1 of 3 points too noisy<",
     ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
     "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.pages import pick, report
-from perfdag.digest import canonical
 from perfdag.results.summary import summarise
+from perfdag.shape import canonical
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 
@@ -56,7 +56,7 @@ def test_the_page_stands_alone_and_its_links_lead_somewhere(html: str) -> None:
     "text",
     [
         "20 Nov 2026 02:00 UTC · 7.0 s · node-1 · 2 threads",
-        "1 of 12 points failed",
+        "1 of 11 points failed",
         "12 points: 50 ok, 3 failed, 1 skipped",
         "rw=randrw iops direction=read, steal); 1 skipped",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdag.steps.pods.peer import make_keys
-from perfdag.workflows.templates import Installation, host
+from perfdag.workflows.installation import Installation
+from perfdag.workflows.templates import host
 
 
 def copied(

@@ -96,7 +96,7 @@ PARSERS: dict[str, Any] = {
 def load(name: str) -> testing.Recording:
     """The benchmark, its params and the output of a recording."""
     benchmark: Any = get(name.split("/")[0])
-    return testing.load(benchmark, PARSERS[benchmark.name], HERE / name)
+    return testing.load(benchmark, PARSERS[name.split("/")[0]], HERE / name)
 
 
 if __name__ == "__main__":

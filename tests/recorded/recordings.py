@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang, Measurement, Output, SampleError, metrics_by_name
 from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.steps import openfoam as foam, rdma, torchbench as torch
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, parse as parse_queue
@@ -207,7 +206,7 @@ DAMAGED = {name: case for name, case in CASES.items() if case.halves is not None
 def parsed(case: Case) -> Outcome:
     """Return what the parser of a benchmark makes of a recording."""
     benchmark, params, output, parse = case.load()
-    declared = benchmark.declared_metrics(params.model_dump(mode="json", by_alias=True))
+    declared = metrics_by_name(benchmark, params.model_dump(mode="json", by_alias=True))
     status, error, measurements = "ok", "", []
     try:
         measurements = parse(output.texts, params)

@@ -15,7 +15,7 @@ from perfdag.steps.pods.plan import (
 )
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.rights import FINISH, RUN
+from perfdag.workflows.installation import FINISH, RUN
 from tests.fakes.api_server import ApiServer, Request
 
 from .objects import workflow_of

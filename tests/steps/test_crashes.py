@@ -13,8 +13,7 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import MissingReason, write
-from perfdag.results.runs import RunStore
+from perfdag.results.samples import MissingReason, stored_samples, write_reason
 from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import EXIT_RETRYABLE
@@ -147,7 +146,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
 
 
 def crashed(store: FolderStore, plan: Plan, batch: int = 0) -> set[str]:
-    stored = {plan.run_id: RunStore(store).samples(plan.run_id)}
+    stored = {plan.run_id: stored_samples(store, plan.run_id)}
     return crashed_points(store, [plan], batch, stored)
 
 
@@ -155,7 +154,7 @@ def test_a_sample_that_another_attempt_stored_is_no_crash(store: FolderStore) ->
     plan = suite(1, 0, 2)
     for attempt in (1, 2):
         names = (plan.points[0].key(1),)
-        write(store, plan.run_id, MissingReason("sample", "failed", "x", 0, names, attempt))
+        write_reason(store, plan.run_id, MissingReason("sample", "failed", "x", 0, names, attempt))
     assert crashed(store, plan) == {plan.points[0].id}
     assert crashed(store, plan, 1) == set(), "of another batch"
     store.put(f"runs/{plan.run_id}/parts/{plan.points[0].key(1)}.json", b"{}")

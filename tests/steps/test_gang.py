@@ -7,10 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.pods import Pod, selector
-from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape

@@ -8,13 +8,22 @@ from typing import Any, ClassVar
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Infrastructure,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    SampleError,
+)
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
-from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import StoreError
@@ -35,7 +44,6 @@ class FakeBenchmark(Benchmark[FakeParams]):
 
     name = "fake"
     metrics = (Metric("figure", "s", "lower", "what the script says", headline=True),)
-    Params: ClassVar[type[Params]] = FakeParams
     script: ClassVar[list[Any]] = []
 
     def seconds(self, params: FakeParams) -> float:

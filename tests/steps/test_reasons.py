@@ -9,14 +9,15 @@ from perfdag.kube.client import KubeError
 from perfdag.plan.ab import Duet
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import (
+from perfdag.results.runs import put_plan, put_rechecks
+from perfdag.results.samples import (
+    SampleRecord,
     as_annotation,
     budget_spent,
     from_annotations,
-    write,
+    sample_key,
+    write_reason,
 )
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods import watchdog
 from perfdag.steps.pods.watchdog import end_of, record_end, unrecoverable_annotation
 from perfdag.store.base import Store
@@ -83,7 +84,7 @@ def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: st
 def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    write(store, plan.run_id, budget_spent(100, 0))
+    write_reason(store, plan.run_id, budget_spent(100, 0))
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING, 1: PENDING})
     tells["spec"]["shutdown"] = "Stop"
     record_end(place(), store, plan, "Failed")
@@ -130,8 +131,8 @@ def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
 def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    RunStore(store).put_plan(plan)
-    [first, _] = RunStore(store).put_rechecks(plan, {plan.points[0].id})
+    put_plan(store, plan)
+    [first, _] = put_rechecks(store, plan, {plan.points[0].id})
     tells["metadata"]["annotations"] = as_annotation(OURS, {len(plan.batches): PENDING})
     record_end(place(), store, plan, "Succeeded")
     assert {text for _, text in reasons(store, first)} == {PENDING}
@@ -146,5 +147,5 @@ def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
 def stored_duet(store: Store) -> Duet:
     duet = duet_of()
     for plan in (duet.a, duet.b):
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
     return duet

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError, Object
 from perfdag.kube.patch import service_ports, services
 from perfdag.kube.pods import Pod, read_pod
-from perfdag.outcome import Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods import lead

@@ -9,7 +9,7 @@ from perfdag.kube.client import Object
 from perfdag.kube.patch import ATTEMPT_NUMBER, BATCH_NUMBER, PORT, Context, patch
 from perfdag.shape import Shape
 from perfdag.workflows import templates
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.installation import Installation
 
 _KEYS = ("name", "mountPath")
 """What items of a list are merged by."""

@@ -15,7 +15,7 @@ from perfdag import Entry, Suite
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import benchmark, dump, measure, schedule, templates
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.installation import Installation
 from tests.conftest import CommandLine
 
 from .rules import problems

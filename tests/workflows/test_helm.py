@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from perfdag.workflows import templates
-from perfdag.workflows.templates import Installation
+from perfdag.workflows.installation import Installation
 
 from .rules import problems
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perfdag import Entry, Suite
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.patch import (
     PORT,
@@ -27,15 +28,15 @@ from perfdag.shape import Shape
 from perfdag.steps.pods.plan import MAX_KINDS
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.workflows import runs, templates
-from perfdag.workflows.emit import dump
-from perfdag.workflows.templates import Installation
+from perfdag.workflows import dump, runs, templates
+from perfdag.workflows.installation import Installation
 
 from .pods import pod
 from .rules import problems
 
 GOLDEN = Path(__file__).parent / "golden"
 QUICK = "name: quick\nentries:\n- benchmark: command\n  params: {argv: [ls]}\n"
+LS = Entry(benchmark="command", params={"argv": ["ls"]})
 NASTY = r"""
 description: "quote ' \" back\\slash {{workflow.name}} {{=1+1}} $(HOME) $HOME $$ `id` # no comment"
 """
@@ -143,13 +144,9 @@ RULES = {
 
 def documents() -> dict[str, list[dict[str, Any]]]:
     manifests = {name: templates.objects(each) for name, each in INSTALLATIONS.items()}
-    quick = parse_suite(QUICK)
+    quick = parse_suite(f"{QUICK}priority: 5\n")
     manifests["suite"] = [
-        runs.config_map("bench", "perfdag-suite-quick", quick),
-        runs.age_cron("bench", "quick", 27 * 3600),
-        runs.cron(
-            "bench", "quick", "perfdag-suite-quick", ["0 2 * * *", "0 14 * * 1-5"], priority=5
-        ),
+        *runs.schedule(quick, "0 2 * * *", "0 14 * * 1-5", namespace="bench", max_age="27h"),
         runs.workflow(
             "bench",
             "quick",
@@ -237,23 +234,12 @@ def test_the_workflow_of_as_many_shapes_as_may_be_is_an_object_of_less_than_256_
     )
 
 
-@pytest.mark.parametrize(
-    ("suite", "message"),
-    [
-        (
-            "quick-age",
-            "perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name",
-        ),
-        ("q" * 50, "52"),
-    ],
-)
-def test_a_schedule_refuses_a_name_that_its_cron_workflow_may_not_have(
-    suite: str, message: str
-) -> None:
+def test_a_schedule_has_a_name_that_its_cron_workflow_may_have() -> None:
+    message = "perfdag-quick-age: the CronWorkflow that checks the age of suite quick has this name"
     with pytest.raises(ValueError, match=message):
-        runs.cron("bench", suite, "x", ["0 2 * * *"])
-    longest = runs.age_cron("bench", "q" * 40, 3600)["metadata"]["name"]
-    assert len(longest) == 52, "the longest name of a suite"
+        runs.schedule(Suite(name="quick-age", entries=[LS]), "@daily", namespace="bench")
+    _, age, _ = runs.schedule(Suite(name="q" * 40, entries=[LS]), "@daily", namespace="bench")
+    assert len(age["metadata"]["name"]) == 52, "the longest name of a suite, as Argo has it"
 
 
 @pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")

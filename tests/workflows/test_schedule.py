@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from perfdag.workflows.cron import check_schedule
+from perfdag.workflows.runs import check_schedule
 from tests.conftest import CommandLine
 
 SUITE = (
