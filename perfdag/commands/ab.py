@@ -13,7 +13,6 @@ import orjson
 from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.options import (
     EXIT_OK,
     JSON,
@@ -368,10 +367,10 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
+    from perfdag.commands.submit import NewRun, installed_store, start_run
 
     namespace = args.namespace
-    template = installed_template(namespace)
-    root = template.store
+    root = installed_store(namespace)
     if args.store not in (None, root):
         raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
@@ -391,7 +390,7 @@ def submit_variants(args: argparse.Namespace) -> int:
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
     priority = duet.a.options.priority
-    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
+    name = start_run(namespace, NewRun(duet.a.run_id, duet.a.suite, priority))
     runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
     print_now(f"{runs}, workflow {name} in namespace {namespace}")
     if args.watch:

@@ -74,6 +74,7 @@ MODULES = {
     **dict.fromkeys(("check", "acks"), "commands.check"),
     "import": "commands.imports",
     "logs": "commands.status",
+    "render": "commands.submit",
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import time
 
-from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.options import (
     EXIT_OK,
     EXIT_REACH,
@@ -16,6 +15,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.runs import read_run, removable_keys
+from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import RunStore
