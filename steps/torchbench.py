@@ -26,7 +26,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import nearest_rank, needed
 from perfdag.steps import devices
 from perfdag.steps.reports import bins
@@ -104,6 +104,7 @@ class TorchbenchParams(Params):
         refuse(
             (
                 self.precision and self.precision not in precisions,
+                "no-precision",
                 f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
             ),
         )
@@ -179,16 +180,18 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def shape(self, params: TorchbenchParams) -> dict[str, Any]:
         return {"image": "torchbench"}
 
-    def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
+    def check(self, params: TorchbenchParams, shape: Shape) -> list[Problem]:
         gpus = devices.gpus(shape)
         return broken(
             (
                 params.device == "cpu" and gpus,
+                "idle-gpu",
                 f"device: cpu would hold {', '.join(gpus[:1])} idle;"
                 " drop the resource, or use device: cuda",
             ),
             (
                 shape.hosts.count > 1,
+                "many-hosts",
                 f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
                 " leave hosts.count out",
             ),

@@ -163,6 +163,7 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     assert point["params"]["argv"] == ["sleep", "0.01"]
     wall = point["metrics"][0]
     assert (wall["n"], wall["low"] <= wall["median"]) == (2, True)
+    assert "checks  none: the suite has no threshold" in cli(["check", "last"]).out
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])

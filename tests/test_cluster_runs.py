@@ -65,7 +65,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     server = ApiServer(namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
     monkeypatch.setattr(
-        "perfdag.commands.rm.open_store",
+        "perfdag.commands.runs.open_store",
         lambda root: FolderStore("store" if root == ROOT else "another"),
     )
     return server

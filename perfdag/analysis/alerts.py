@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import orjson
 
-from perfdag.analysis.history import Acknowledgement, Series, headlines
+from perfdag.analysis.history import Acknowledgement, Series, headlines, shorten
 from perfdag.analysis.verdict import RANK, counts, percent, worst_word
 from perfdag.results.runs import day_of
 from perfdag.stats.levels import Word
@@ -265,7 +265,6 @@ def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
     before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
-    differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())
     moved = [
         f"{line.info.metric} {line.answer.text}"
         for line in canaries
@@ -275,12 +274,12 @@ def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
         f"since   run {left.run}, decided by run {left.decided}",
-        f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
+        f"changed {left.changed}",
         *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),
     ]
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
-        lines.append(f"also    {_shorten(also)}")
+        lines.append(f"also    {shorten(also)}")
     compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.store)}"
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
     keys = [line.info.series_id for line in group]
@@ -308,14 +307,10 @@ def _recovered(gate: GateResult, group: Sequence[Series]) -> Alert:
     first = group[0]
     run = first.steps[-1].run if first.steps else ""
     title = f"RECOVERED {gate.suite}/{first.name}: {first.answer.text}"
-    names = _shorten("; ".join(line.name for line in group))
+    names = shorten("; ".join(line.name for line in group))
     text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
     keys = [line.info.series_id for line in group]
     return Alert("recovered", title, text, keys, run, gates=False)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
@@ -361,6 +356,14 @@ def _xml_text(text: str) -> str:
     return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
+STATES: dict[State, str] = {
+    "ok": "ok",
+    "failed": "failed",
+    "absent": "without data",
+    "unsure": "undecided",
+    "skipped": "skipped",
+}
+"""The states of checks, as a gate counts them."""
 MOST_LINES = 10
 """Series that a gate names; the report has all of them."""
 
@@ -382,7 +385,10 @@ def gate_lines(gate: GateResult) -> list[str]:
         lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
     lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    lines.append(f"checks  {gate_counts(gate)}")
+    # The answers about series are counted above.
+    states = Counter(case.state for case in gate.cases if case.group != "change")
+    count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
+    lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
     lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
     return lines
 
@@ -418,19 +424,6 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
         return f"| {' | '.join(texts)} |"
 
     return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
-
-
-def gate_counts(gate: GateResult) -> str:
-    """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
-    labels = {
-        "ok": "ok",
-        "failed": "failed",
-        "absent": "without data",
-        "unsure": "undecided",
-        "skipped": "skipped",
-    }
-    parts = [f"{n} {text}" for state, text in labels.items() if (n := gate.states[state])]
-    return ", ".join(parts) or "nothing to check"
 
 
 def send(gate: GateResult) -> bool:

@@ -91,8 +91,7 @@ def banner(run: Judged) -> Banner:
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:
-        facts = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in left.environment.items())
-        changed = f"changed with it: {facts}" if facts else "no recorded change of the environment"
+        changed = f"changed with it: {left.changed}"
         command = f"perfdag compare {left.run_before} {gate.run}"
         return Banner("worse", sentence, [changed[:200], *history], command)
     return Banner(answer.word, sentence, history)

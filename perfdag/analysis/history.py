@@ -68,6 +68,11 @@ class Acknowledgement(BaseModel):
         )
 
 
+def shorten(text: str) -> str:
+    """Return the first 300 characters of a text."""
+    return text if len(text) <= 300 else f"{text[:300]} ..."
+
+
 @dataclass(frozen=True)
 class Step:
     """Where a level of a series ended: the levels `before` and `after`, and their runs.
@@ -93,6 +98,12 @@ class Step:
     def size(self) -> str:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.effect, self.before.scale.kind == "absolute")
+
+    @property
+    def changed(self) -> str:
+        """What is known to have changed with it, such as `kernel 6.1 -> 6.8`."""
+        text = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in self.environment.items())
+        return shorten(text) or "nothing recorded of kernel, images, tools and nodes"
 
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""

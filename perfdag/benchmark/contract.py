@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
 from perfdag.hosts.base import Host, install_command
 
@@ -30,21 +31,21 @@ from perfdag.outcome import (
     VerdictWord as VerdictWord,
     verdict as verdict,
 )
-from perfdag.shape import Shape
+from perfdag.shape import Problem as Problem, Shape
 
-Rule = tuple[object, str]
-"""A condition and the message if it is true."""
+Rule = tuple[object, str, str]
+"""A condition, and the code and the text of the problem if it is true."""
 
 
-def broken(*rules: Rule) -> list[str]:
-    """Return the messages of the rules whose condition is true."""
-    return [message for condition, message in rules if condition]
+def broken(*rules: Rule) -> list[Problem]:
+    """Return the problems of the rules whose condition is true."""
+    return [Problem(code, text) for condition, code, text in rules if condition]
 
 
 def refuse(*rules: Rule) -> None:
-    """Raise ValueError with the message of the first rule whose condition is true."""
-    for message in broken(*rules):
-        raise ValueError(message)
+    """Raise ValueError with the first problem of the rules, as a validator of `Params` does."""
+    for problem in broken(*rules):
+        raise PydanticCustomError(problem.code, "{text}", {"text": problem.text})
 
 
 if TYPE_CHECKING:
@@ -258,10 +259,10 @@ class Benchmark(ABC, Generic[P]):
         """
         return {}
 
-    def check(self, params: P, shape: Shape) -> list[str]:
+    def check(self, params: P, shape: Shape) -> list[Problem]:
         """Return why params and shape cannot be measured together, or an empty list.
 
-        Each text names the allowed values.
+        Each text names the allowed values (`broken` makes problems of rules).
         """
         return []
 

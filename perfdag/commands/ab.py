@@ -26,22 +26,21 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     absent_program,
+    check_samples,
     only_process,
     prepare_resume,
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.runs import check_samples
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, Progress, highlighted, styled, text_table
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
-from perfdag.results import missing_reason
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, put_plan, variants
+from perfdag.results.samples import budget_spent, write_reason
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
@@ -187,11 +186,11 @@ def _ratio_text(labels: tuple[str, str], paired: Paired) -> str:
     """Return how many times slower or faster B is, or that both are the same, or why neither."""
     a, b = labels
     if paired.word not in ("worse", "better"):
-        return fitted(f"{paired.word}: {a} and {b}; {paired.why}")
+        return highlighted([f"{paired.word}: {a} and {b}; {paired.why}"])
     ratio = 1 + paired.effect
     times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
     text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
-    return styled([(fitted(text), HIGHLIGHTS[paired.word])])
+    return styled([(text, HIGHLIGHTS[paired.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -229,12 +228,12 @@ def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet
     plan = runs.plan(run_id, of_ab=True)
     if plan.trigger != "ab":
         raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    duet = stored_duet(*runs.variants(plan))
+    duet = stored_duet(*variants(runs.store, plan))
     for variant in (duet.a, duet.b):
         check_samples(store, variant)
     if limit is not None:
         duet.a.options.within = limit
-        runs.put_plan(duet.a)
+        put_plan(runs.store, duet.a)
     return duet
 
 
@@ -266,7 +265,7 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
         return "\n".join([head, *markdown_table(headings, rows), *notes])
     styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
     table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, *map(fitted, notes)])
+    return "\n".join([f"A  {a}\nB  {b}", table, highlighted(notes)])
 
 
 def _cells(line: SeriesVerdict) -> list[str]:
@@ -326,7 +325,7 @@ def measure_duet(
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
                 if not resumed:
-                    RunStore(store).put_plan(plan)
+                    put_plan(store, plan)
                 else:
                     prepare_resume(store, plan.run_id)
             with resumable(command):
@@ -344,7 +343,7 @@ def measure_rounds(duet: Duet, store: Store) -> None:
     logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
     budget = duet.a.budget
     deadline = time.monotonic() + budget if budget else None
-    with Progress(duet.a, duet.b) as progress:
+    with Progress(duet.a, duet.b).shown() as progress:
         loops = {
             variant: MeasuringLoop(plan, store, LocalPool(), progress)
             for variant, plan in (("A", duet.a), ("B", duet.b))
@@ -355,9 +354,9 @@ def measure_rounds(duet: Duet, store: Store) -> None:
                 logger.info(f"{block}  {progress.done} of {total} samples")
             progress.variant = variant
             if not loops[variant].measure(positions, deadline=deadline):
-                reason = missing_reason.budget_spent(budget or 0)
+                reason = budget_spent(budget or 0)
                 for plan in (duet.a, duet.b):
-                    missing_reason.write(store, plan.run_id, reason)
+                    write_reason(store, plan.run_id, reason)
                 break
 
 
@@ -384,7 +383,7 @@ def submit_variants(args: argparse.Namespace) -> int:
         duet = on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
-            RunStore(store).put_plan(plan)
+            put_plan(store, plan)
     elif not duet.a.options.cluster:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
@@ -405,7 +404,7 @@ def finish_variants(store: Store, plan: Plan) -> Outcome:
 
     Raises StoreError.
     """
-    duet = stored_duet(*RunStore(store).variants(plan))
+    duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
         write_report(store, variant, summarise(rows), None)

@@ -259,7 +259,7 @@ def make_plan(
             text = (
                 f"{count:,} samples are more than {MAX_SAMPLES:,}; lower repetitions, or split it"
             )
-            raise BadDocument([loaded.document.problem(("repetitions",), text)])
+            raise BadDocument([loaded.document.problem(("repetitions",), "many-samples", text)])
         samples = order(enumeration.points, suite.seed, suite.warmup)
     plan = Plan(
         run_id=run_id or new_run_id(),

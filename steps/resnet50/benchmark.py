@@ -23,10 +23,11 @@ from perfdag.benchmark.contract import (
     SampleError,
     Skip,
     Tool,
+    broken,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.steps import devices
 from perfdag.steps.resnet50.workload import (
     PERCENTILES,
@@ -134,14 +135,16 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     def shape(self, params: W) -> dict[str, Any]:
         return {"image": "resnet50"}
 
-    def check(self, params: W, shape: Shape) -> list[str]:
+    def check(self, params: W, shape: Shape) -> list[Problem]:
         wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
-        if wanted and params.device == "cpu" and params.system == "resnet50":
-            return [
-                f"resources ask for {wanted[0]} but device is cpu:"
-                " set device: cuda, or leave the resource out"
-            ]
-        return []
+        return broken(
+            (
+                wanted and params.device == "cpu" and params.system == "resnet50",
+                "idle-gpu",
+                f"resources ask for {', '.join(wanted)} but device is cpu:"
+                " set device: cuda, or leave the resource out",
+            )
+        )
 
     def seconds(self, params: W) -> float:
         return params.seconds()

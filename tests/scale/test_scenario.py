@@ -138,6 +138,15 @@ async def test_a_goal_is_judged_by_its_own_stage(
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
 
 
+async def test_the_pace_is_that_of_the_first_objects_not_of_what_replaces_them() -> None:
+    session = jobs_session(10, "scheduled")
+    for i in range(5, 10):
+        api, received = session.observer.records[f"p{i}"].stages["scheduled"]
+        session.observer.records[f"p{i}"].stages["scheduled"] = api, received + 30 * SECOND
+    _, figures = await session.finish("scheduled", 5, 1, 1.0)
+    assert figures["throughput_mean"] == pytest.approx(1000, rel=0.01)
+
+
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
     session = jobs_session(10, "scheduled")
     server.fail(".", 0)

@@ -13,8 +13,7 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
 from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import StoreError
