@@ -34,8 +34,16 @@ from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan.plan import Plan, concurrent_groups
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, as_rows, headline, now, read_sample
+from perfdag.results.samples import (
+    SampleRecord,
+    as_row,
+    as_rows,
+    headline,
+    now,
+    read_sample,
+    sample_key,
+    stored_samples,
+)
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
@@ -302,7 +310,7 @@ class MeasuringLoop:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
         self._sampler = Sampler(pool)
-        self._stored = RunStore(store).samples(plan.run_id)
+        self._stored = stored_samples(store, plan.run_id)
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()

@@ -41,7 +41,7 @@ from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_tabl
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, resume_command
+from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.pods.kinds import kinds_of
@@ -204,12 +204,12 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
         plan = runs.plan(args.resume, of_ab=True)
         if plan.trigger != "ab":
             raise CommandError(f"run {args.resume} is not a run of `perfdag ab`")
-        duet = stored_duet(*runs.variants(plan))
+        duet = stored_duet(*variants(runs.store, plan))
         for variant in (duet.a, duet.b):
             check_samples(runs.store, variant)
         if limit is not None:  # it replaces the one that the run has
             duet.a.options.within = limit
-            runs.put_plan(duet.a)
+            put_plan(runs.store, duet.a)
         return duet, root
     if args.suite is None:
         raise CommandError("name a suite file, or --resume RUN")
@@ -316,7 +316,7 @@ def measure_duet(
                 if resumed:
                     prepare_resume(store, plan.run_id)
                 else:
-                    RunStore(store).put_plan(plan)
+                    put_plan(store, plan)
             expected = short_seconds(sum(plan.seconds() for plan in plans))
             samples = sum(len(plan.order) for plan in plans)
             size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
@@ -359,7 +359,7 @@ def submit_variants(args: argparse.Namespace) -> int:
         duet = on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
-            RunStore(store).put_plan(plan)
+            put_plan(store, plan)
     elif not duet.a.options.cluster:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
@@ -378,7 +378,7 @@ def finish_variants(store: Store, plan: Plan) -> Outcome:
 
     Raises StoreError.
     """
-    duet = stored_duet(*RunStore(store).variants(plan))
+    duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
         write_report(store, variant, summarise(rows), None)

@@ -35,8 +35,7 @@ from perfdag.commands.options import (
     add_verb,
     option,
 )
-from perfdag.digest import digest
-from perfdag.shape import merge
+from perfdag.shape import digest, merge
 from perfdag.suite.document import (
     BadDocument,
     Document,
@@ -409,10 +408,12 @@ def read_kube_perftest(files: Sequence[str]) -> Imported:
         if name not in KINDS:
             known = choices(name, [*KINDS, *["BenchmarkSet"] * (not at)], "it has")
             text = f"kube-perftest has no kind {name!r}{known}"
-            raise BadDocument([document.problem((*at, "kind"), text)])
+            raise BadDocument([document.problem((*at, "kind"), "unknown-kind", text)])
         if math.prod(map(len, whole.permutations.product.values())) > MAX_POINTS:
             text = f"more than {MAX_POINTS:,} permutations"
-            raise BadDocument([document.problem(("spec", "permutations", "product"), text)])
+            raise BadDocument(
+                [document.problem(("spec", "permutations", "product"), "many-points", text)]
+            )
         title = str(resource.metadata.get("name") or name.lower())
         _add(imported, document, whole, (*at, "spec"), title)
     return imported

@@ -16,10 +16,9 @@ from perfdag.commands.options import (
     option,
 )
 from perfdag.commands.terminal import text_table
-from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
-from perfdag.shape import Shape
+from perfdag.shape import Shape, canonical
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.open import open_store

@@ -33,7 +33,7 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.runs import RunStore, report_key
+from perfdag.results.runs import RunStore, report_key, runs_with_rows
 from perfdag.results.summary import (
     PointState,
     Summary,
@@ -465,7 +465,7 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
-    if not plan.where and not gated(plan) and len(RunStore(store).with_rows(plan.suite)) == 1:
+    if not plan.where and not gated(plan) and len(runs_with_rows(store, plan.suite)) == 1:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
         report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)

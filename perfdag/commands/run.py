@@ -35,8 +35,20 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.terminal import Progress
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results import missing_reason
-from perfdag.results.runs import RunStore, resume_command, run_lock, with_learned_times
+from perfdag.results.runs import (
+    put_plan,
+    put_rechecks,
+    resume_command,
+    run_lock,
+    with_learned_times,
+)
+from perfdag.results.samples import (
+    budget_spent,
+    delete_damaged_samples,
+    forget_reasons,
+    stored_samples,
+    write_reason,
+)
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.open import open_store
@@ -170,7 +182,7 @@ def refuse_absent_programs(loaded: model.LoadedSuite, plan: Plan) -> None:
         if text and not needs_cluster(plan.shapes[point.shape]):
             source = sources[point.entry]
             path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
-            problems.append(source.problem(path, text))
+            problems.append(source.problem(path, "no-program", text))
     if problems:
         raise BadDocument(problems)
 
@@ -203,7 +215,7 @@ def check_samples(store: Store, plan: Plan) -> None:
     """
     from perfdag.results.collect import kept_rows
 
-    stored = RunStore(store).samples(plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     if not stored and kept_rows(store, plan, stored) is not None:
         raise CommandError(
             f"run {plan.run_id} was collected and its samples are stored no more: "
@@ -229,10 +241,10 @@ def run_plan(
         if resumed:
             prepare_resume(store, plan.run_id)
             planned = {plan.key(at) for at in range(len(plan.order))}
-            stored = f" ({len(planned & RunStore(store).samples(plan.run_id))} stored)"
+            stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
         else:
             plan = with_learned_times(store, plan, None)
-            RunStore(store).put_plan(plan)
+            put_plan(store, plan)
         samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
         logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
         command = resume_command(plan, root or "")
@@ -254,7 +266,7 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     names = ", ".join(line.name for line in gate.suspects)
     logger.info(f"suspicious, measured again: {names}")
     points = {line.info.point for line in gate.suspects}
-    for again in RunStore(store).put_rechecks(plan, points):
+    for again in put_rechecks(store, plan, points):
         with resumable(command):
             measure_turns(store, {"": again}, [("", range(len(again.order)))])
         collect(store, again)
@@ -279,8 +291,8 @@ def resumable(command: str) -> Iterator[None]:
 
 def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
-    missing_reason.forget(store, run_id)
-    if damaged := RunStore(store).delete_damaged_samples(run_id):
+    forget_reasons(store, run_id)
+    if damaged := delete_damaged_samples(store, run_id):
         some = ", ".join(damaged[:5])
         logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 
@@ -300,9 +312,9 @@ def measure_turns(
         for name, positions in turns:
             progress.variant = name and f"{name} "
             if not loops[name].measure(positions, deadline=deadline):
-                reason = missing_reason.budget_spent(budget or 0)
+                reason = budget_spent(budget or 0)
                 for plan in plans.values():
-                    missing_reason.write(store, plan.run_id, reason)
+                    write_reason(store, plan.run_id, reason)
                 return
 
 

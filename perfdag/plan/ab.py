@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfdag.digest import digest
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
-from perfdag.shape import SHAPE_KEYS
+from perfdag.shape import SHAPE_KEYS, Problem, digest
 from perfdag.stats.design import FEWEST_BLOCKS, MOST_BLOCKS, blocks
-from perfdag.suite.document import BadDocument, Problem
+from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite
 
 A_BLOCK = 2
@@ -56,7 +55,7 @@ def prepare_duet(
     """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
         text = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %"
-        raise BadDocument([Problem("--blocks", 1, str(count), text)])
+        raise BadDocument([Problem("many-blocks", text, str(count), "--blocks", 1)])
     first = new_run_id()
     seed = a.suite.seed if "seed" in a.suite.model_fields_set else int(digest(first)[:8], 16)
     turns = blocks(count, seed)
@@ -98,7 +97,7 @@ def on_cluster(duet: Duet) -> Duet:
                 f"entry {left.entry}: A and B differ in {keys}, but the same pods measure both; "
                 "measure them as two runs, and `perfdag compare` them"
             )
-            raise BadDocument([Problem("ab", 1, "", text)])
+            raise BadDocument([Problem("other-shape", text, "", "ab", 1)])
     points = [
         replace(point, shape=other.shape) for point, other in zip(b.points, a.points, strict=True)
     ]
@@ -131,7 +130,7 @@ def _check(a: Plan, b: Plan) -> None:
     if left != right:
         entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
         text = f"{len(left)} points in A and {len(right)} in B must match, entry by entry"
-        raise BadDocument([Problem("ab", 1, ", ".join(entries), text)])
+        raise BadDocument([Problem("other-points", text, ", ".join(entries), "ab", 1)])
 
 
 def _positions(plan: Plan, repetition: int, batch: int | None) -> list[int]:

@@ -29,6 +29,7 @@ from perfdag.suite.document import (
     Problem,
     Where,
     dotted,
+    explain,
     parse_document,
 )
 from perfdag.units import Duration, PositiveDuration, quantity
@@ -231,7 +232,7 @@ def checks_of(suite_text: str) -> list[Check]:
         return [Check.model_validate(check) for check in raw or []]
     except ValidationError as error:
         raise BadDocument(
-            [document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]
+            [explain(document, ("checks",), problem, Check) for problem in error.errors()]
         ) from None
 
 
@@ -395,11 +396,11 @@ class Source:
             or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in self.sets)
         )
 
-    def problem(self, path: Where, text: str) -> Problem:
+    def problem(self, path: Where, code: str, text: str) -> Problem:
         """Return a problem at a path of the entry, or of what `--set` put there."""
         if self.is_set(path):
-            return Problem("--set", 0, f"{self.name}.{dotted(path)}", text)
-        return self.document.problem((*self.path, *path), text)
+            return Problem(code, text, f"{self.name}.{dotted(path)}", "--set")
+        return self.document.problem((*self.path, *path), code, text)
 
 
 @dataclass

@@ -13,18 +13,16 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.benchmark.contract import Benchmark
-from perfdag.shape import SHAPE_KEYS, Shape
+from perfdag.shape import SHAPE_KEYS, Problem, Shape
 from perfdag.suite.document import Document, Where, choices, explain, nearest, removal_note
 from perfdag.suite.model import Source
 from perfdag.units import Quantity, parse_quantity
 
 Axes = dict[str, list[Any]]
-Mistake = tuple[Where, str]
-"""The path of a mistake in the entry, and its text."""
 
 
 def combinations(
-    source: Source, benchmark: Benchmark[Any], report: Callable[[Where, str], None]
+    source: Source, benchmark: Benchmark[Any], report: Callable[[Problem], None]
 ) -> Iterator[tuple[Where, dict[str, Any]]]:
     """Yield (path in the entry, values) of each combination, or report mistakes.
 
@@ -33,8 +31,8 @@ def combinations(
     permutations, axes = source.entry.permutations, _axes(source)
     mistakes = list(_wrong_axes(source, benchmark))
     excluded = _exclusions(source, benchmark, mistakes)
-    for path, text in mistakes:
-        report(path, text)
+    for mistake in mistakes:
+        report(mistake)
     if mistakes:
         return
     if axes or not permutations.explicit:
@@ -46,7 +44,7 @@ def combinations(
                 left += 1
                 yield origin, {name: axes[name][i] for name, i in at.items()} | source.sets
         if not left and not permutations.explicit:
-            report(("permutations", "exclude"), "leaves no point")
+            report(source.problem(("permutations", "exclude"), "no-point", "leaves no point"))
     for index, explicit in enumerate(permutations.explicit):
         yield ("permutations", "explicit", index), {**explicit, **source.sets}
 
@@ -70,7 +68,7 @@ def _axes(source: Source) -> Axes:
     return {name: axis for name, axis in product.items() if name not in source.sets}
 
 
-def _wrong_axes(source: Source, benchmark: Benchmark[Any]) -> Iterator[Mistake]:
+def _wrong_axes(source: Source, benchmark: Benchmark[Any]) -> Iterator[Problem]:
     """Yield names that cannot be varied, and empty lists."""
     permutations = source.entry.permutations
     empty = "an empty list gives no point; give at least one"
@@ -78,14 +76,15 @@ def _wrong_axes(source: Source, benchmark: Benchmark[Any]) -> Iterator[Mistake]:
     for name, values in permutations.product.items():
         named.append((("permutations", "product", name), name))
         if not values:
-            yield named[-1][0], f"{empty} value or remove it"
+            yield source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
     for index, values_of in enumerate(permutations.explicit):
         named += [(("permutations", "explicit", index, name), name) for name in values_of]
     if not permutations.explicit and "explicit" in permutations.model_fields_set:
-        yield ("permutations", "explicit"), f"{empty} or remove it"
-    for path, name in named:
+        path = ("permutations", "explicit")
+        yield source.problem(path, "empty-list", f"{empty} or remove it")
+    for place, name in named:
         if text := _wrong_name(benchmark, name):
-            yield path, text
+            yield source.problem(place, "unknown-name", text)
 
 
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
@@ -109,7 +108,7 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
 
 
 def _exclusions(
-    source: Source, benchmark: Benchmark[Any], mistakes: list[Mistake]
+    source: Source, benchmark: Benchmark[Any], mistakes: list[Problem]
 ) -> list[dict[str, list[bool]]]:
     """Return the conditions: for each axis that one names, whether each of its values meets it.
 
@@ -119,13 +118,14 @@ def _exclusions(
     for index, condition in enumerate(source.entry.permutations.exclude):
         path: Where = ("permutations", "exclude", index)
         if not condition:
-            mistakes.append((path, "an empty condition would leave out every point"))
+            text = "an empty condition would leave out every point"
+            mistakes.append(source.problem(path, "no-condition", text))
         hits = {}
         for name, wanted in condition.items():
             try:
                 of_name = _hits(source.entry.permutations.product, benchmark, name, wanted)
             except ValueError as error:
-                mistakes.append(((*path, name), str(error)))
+                mistakes.append(source.problem((*path, name), "wrong-condition", str(error)))
             else:
                 if of_name is not None and name in axes:
                     hits[name] = of_name
@@ -135,7 +135,7 @@ def _exclusions(
         if never:
             text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
             text = f"leaves nothing out: {text}; correct or remove the condition"
-            mistakes.append(((*path, never[0]), text))
+            mistakes.append(source.problem((*path, never[0]), "excludes-nothing", text))
         conditions.append(hits)
     return conditions
 

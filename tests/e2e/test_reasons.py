@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import run_with_client
-from perfdag.results.missing_reason import NOTES
+from perfdag.results.samples import NOTES
 from perfdag.store.open import open_store
 from perfdag.workflows import runs
 

@@ -14,7 +14,7 @@ from perfdag.commands import ab as ab_outcome
 from perfdag.commands.cluster import NewRun
 from perfdag.commands.main import main
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import stored_plan
 from perfdag.store.folder import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
@@ -167,9 +167,9 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
     assert main([*repeated, "--within", "5%"]) == 0
     assert started == [duet.a.run_id]
-    assert RunStore(store).plan(duet.a.run_id).options == replace(duet.a.options, within=0.05)
+    assert stored_plan(store, duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
-    assert RunStore(store).plan(duet.a.run_id).options.within == 0.05
+    assert stored_plan(store, duet.a.run_id).options.within == 0.05
 
 
 @pytest.mark.parametrize(

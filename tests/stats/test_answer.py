@@ -21,7 +21,7 @@ from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.stats.levels import levels_of, noise_of
@@ -254,7 +254,7 @@ def test_every_surface_says_the_same(
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
     summary = summarise(load_rows(store, runs=[run_id(14)]))
-    gate = judge(store, RunStore(store).plan(run_id(14)), summary)
+    gate = judge(store, stored_plan(store, run_id(14)), summary)
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 

@@ -22,7 +22,7 @@ from perfdag.analysis.verdict import Tuning
 from perfdag.commands.main import main
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, stored_plan
 from perfdag.steps.loop import MeasuringLoop
 from perfdag.store.base import Store, StoreError
 from perfdag.store.folder import FolderStore
@@ -435,7 +435,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     store = open_store(None)
     key = next(key for key in store.list("results") if outcome["a"]["run_id"] in key)
     store.put(key, b"PAR1 not really")
-    a, b = (RunStore(store).plan(outcome[side]["run_id"]) for side in "ab")
+    a, b = (stored_plan(store, outcome[side]["run_id"]) for side in "ab")
     assert analyse(store, stored_duet(a, b), Tuning()).damaged == [key]
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.runs import stored_plan, variants
+from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
@@ -67,7 +67,7 @@ def _measure(store: FolderStore, duet: Duet) -> None:
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
     names = sorted(
-        name for name in RunStore(store).samples(plan.run_id) if not name.startswith("canary")
+        name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")
     )
     return [read_sample(store.get(sample_key(plan.run_id, name))) for name in names]
 
@@ -105,7 +105,7 @@ def test_the_stored_plans_are_one_duel(store: FolderStore) -> None:
     result = duet_of()
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = stored_duet(*RunStore(store).variants(RunStore(store).plan(result.b.run_id)))
+    again = stored_duet(*variants(store, stored_plan(store, result.b.run_id)))
     assert (again.a.run_id, again.b.run_id, again.blocks) == (
         result.a.run_id,
         result.b.run_id,
