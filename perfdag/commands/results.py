@@ -13,8 +13,14 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import (
+    GateResult,
+    Judged,
+    answer_lines,
+    banner,
+    gate_as_dict,
+    gate_lines,
+)
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,
@@ -42,9 +48,7 @@ from perfdag.results.summary import (
     summarise,
     worst_of_points,
 )
-from perfdag.store.base import NotStoredError, Store
-from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
+from perfdag.store.base import FolderStore, NotStoredError, Store, open_store
 from perfdag.suite.model import checks_of
 from perfdag.units import digits, plural, scaled
 
