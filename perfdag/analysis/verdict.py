@@ -253,6 +253,11 @@ def _between(before: Level, after: Level, better: str) -> Answer:
     )
 
 
+def within(level: Level, better: str) -> Answer:
+    """Return the answer about two measurements of one level, neither of them beyond it."""
+    return _unless_noisy(_at(level, better))
+
+
 def _unless_noisy(answer: Answer) -> Answer:
     """Return `same` as unclear where only a very large change would have been seen."""
     if answer.absolute or abs(answer.seen) <= TOO_NOISY:

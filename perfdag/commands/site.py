@@ -10,7 +10,6 @@ from ipaddress import ip_address
 from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
-from perfdag.analysis.selection import SelectionError
 from perfdag.commands.options import (
     EXIT_REACH,
     JSON,
@@ -29,8 +28,8 @@ EPILOG = """examples:
   perfdag site --store s3://bench/results
   perfdag site --serve
 
-The pages open from the folder, from static hosting of the bucket, or behind --serve, which also
-compares any two runs with verdicts. The last step of a run on a cluster writes them again.
+The pages open from the folder, from static hosting of the bucket, or behind --serve. The last step
+of a run on a cluster writes them again.
 """
 
 
@@ -111,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             data, status = content(self.store, path), HTTPStatus.OK
-        except (NotStoredError, SelectionError) as error:
+        except NotStoredError as error:
             data, status = str(error).encode(), HTTPStatus.NOT_FOUND
         except StoreError as error:
             data, status = str(error).encode(), HTTPStatus.BAD_GATEWAY
@@ -151,18 +150,9 @@ def _machine_names() -> frozenset[str]:
 
 
 def content(store: Store, path: str) -> bytes:
-    """Return a file of the site, a page or picture of a run, or the verdicts of any two runs.
-
-    Raises NotStoredError, SelectionError, StoreError.
-    """
-    from perfdag.charts.pages import site, site_data
-
+    """Return a file of the site, or a page or picture of a run. Raises StoreError."""
     parts = path.split("/")
     of_run = parts[0] == "runs" and len(parts) == 3 and path.endswith(PICTURES)
     if parts[0] != "site" and not of_run:
         raise NotStoredError(f"the site has no {path[:200]!r}")
-    if parts[1:2] == ["data"] and parts[3:4] == ["compare"] and len(parts) == 6:
-        suite, after, before = parts[2], parts[4], parts[5].removesuffix(".js")
-        data = site_data.verdicts(store, suite, before, after)
-        return site.script(f"{suite}/{site_data.comparison_path(before, after)}", data)
     return store.get(path)
