@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import (

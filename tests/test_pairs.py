@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, series_labels
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.commands.results import finish_run
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.shape import Shape

@@ -35,8 +35,7 @@ from perfdag.commands.options import (
     add_verb,
     option,
 )
-from perfdag.digest import digest
-from perfdag.shape import merge
+from perfdag.shape import digest, merge
 from perfdag.suite.document import (
     BadDocument,
     Document,

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from perfdag.commands.options import EXIT_OK, JSON, ONLY, SET, CommandError, Verbs, add_verb, option
 from perfdag.commands.terminal import text_table
-from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
-from perfdag.shape import Shape
+from perfdag.shape import Shape, canonical
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import StoreError, open_store
 from perfdag.suite.document import BadDocument

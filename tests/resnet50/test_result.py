@@ -9,8 +9,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from perfdag.benchmark.contract import Output
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output, Skip
 from perfdag.results.collect import write_exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50.benchmark import Resnet50, documents

@@ -11,7 +11,7 @@ from perfdag.analysis.gate import check
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore, stored_plan

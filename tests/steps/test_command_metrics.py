@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark.contract import Failed
 from perfdag.commands.main import main
-from perfdag.outcome import Failed
 from perfdag.plan.plan import make_plan
 from perfdag.results.schema import load_rows
 from perfdag.steps.command import Figure
