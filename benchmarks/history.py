@@ -32,7 +32,8 @@ from perfdag.analysis.history import series_of
 from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning
 from perfdag.results.schema import SAMPLES
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.s3 import open_store
 from tests.stats.synthetic import START, rows, run_id
 
 

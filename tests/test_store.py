@@ -22,9 +22,8 @@ from perfdag.store.base import (
     NotStoredError,
     Store,
     StoreError,
-    open_store,
 )
-from perfdag.store.s3 import S3Store
+from perfdag.store.s3 import S3Store, open_store
 from tests.fakes.http_server import QuietHandler, serving
 
 

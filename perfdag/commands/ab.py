@@ -46,7 +46,8 @@ from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds

@@ -41,7 +41,8 @@ from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
-from perfdag.store.base import AddressError, StoreError, check_cluster_address, open_store
+from perfdag.store.base import AddressError, StoreError, check_cluster_address
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 

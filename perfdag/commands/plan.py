@@ -11,7 +11,8 @@ from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape, canonical
 from perfdag.steps.pods.kinds import kinds_of
-from perfdag.store.base import StoreError, open_store
+from perfdag.store.base import StoreError
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.suite.points import Point

@@ -48,7 +48,8 @@ from perfdag.results.summary import (
     summarise,
     worst_of_points,
 )
-from perfdag.store.base import FolderStore, NotStoredError, Store, open_store
+from perfdag.store.base import FolderStore, NotStoredError, Store
+from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
 from perfdag.units import digits, plural, scaled
 

@@ -35,7 +35,8 @@ from perfdag.plan.plan import Plan, is_run_id
 from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, open_store
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.s3 import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.store.base import NotStoredError, Store, StoreError, open_store
+from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.s3 import open_store
 
 EPILOG = """examples:
   perfdag site

@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -232,24 +232,3 @@ def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(FOLDER_MODE, exist_ok=True)
-
-
-def open_store(
-    root: str | None, patience: float = 10.0, on_wait: Callable[[float], None] | None = None
-) -> Store:
-    """Return the store in a folder or at an s3:// address.
-
-    A failing request to S3 is retried for `patience` seconds; `on_wait` is as in S3Store. Raises
-    StoreError.
-    """
-    root = check_address(root or DEFAULT_ROOT)
-    if root.startswith("claim://"):
-        raise AddressError(
-            f"{root} is a claim of a cluster; here use a folder or s3://, "
-            "or run the command in a pod that mounts it"
-        )
-    if root.startswith("s3://"):
-        from perfdag.store.s3 import S3Store
-
-        return S3Store(root, patience, on_wait)
-    return FolderStore(root)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.base import Store, open_store
+from perfdag.store.base import Store
+from perfdag.store.s3 import open_store
 from tests.fakes.http_server import serving
 from tests.stats.receiver import Receiver
 

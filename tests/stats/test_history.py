@@ -23,7 +23,8 @@ from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.steps.loop import MeasuringLoop
-from perfdag.store.base import FolderStore, Store, StoreError, open_store
+from perfdag.store.base import FolderStore, Store, StoreError
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step
