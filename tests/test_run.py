@@ -73,11 +73,11 @@ import sys
 from perfdag.commands import run
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
-measure = run.measure_plan
+measure = run.measure_turns
 def measure_and_print(*parameters):
     measure(*parameters)
     print("pyarrow" in sys.modules)
-run.measure_plan = measure_and_print
+run.measure_turns = measure_and_print
 main(["run", *sys.argv[1:], "--no-report"])
 print("pyarrow" in sys.modules)
 """

@@ -1,6 +1,5 @@
 """`perfdag site`: what it writes after a run, what it does with bad input, and how it is served."""
 
-import json
 import socket
 import threading
 import urllib.error
@@ -184,8 +183,8 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
 def test_the_verb_prints_the_address(
     store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site", "--store", store.root, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"url": f"{store.root}/site/index.html"}
+    assert main(["site", "--store", store.root]) == 0
+    assert capsys.readouterr().out == f"{store.root}/site/index.html\n"
 
 
 def times(store: Store) -> dict[str, int]:

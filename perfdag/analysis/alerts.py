@@ -385,7 +385,8 @@ def gate_lines(gate: GateResult) -> list[str]:
     elif gate.series:
         history = plural(gate.runs, "run")
         lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
-    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+    if gate.runs > 1:
+        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
     # The answers about series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
@@ -396,12 +397,10 @@ def gate_lines(gate: GateResult) -> list[str]:
 
 
 def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return a line for each headline series that is not the same as before.
+    """Return a line for each headline series of a run with history that is not as before.
 
-    Series whose ids are in `told` are left out, and all of a first run.
+    Series whose ids are in `told` are left out.
     """
-    if gate.runs < 2:
-        return []
     lines = [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
