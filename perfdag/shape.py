@@ -4,11 +4,13 @@ An entry names these keys beside `params`, and a permutation with dots (`network
 one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -19,7 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-from perfdag.digest import canonical
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
@@ -323,6 +324,12 @@ class Volume(Strict):
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
 
 
+# nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915
+_GPU = re.compile(r"/gpu(\.|$)|/mig-|^gpu\.")
+RDMA_WANTED = (
+    "needs an RDMA network: `network.name`, `network.host: true`,"
+    " or a device resource such as `resources: {rdma/hca: 1}`"
+)
 Placement = Literal["any", "spread", "packed"]
 FEWEST_HUNTED = 8
 """Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
@@ -625,6 +632,18 @@ class Shape(Strict):
             *(Problem(code, text, key) for broken, key, code, text in rules if broken),
         ]
 
+    def gpus(self) -> list[str]:
+        """Return the pods' GPU resources, by the names of NVIDIA's, AMD's and Intel's plugins."""
+        return [name for name in self.resources.both if _GPU.search(name)]
+
+    def has_rdma(self) -> bool:
+        """Whether the suite names a network or a device that RDMA may use.
+
+        Any extended resource except a GPU counts.
+        """
+        device = any("/" in name and not _GPU.search(name) for name in self.resources.both)
+        return bool(self.network.name or self.network.host or device)
+
     def data(self) -> dict[str, Any]:
         """Return the shape as plain data, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
@@ -640,6 +659,39 @@ class Shape(Strict):
 
 
 SHAPE_KEYS = frozenset(Shape.model_fields)
+
+
+def canonical(value: Any) -> str:
+    """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
+    text = orjson.dumps(value, default=_mapping, option=orjson.OPT_SORT_KEYS)
+    if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
+        text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
+    return text.decode()
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _whole(value: Any) -> Any:
+    kind = type(value)
+    # Most values are of these types, for which isinstance would be slow.
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if kind is dict or isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(item) for item in value]
+    return value
+
+
+def digest(*parts: str) -> str:
+    """Return 16 hexadecimal digits: BLAKE2b (RFC 7693) of the parts and separators."""
+    return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

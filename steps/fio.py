@@ -25,6 +25,7 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     broken,
+    read_report,
     refuse,
 )
 from perfdag.hosts import gpu_use
@@ -32,7 +33,6 @@ from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import filesystem
 from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"

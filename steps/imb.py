@@ -21,8 +21,8 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.shape import Problem, Shape
-from perfdag.steps import devices, mpi
+from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.steps import mpi
 from perfdag.units import PositiveDuration
 
 PAIRS = (
@@ -271,9 +271,9 @@ class Imb(Benchmark[ImbParams]):
                     "transport shm stays on one host; set hosts.count to 1 or use tcp",
                 ),
                 (
-                    params.transport == "rdma" and not devices.has_rdma(shape),
+                    params.transport == "rdma" and not shape.has_rdma(),
                     "no-rdma",
-                    f"transport: rdma {devices.RDMA_WANTED}",
+                    f"transport: rdma {RDMA_WANTED}",
                 ),
             ),
             *few,

@@ -21,11 +21,11 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     broken,
+    read_report,
     refuse,
 )
 from perfdag.hosts.base import Host
 from perfdag.shape import Cpus, Problem, Shape
-from perfdag.steps.reports import read_report
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 BUSY = 0.95

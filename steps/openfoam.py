@@ -26,13 +26,13 @@ from perfdag.benchmark.contract import (
     Params,
     Skip,
     Tool,
+    bins,
     broken,
     refuse,
 )
-from perfdag.shape import Problem, Shape
-from perfdag.steps import devices, mpi
-from perfdag.steps.line_clock import RANK_LINE
-from perfdag.steps.reports import bins
+from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.steps import mpi
+from perfdag.steps.on_host import RANK_LINE
 from perfdag.units import parse_quantity, short
 
 EDGE, LID_SPEED, VISCOSITY = 0.1, 1.0, 0.01
@@ -273,9 +273,9 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 f" whole mesh, and resources.memory is {limit}; raise it or use fewer cells",
             ),
             (
-                params.transport == "rdma" and not devices.has_rdma(shape),
+                params.transport == "rdma" and not shape.has_rdma(),
                 "no-rdma",
-                f"transport: rdma {devices.RDMA_WANTED}",
+                f"transport: rdma {RDMA_WANTED}",
             ),
         )
 
@@ -346,7 +346,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return timing
 
 
-_CLOCK = [sys.executable, "-m", "perfdag.steps.line_clock"]
+_CLOCK = [sys.executable, "-m", "perfdag.steps.on_host"]
 
 
 def environment() -> dict[str, str]:

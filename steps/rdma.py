@@ -23,9 +23,8 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
+from perfdag.shape import RDMA_WANTED, Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import devices
 from perfdag.units import PositiveDuration, Size
 
 CM_READY = 1.0
@@ -181,7 +180,7 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def check(self, params: R, shape: Shape) -> list[Problem]:
         return broken(
-            (not devices.has_rdma(shape), "no-rdma", devices.RDMA_WANTED),
+            (not shape.has_rdma(), "no-rdma", RDMA_WANTED),
             (
                 shape.hosts.count != 2,
                 "two-hosts",

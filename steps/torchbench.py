@@ -21,6 +21,7 @@ from perfdag.benchmark.contract import (
     Metric,
     Params,
     Skip,
+    bins,
     broken,
     refuse,
 )
@@ -28,8 +29,6 @@ from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
 from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import nearest_rank, needed
-from perfdag.steps import devices
-from perfdag.steps.reports import bins
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
@@ -181,7 +180,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         return {"image": "torchbench"}
 
     def check(self, params: TorchbenchParams, shape: Shape) -> list[Problem]:
-        gpus = devices.gpus(shape)
+        gpus = shape.gpus()
         return broken(
             (
                 params.device == "cpu" and gpus,
@@ -221,7 +220,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
         argv += [str(params.iterations), *arguments(params)]
         watching = params.device == "cuda"
-        with devices.watched([host]) if watching else nullcontext(devices.Watch()) as watch:
+        with gpu_use.watched([host]) if watching else nullcontext(gpu_use.Watch()) as watch:
             finished = host.run(
                 argv, timeout=gang.timeout, env=_environment(params), cwd=gang.scratch
             )

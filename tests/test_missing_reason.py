@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import (
@@ -29,7 +29,7 @@ from perfdag.results.samples import (
     stored_reasons,
     write_reason,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 FLIGHT = MissingReason("sample", "failed", "in flight", 0, ("a-1", "b-w2"), 2, "node-1")

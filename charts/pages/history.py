@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import Judged, banner
 from perfdag.analysis.history import Series
 from perfdag.charts import style
 from perfdag.charts.pages import screen

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from perfdag.analysis.alerts import GateResult
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import GateResult, Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg

@@ -19,9 +19,9 @@ from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, key_name
-from perfdag.digest import digest
 from perfdag.results.runs import PARTIAL, RunStore, month_of
 from perfdag.results.schema import explain_unreadable
+from perfdag.shape import digest
 from perfdag.store.base import NotStoredError, Store
 
 logger = logging.getLogger(__name__)

@@ -35,10 +35,9 @@ from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SeriesInfo
-from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import median
-from perfdag.stats.scales import Array
 from perfdag.store.base import Store
 from perfdag.units import readable, short
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
+from perfdag.benchmark.contract import Gang, NotInstalled, SampleError, need_tools
 from perfdag.commands.cluster import ARGO, is_other_version, store_of
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, Verbs, add_verb, option, print_json
 from perfdag.commands.terminal import Finding
@@ -37,14 +37,12 @@ from perfdag.kube.patch import (
     store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
-from perfdag.outcome import SampleError
-from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
-from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 

@@ -11,8 +11,7 @@ from perfdag.commands.install import (
 )
 from perfdag.commands.options import EXIT_OK, CommandError, Verbs, add_verb, duration, option
 from perfdag.kube.client import Object
-from perfdag.plan.plan import Plan, make_plan, place_hosts
-from perfdag.steps.devices import without_gpu
+from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import check_cluster_address
 from perfdag.suite.document import dump

@@ -49,7 +49,6 @@ def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         description="Show the progress of a run, its current batch, its pods, and what keeps them "
         "from running.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, CLUSTER_RUN, NAMESPACE)
     add_options(parser, WATCH)
@@ -270,7 +269,6 @@ def add_logs(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description="Print the logs of a run's pods, each line after the name of its pod. Pods are "
         "kept for a while after they end; the samples are in the store.",
         epilog=LOGS_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser, CLUSTER_RUN, NAMESPACE)
     parser.add_argument("--batch", type=int, help="only the pods of this batch")

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfdag.digest import digest
 from perfdag.plan.plan import Batch, Plan, make_plan, new_run_id, order, place_hosts
-from perfdag.shape import SHAPE_KEYS, Problem
+from perfdag.shape import SHAPE_KEYS, Problem, digest
 from perfdag.stats.design import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite

@@ -24,8 +24,7 @@ from pydantic import Strict, StringConstraints, TypeAdapter, ValidationError
 
 import perfdag
 from perfdag.benchmark import registry
-from perfdag.digest import digest
-from perfdag.shape import Shape
+from perfdag.shape import Shape, digest
 from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite, SuiteName, checks_of
 from perfdag.suite.points import Point, enumerate_points
@@ -373,6 +372,21 @@ def place_hosts(plan: Plan) -> Plan:
             placed = hosts.model_copy(update={"placement": placement})
             shapes[number] = shapes[number].model_copy(update={"hosts": placed})
     return replace(plan, shapes=shapes)
+
+
+def without_gpu(plan: Plan, shapes: Sequence[Shape] = ()) -> list[str]:
+    """Return the entries that use CUDA although their pods ask for no GPU, sorted.
+
+    A container without a GPU resource sees no GPU.
+    """
+    shapes = shapes or plan.shapes
+    return sorted(
+        {
+            point.entry
+            for point in plan.points
+            if point.params.get("device") == "cuda" and not shapes[point.shape].gpus()
+        }
+    )
 
 
 def gated(plan: Plan) -> bool:

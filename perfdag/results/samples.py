@@ -18,8 +18,14 @@ from typing import Any, Literal
 
 import orjson
 
-from perfdag.benchmark.contract import Benchmark, Metric, metrics_by_name
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Invalid,
+    Measurement,
+    Metric,
+    metrics_by_name,
+)
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 

@@ -21,9 +21,8 @@ from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, metrics_by_name
-from perfdag.digest import canonical, digest
 from perfdag.redaction import secret_names
-from perfdag.shape import ACROSS, SHAPE_KEYS, Problem, Shape, merge, overlay
+from perfdag.shape import ACROSS, SHAPE_KEYS, Problem, Shape, canonical, digest, merge, overlay
 from perfdag.suite.document import (
     BadDocument,
     Where,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import KubeError
 from perfdag.kube.patch import SUMMARY
-from perfdag.outcome import Infrastructure
 from perfdag.plan.ab import stored_duet
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.runs import plan_of_batch, variants

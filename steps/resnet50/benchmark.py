@@ -28,7 +28,6 @@ from perfdag.benchmark.contract import (
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
 from perfdag.shape import Problem, Shape
-from perfdag.steps import devices
 from perfdag.steps.resnet50.workload import (
     PERCENTILES,
     TAIL,
@@ -173,7 +172,7 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         hosts = list({id(host): host for host in gang.hosts}.values())  # copies may share one
         names = {id(host): name for name, host in gpu_use.by_name(hosts).items()}
         cuda, used = params.device == "cuda", list[str | None]()
-        with devices.watched(hosts) if cuda else nullcontext(devices.Watch()) as watch:
+        with gpu_use.watched(hosts) if cuda else nullcontext(gpu_use.Watch()) as watch:
             runs = self.measure(gang, params)
             for host, result in runs:
                 at, uuid = names[id(host)], str(result.device.get("uuid", ""))

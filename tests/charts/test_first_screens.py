@@ -11,7 +11,7 @@ from perfdag.analysis.gate import check
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 from tests.stats import synthetic

@@ -4,7 +4,7 @@ import json
 from urllib.parse import unquote, urlsplit
 
 from perfdag.charts.pages import site_data
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.charts.browser import Page
 from tests.charts.conftest import SITE_PAGES as PAGES
 from tests.stats.synthetic import run_id

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from perfdag.benchmark.contract import Failed
 from perfdag.benchmark.registry import get
 from perfdag.hosts.base import CommandResult
-from perfdag.outcome import Failed
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import program

@@ -6,8 +6,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from perfdag.benchmark.contract import Invalid
 from perfdag.kube.client import KubeError
-from perfdag.outcome import Invalid
 from perfdag.steps.scale import figures, scenario, vmi, watch, workloads
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.generate import Batch, Schedule, Submission

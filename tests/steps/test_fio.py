@@ -13,10 +13,9 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps import fio
 from perfdag.steps.fio import Fio, FioParams, Target, job_file, options

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang, NotInstalled
+from perfdag.benchmark.contract import Failed, Gang, Invalid, NotInstalled, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps import imb, mpi
 from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Gang, Skip
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.outcome import Skip
 from perfdag.shape import Shape
 from perfdag.steps import rdma
 from perfdag.steps.rdma import BandwidthParams, RdmaBandwidth, RdmaLatency

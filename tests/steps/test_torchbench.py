@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Invalid, SampleError, Skip
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps import torchbench
 from perfdag.steps.torchbench import COMMIT, Torchbench, TorchbenchParams, arguments
