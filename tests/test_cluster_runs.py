@@ -15,8 +15,7 @@ from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import result_key
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig

@@ -27,8 +27,7 @@ from perfdag.plan.ab import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import orjson
 
-from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.options import (
     EXIT_OK,
@@ -45,7 +45,7 @@ from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds

@@ -53,7 +53,7 @@ from perfdag.shape import Shape
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 

@@ -36,7 +36,7 @@ from perfdag.results.runs import RunStore, began_at, report_key, result_key, run
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

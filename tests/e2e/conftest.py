@@ -25,7 +25,7 @@ from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
 from perfdag.results.runs import stored_plan
 from perfdag.results.samples import stored_samples
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 

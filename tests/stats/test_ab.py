@@ -14,7 +14,7 @@ from perfdag.commands.main import main
 from perfdag.commands.submit import NewRun
 from perfdag.plan.ab import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import stored_plan
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
 from tests.stats.synthetic import put, rows
