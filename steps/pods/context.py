@@ -17,8 +17,7 @@ from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.runs import run_folder
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
-from perfdag.store.open import open_store
-from perfdag.store.s3 import print_wait
+from perfdag.store.s3 import open_store, print_wait
 from perfdag.suite.document import BadDocument, Problem
 from perfdag.units import seconds
 

@@ -18,7 +18,7 @@ from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.lead import GangPool, crashed_points
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_duet import duet_of

@@ -18,7 +18,7 @@ from perfdag.steps.loop import PRECISE
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.lead import GangPool, ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 

@@ -20,8 +20,7 @@ from perfdag.results.samples import (
 )
 from perfdag.steps.pods import watchdog
 from perfdag.steps.pods.watchdog import end_of, record_end, unrecoverable_annotation
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
 from .objects import workflow_of

@@ -23,7 +23,7 @@ from perfdag.steps.pods.plan import (
     batch_objects,
     create_for_batches,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
