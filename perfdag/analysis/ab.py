@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from perfdag.analysis.medians import is_measured
 from perfdag.analysis.verdict import Tuning, fraction
-from perfdag.plan.ab import A_BLOCK, Duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import A_BLOCK, Duet, Plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
