@@ -339,7 +339,11 @@ class MeasuringLoop:
                 round_now = repetition
             for position in left:
                 self._listener.started(self.plan.point_at(position), repetition)
-            for position, record in zip(group, self._group(group, batch), strict=True):
+            if len(group) == 1:
+                records = [self._sample(group[0], batch)]
+            else:
+                records = self._group(group, batch)
+            for position, record in zip(group, records, strict=True):
                 if position in left:
                     self._put(self.plan.key(position), record)
                     self._remember(self.plan.order[position][0], record)
@@ -391,8 +395,6 @@ class MeasuringLoop:
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
-        if len(group) == 1:
-            return [self._sample(group[0], batch)]
         records = self._at_once([partial(self._sample, position, batch) for position in group])
         lonely = [missing_overlap(record, records) for record in records]
         for record, wrong in zip(records, lonely, strict=True):
@@ -407,8 +409,6 @@ class MeasuringLoop:
         Raises the exception of a sample after all have ended. An interrupt kills every child
         process: these samples are not stored.
         """
-        if len(samples) == 1:
-            return [samples[0]()]
         with ThreadPoolExecutor(len(samples)) as pool:
             running = [pool.submit(sample) for sample in samples]
             try:

@@ -127,8 +127,8 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
     [
         (["plan", "suite.yaml", "--store", "s3://b/r"], "no option --store"),
         (["benchmarks", "iperff"], "did you mean iperf?"),
-        (["logs", "last", "--tail", "x"], "argument --tail: 'x' is no whole number"),
-        (["ls", "--newest", "x"], "argument --newest: 'x' is no whole number"),
+        (["logs", "last", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
+        (["ls", "--newest", "x"], "argument --newest: invalid int value: 'x'"),
         (["run", "suite.yaml", "--", "sleep", "1"], "not both"),
         (["run", "--resume", "last", "--", "sleep", "1"], "leave out COMMAND"),
         (["run", "--"], "name a suite file"),

@@ -27,8 +27,7 @@ from perfdag.plan.plan import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
@@ -74,11 +73,11 @@ import sys
 from perfdag.commands import run
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
-measure = run.measure_plan
+measure = run.measure_turns
 def measure_and_print(*parameters):
     measure(*parameters)
     print("pyarrow" in sys.modules)
-run.measure_plan = measure_and_print
+run.measure_turns = measure_and_print
 main(["run", *sys.argv[1:], "--no-report"])
 print("pyarrow" in sys.modules)
 """

@@ -1,6 +1,5 @@
 """`perfdag site`: what it writes after a run, what it does with bad input, and how it is served."""
 
-import json
 import socket
 import threading
 import urllib.error
@@ -16,8 +15,7 @@ from perfdag.charts.pages.site import read_script, script, write_site
 from perfdag.commands import site
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from tests.stats import synthetic
 from tests.stats.synthetic import rows, run_id
 
@@ -185,8 +183,8 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
 def test_the_verb_prints_the_address(
     store: FolderStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site", "--store", store.root, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"url": f"{store.root}/site/index.html"}
+    assert main(["site", "--store", store.root]) == 0
+    assert capsys.readouterr().out == f"{store.root}/site/index.html\n"
 
 
 def times(store: Store) -> dict[str, int]:

@@ -5,18 +5,17 @@ import asyncio
 import logging
 import math
 import shlex
-import time
 from collections.abc import Iterator
 
 import orjson
 
-from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.options import (
     EXIT_OK,
     JSON,
+    NAMESPACE,
     ONLY,
     SET,
     WATCH,
@@ -31,22 +30,21 @@ from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     absent_program,
     check_samples,
+    measure_turns,
     only_process,
     prepare_resume,
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, Progress, highlighted, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
 from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, put_plan, variants
-from perfdag.results.samples import budget_spent, write_reason
+from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
-from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds
@@ -127,11 +125,7 @@ def add_ab(sub: Verbs) -> None:
             action="store_true",
             help="run on the cluster of the current context, where perfdag is installed",
         ),
-        option(
-            *("--namespace", "-n"),
-            default="perfdag",
-            help="with --submit: namespace of the installation",
-        ),
+        NAMESPACE,
         WATCH,
         option("--all", action="store_true", help="show every series, not only headline series"),
         [JSON, option("--markdown", action="store_true", help="print Markdown")],
@@ -204,7 +198,17 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
     except ValueError as error:
         raise CommandError(f"--within: {error}") from None
     if args.resume is not None:
-        return _stored_variants(root, args.resume, limit), root
+        runs = RunStore(open_store(root))
+        plan = runs.plan(args.resume, of_ab=True)
+        if plan.trigger != "ab":
+            raise CommandError(f"run {args.resume} is not a run of `perfdag ab`")
+        duet = stored_duet(*variants(runs.store, plan))
+        for variant in (duet.a, duet.b):
+            check_samples(runs.store, variant)
+        if limit is not None:  # it replaces the one that the run has
+            duet.a.options.within = limit
+            put_plan(runs.store, duet.a)
+        return duet, root
     if args.suite is None:
         raise CommandError("name a suite file, or --resume RUN")
     if args.other is None and not args.a and not args.b:
@@ -219,22 +223,6 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
     for loaded, plan in () if args.submit else ((a, duet.a), (b, duet.b)):
         refuse_absent_programs(loaded, plan)
     return duet, root or a.suite.store
-
-
-def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
-    """Read both plans of a stored run. A limit is stored instead of the one that it has."""
-    store = open_store(root)
-    runs = RunStore(store)
-    plan = runs.plan(run_id, of_ab=True)
-    if plan.trigger != "ab":
-        raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    duet = stored_duet(*variants(runs.store, plan))
-    for variant in (duet.a, duet.b):
-        check_samples(store, variant)
-    if limit is not None:
-        duet.a.options.within = limit
-        put_plan(runs.store, duet.a)
-    return duet
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -320,44 +308,30 @@ def measure_duet(
     """Measure what is not stored yet, then compare. Return the store and the outcome."""
     store = open_store(root)
     plans = (duet.a, duet.b)
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
-                if not resumed:
-                    put_plan(store, plan)
-                else:
+                if resumed:
                     prepare_resume(store, plan.run_id)
-            with resumable(command):
-                measure_rounds(duet, store)
+                else:
+                    put_plan(store, plan)
+            expected = short_seconds(sum(plan.seconds() for plan in plans))
+            samples = sum(len(plan.order) for plan in plans)
+            size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
+            logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
+            with resumable(resume_command(duet.a, root or "")):
+                measure_turns(store, {"A": duet.a, "B": duet.b}, _announced(duet))
     for plan in plans:
         collect(store, plan)
     return store, conclude(store, duet, everything=everything)
 
 
-def measure_rounds(duet: Duet, store: Store) -> None:
-    """Measure the rounds of both variants in the order of the blocks, within their budget."""
-    blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
-    total = len(duet.a.order) + len(duet.b.order)
-    head = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
-    budget = duet.a.budget
-    deadline = time.monotonic() + budget if budget else None
-    with Progress(duet.a, duet.b).shown() as progress:
-        loops = {
-            variant: MeasuringLoop(plan, store, LocalPool(), progress)
-            for variant, plan in (("A", duet.a), ("B", duet.b))
-        }
-        for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first
-            if i >= 0 and i % 4 == 0:
-                block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
-                logger.info(f"{block}  {progress.done} of {total} samples")
-            progress.variant = variant
-            if not loops[variant].measure(positions, deadline=deadline):
-                reason = budget_spent(budget or 0)
-                for plan in (duet.a, duet.b):
-                    write_reason(store, plan.run_id, reason)
-                break
+def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
+    """Yield the turns of a duet, and log each block as it begins."""
+    for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
+        if i >= 0 and i % 4 == 0:
+            logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
+        yield turn
 
 
 def submit_variants(args: argparse.Namespace) -> int:
@@ -366,10 +340,10 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
+    from perfdag.commands.submit import NewRun, installed_store, start_run
 
     namespace = args.namespace
-    template = installed_template(namespace)
-    root = template.store
+    root = installed_store(namespace)
     if args.store not in (None, root):
         raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
@@ -388,10 +362,9 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    priority = duet.a.options.priority
-    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
-    runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    print_now(f"{runs}, workflow {name} in namespace {namespace}")
+    run = NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority)
+    name = start_run(namespace, run)
+    print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
     if args.watch:
         return asyncio.run(follow_run(name, namespace))
     print(f"follow it: perfdag status {name} --namespace {namespace}")

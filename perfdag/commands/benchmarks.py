@@ -58,9 +58,13 @@ def run(args: argparse.Namespace) -> int:
         logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
+    elif args.name:
+        print(details_text(descriptions[0]))
     else:
-        print(details_text(descriptions[0]) if args.name else names_text(descriptions))
-    return 0
+        width = max(len(benchmark["name"]) for benchmark in descriptions)
+        for item in descriptions:
+            print(f"{item['name']:<{width}}  {item['summary']}")
+    return EXIT_OK
 
 
 Description = dict[str, Any]
@@ -116,12 +120,6 @@ def _allowed(schema: dict[str, Any]) -> str:
     bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
     kind = schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2]
     return " ".join([str(kind), *bounds])
-
-
-def names_text(descriptions: list[Description]) -> str:
-    """Return a line for each benchmark."""
-    width = max(len(benchmark["name"]) for benchmark in descriptions)
-    return "\n".join(f"{item['name']:<{width}}  {item['summary']}" for item in descriptions)
 
 
 def details_text(benchmark: Description) -> str:

@@ -784,7 +784,7 @@ def import_history(args: argparse.Namespace) -> int:
 
     from perfdag.results.collect import write_rows
     from perfdag.results.schema import SAMPLES
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     path = Path(args.file)
     suite = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].rstrip("-")

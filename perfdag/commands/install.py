@@ -9,7 +9,6 @@ from dataclasses import fields
 from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
-from perfdag.commands.cluster import ARGO
 from perfdag.commands.options import (
     EXIT_OK,
     NAMESPACE,
@@ -23,6 +22,7 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
+from perfdag.commands.status import ARGO
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
 from perfdag.store.base import check_cluster_address

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -79,6 +80,7 @@ MODULES = {
     "completion": "commands.main",
     "import": "commands.imports",
     "logs": "commands.status",
+    "render": "commands.submit",
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")
@@ -126,7 +128,6 @@ def parser(*used: str) -> Parser:
         usage="perfdag [-h] [--version] VERB ...",
         description="\n\n".join([DESCRIPTION, *lists]),
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"perfdag {__version__}")
     verbs = top.add_subparsers(
@@ -151,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         print(START, end="", file=sys.stderr)
         return EXIT_INPUT
-    if other := [text for text in arguments if not _is_utf8(text)]:
+    # The bytes of a name that is not UTF-8 (PEP 383).
+    if other := [text for text in arguments if re.search("[\udc80-\udcff]", text)]:
         print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
         return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -177,11 +179,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:
         return _explain(error, verb)
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether a text has no byte of a name that is not UTF-8 (PEP 383)."""
-    return not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 class Output:
@@ -272,9 +269,6 @@ COMPLETION_EPILOG = """examples:
 
 zsh reads ~/.zfunc if ~/.zshrc has `fpath+=~/.zfunc` before `compinit`.
 """
-FILES = ("SUITE", "SUITE_B", "FILE")
-FOLDERS = ("ROOT", "DIR")
-RUNS = ("RUN", "A", "B")
 _STORED = "last last~1 $(perfdag ls 2>/dev/null | awk 'NR > 1 { print $1 }')"
 COMPLETE_RUNS: dict[str, Any] = {
     "bash": "_perfdag_runs",
@@ -311,22 +305,17 @@ def run_completion(args: argparse.Namespace) -> int:
     verbs.help = "what to do"
     for name, summary in VERBS.items():
         verbs._choices_actions.append(verbs._ChoicesPseudoAction(name, (), summary))
-    _complete_paths(top)
+    completions = {
+        **dict.fromkeys(("SUITE", "SUITE_B", "FILE"), shtab.FILE),
+        **dict.fromkeys(("ROOT", "DIR"), shtab.DIRECTORY),
+        **dict.fromkeys(("RUN", "A", "B"), COMPLETE_RUNS),
+    }
+    parsers = [top]
+    for each in parsers:  # which grows
+        for action in each._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+            elif action.metavar in completions:
+                action.complete = completions[action.metavar]  # type: ignore[attr-defined]
     print(shtab.complete(top, args.shell))
     return EXIT_OK
-
-
-def _complete_paths(parser: argparse.ArgumentParser) -> None:
-    """Mark the arguments of a parser and of its verbs that are files, folders or runs."""
-    import shtab
-
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb in action.choices.values():
-                _complete_paths(verb)
-        elif action.metavar in FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar in FOLDERS:
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.metavar in RUNS:
-            action.complete = COMPLETE_RUNS  # type: ignore[attr-defined]

@@ -13,8 +13,14 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import (
+    GateResult,
+    Judged,
+    answer_lines,
+    banner,
+    gate_as_dict,
+    gate_lines,
+)
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,
@@ -42,9 +48,8 @@ from perfdag.results.summary import (
     summarise,
     worst_of_points,
 )
-from perfdag.store.base import NotStoredError, Store
-from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
+from perfdag.store.base import FolderStore, NotStoredError, Store
+from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
 from perfdag.units import digits, plural, scaled
 
@@ -363,20 +368,22 @@ def _lines(result: RunResult) -> list[str]:
     statuses = statuses_text(summary.statuses) or "no samples"
     spread = "range of n < 6, else 95 % interval of the median"
     lines = [f"{statuses}; spread: {spread}", f"trust   {summary.trust.text}"]
+    if result.gate and result.gate.runs > 1 and not gated(plan):
+        lines += answer_lines(result.gate)
     verdicts = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
         for verdict, count in worst_of_points(summary.verdicts)
     ]
-    lines += _at_most(verdicts, "more verdicts; the report has all")
-    if result.gate and not gated(plan):
-        lines += answer_lines(result.gate)
     # The table itself has the reason of a point without any value.
     reasons = [
         f"{state.name}: {shorten(state.reasons[0], 300, placeholder=' ...')}"
         for state in summary.points
         if state.reasons and state.series
     ]
-    lines += _at_most(reasons, "more points with failed samples; the report has the reasons")
+    for own, what in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
+        lines += own[:MAX_REASONS]
+        if len(own) > MAX_REASONS:
+            lines.append(f"and {len(own) - MAX_REASONS} more {what}; the report has all")
     for point in plan.points:
         if point.until is not None and point.id in collected.reached:
             n, precision = collected.reached[point.id]
@@ -392,12 +399,6 @@ def _lines(result: RunResult) -> list[str]:
     if result.report:
         lines.append(f"report  {result.report}")
     return lines + [f"also    {file}" for file in result.exports]
-
-
-def _at_most(lines: list[str], more: str) -> list[str]:
-    if len(lines) <= MAX_REASONS:
-        return lines
-    return [*lines[:MAX_REASONS], f"and {len(lines) - MAX_REASONS} {more}"]
 
 
 def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
@@ -500,7 +501,7 @@ def write_report(
     def put(name: str, data: bytes) -> None:
         store.put(f"runs/{plan.run_id}/{name}", data)
 
-    links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
-    has_site = bool(store.list(f"site/data/{plan.suite}"))
-    report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
+    # the last step of a run on a cluster writes the site
+    has_site = bool(plan.where or store.list(f"site/data/{plan.suite}"))
+    report_page.write(summary, plan, put, store.root, has_site, gate)
     return store.url(report_key(plan.run_id))

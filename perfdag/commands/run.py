@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ from perfdag.results.samples import (
 )
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite import model
 from perfdag.suite.document import BadDocument, parse_document
 from perfdag.suite.load import command_suite, load_model, load_suite, model_text, suite_text
@@ -247,9 +247,9 @@ def run_plan(
             put_plan(store, plan)
         samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
         logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
-        command = f"perfdag run --resume {plan.run_id}" + (f" --store {root}" if root else "")
+        command = resume_command(plan, root or "")
         with resumable(command):
-            measure_plan(plan, store)
+            measure_turns(store, {"": plan}, [("", range(len(plan.order)))])
         from perfdag.commands.results import finish_run
 
         again = partial(measure_again, store, plan, command) if recheck else None
@@ -268,7 +268,7 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     points = {line.info.point for line in gate.suspects}
     for again in put_rechecks(store, plan, points):
         with resumable(command):
-            measure_plan(again, store)
+            measure_turns(store, {"": again}, [("", range(len(again.order)))])
         collect(store, again)
 
 
@@ -297,14 +297,25 @@ def prepare_resume(store: Store, run_id: str) -> None:
         logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
 
 
-def measure_plan(plan: Plan, store: Store) -> None:
-    """Measure the samples of a plan that are not stored yet, within its budget."""
-    with Progress(plan).shown() as progress:
-        loop = MeasuringLoop(plan, store, LocalPool(), progress)
-        deadline = time.monotonic() + plan.budget if plan.budget else None
-        if not loop.measure(range(len(plan.order)), deadline=deadline):
-            reason = budget_spent(plan.budget or 0)
-            write_reason(store, plan.run_id, reason)
+def measure_turns(
+    store: Store, plans: Mapping[str, Plan], turns: Iterable[tuple[str, Sequence[int]]]
+) -> None:
+    """Measure the samples that are not stored yet, within the budget of the plans.
+
+    A turn is the name of a plan and positions in its order.
+    """
+    budget = next(iter(plans.values())).budget
+    deadline = time.monotonic() + budget if budget else None
+    with Progress(*plans.values()).shown() as progress:
+        pool = LocalPool()
+        loops = {name: MeasuringLoop(plan, store, pool, progress) for name, plan in plans.items()}
+        for name, positions in turns:
+            progress.variant = name and f"{name} "
+            if not loops[name].measure(positions, deadline=deadline):
+                reason = budget_spent(budget or 0)
+                for plan in plans.values():
+                    write_reason(store, plan.run_id, reason)
+                return
 
 
 @contextlib.contextmanager

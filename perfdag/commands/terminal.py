@@ -182,7 +182,7 @@ class Progress:
         self.total = 0
         self.done = 0
         self.variant = ""
-        """What stands before the name of a sample."""
+        """What stands before the name of a sample, such as `A `."""
         self._of_two = other is not None
         adaptive = any(point.until for point in plan.points)
         self._end = "until it is precise" if adaptive else "ends soon"
@@ -227,14 +227,14 @@ class Progress:
         took = time.monotonic() - self._start
         left = self._time.seconds(*running, took) if running else self._time.seconds()
         end = f"about {short_seconds(left)} left" if left > 0.1 else self._end
-        name = self._name(*running) if running else "starting" * (not self.done)
+        name = running[0].sample(running[1]) if running else "starting" * (not self.done)
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)
         line.add_column(ratio=1)
         for _ in range(2):
             line.add_column(no_wrap=True)
         line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
         bar = ProgressBar(self.total, self.done, complete_style="cyan", finished_style="green")
-        line.add_row(bar, f"{self.done}/{self.total}", end, Text(name))
+        line.add_row(bar, f"{self.done}/{self.total}", end, Text(self.variant + name))
         if not self._table:
             return line
         return Group(Text(self._table, no_wrap=True, overflow="ellipsis"), line)
@@ -251,14 +251,11 @@ class Progress:
             for row in shown
         )
 
-    def _name(self, point: Point, repetition: int) -> str:
-        return f"{self.variant} {point.sample(repetition)}".lstrip()
-
     def started(self, point: Point, repetition: int) -> None:
         self._start, self._running = time.monotonic(), (point, repetition)
         seconds = self._time.of_sample(point)
         if seconds >= LONG_SAMPLE and not sys.stderr.isatty():
-            name = f"[{self.done + 1}/{self.total}] {self._name(point, repetition)}"
+            name = f"[{self.done + 1}/{self.total}] {self.variant}{point.sample(repetition)}"
             logger.info(f"{name} begins, about {short_seconds(seconds)}")
 
     def finished(self, point: Point, part: SampleRecord) -> None:
@@ -274,7 +271,7 @@ class Progress:
         if part.status == "ok" and (self._of_two or self._room):
             return
         reason = f": {part.error}" if part.error else ""
-        name = self._name(point, part.repetition)
+        name = f"{self.variant}{point.sample(part.repetition)}"
         level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
         logger.log(level, f"[{self.done}/{self.total}] {name} {part.status}{value}{reason}")
 

@@ -8,7 +8,7 @@ from perfdag.results.samples import SampleRecord, read_sample, sample_key, store
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 

@@ -27,7 +27,7 @@ from perfdag.results.samples import (
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine

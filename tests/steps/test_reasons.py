@@ -23,8 +23,7 @@ from perfdag.results.samples import (
 from perfdag.steps.pods import finish, lead
 from perfdag.steps.pods.context import unrecoverable_annotation
 from perfdag.steps.pods.gather import Hosts
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
 from .objects import workflow_of

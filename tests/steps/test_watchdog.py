@@ -28,8 +28,7 @@ from perfdag.steps.pods.watchdog import (
     finished,
     watch_pods,
 )
-from perfdag.store.base import Store, StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store, StoreError
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
