@@ -37,8 +37,7 @@ from perfdag.commands.run import (
     resumable,
 )
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
