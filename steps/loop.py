@@ -34,8 +34,16 @@ from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan.plan import Plan, concurrent_groups
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, as_rows, headline, now, read_sample
+from perfdag.results.samples import (
+    SampleRecord,
+    as_row,
+    as_rows,
+    headline,
+    now,
+    read_sample,
+    sample_key,
+    stored_samples,
+)
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
@@ -302,7 +310,7 @@ class MeasuringLoop:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._clock = clock
         self._sampler = Sampler(pool)
-        self._stored = RunStore(store).samples(plan.run_id)
+        self._stored = stored_samples(store, plan.run_id)
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()
@@ -331,7 +339,11 @@ class MeasuringLoop:
                 round_now = repetition
             for position in left:
                 self._listener.started(self.plan.point_at(position), repetition)
-            for position, record in zip(group, self._group(group, batch), strict=True):
+            if len(group) == 1:
+                records = [self._sample(group[0], batch)]
+            else:
+                records = self._group(group, batch)
+            for position, record in zip(group, records, strict=True):
                 if position in left:
                     self._put(self.plan.key(position), record)
                     self._remember(self.plan.order[position][0], record)
@@ -383,8 +395,6 @@ class MeasuringLoop:
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
-        if len(group) == 1:
-            return [self._sample(group[0], batch)]
         records = self._at_once([partial(self._sample, position, batch) for position in group])
         lonely = [missing_overlap(record, records) for record in records]
         for record, wrong in zip(records, lonely, strict=True):
@@ -399,8 +409,6 @@ class MeasuringLoop:
         Raises the exception of a sample after all have ended. An interrupt kills every child
         process: these samples are not stored.
         """
-        if len(samples) == 1:
-            return [samples[0]()]
         with ThreadPoolExecutor(len(samples)) as pool:
             running = [pool.submit(sample) for sample in samples]
             try:

@@ -21,15 +21,14 @@ from perfdag.benchmark.contract import (
     Metric,
     Params,
     Skip,
+    bins,
     broken,
     refuse,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import nearest_rank, needed
-from perfdag.steps import devices
-from perfdag.steps.reports import bins
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
@@ -104,6 +103,7 @@ class TorchbenchParams(Params):
         refuse(
             (
                 self.precision and self.precision not in precisions,
+                "no-precision",
                 f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
             ),
         )
@@ -179,16 +179,18 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def shape(self, params: TorchbenchParams) -> dict[str, Any]:
         return {"image": "torchbench"}
 
-    def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
-        gpus = devices.gpus(shape)
+    def check(self, params: TorchbenchParams, shape: Shape) -> list[Problem]:
+        gpus = shape.gpus()
         return broken(
             (
                 params.device == "cpu" and gpus,
+                "idle-gpu",
                 f"device: cpu would hold {', '.join(gpus[:1])} idle;"
                 " drop the resource, or use device: cuda",
             ),
             (
                 shape.hosts.count > 1,
+                "many-hosts",
                 f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
                 " leave hosts.count out",
             ),
@@ -218,7 +220,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
         argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
         argv += [str(params.iterations), *arguments(params)]
         watching = params.device == "cuda"
-        with devices.watched([host]) if watching else nullcontext(devices.Watch()) as watch:
+        with gpu_use.watched([host]) if watching else nullcontext(gpu_use.Watch()) as watch:
             finished = host.run(
                 argv, timeout=gang.timeout, env=_environment(params), cwd=gang.scratch
             )

@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, series_labels
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.commands.results import finish_run
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
 from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import rounds

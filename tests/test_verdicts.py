@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.commands.main import main
-from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.results.samples import as_rows
 from perfdag.results.summary import own_verdicts, worst_of_points
 from tests.conftest import CommandLine, SuiteWriter

@@ -18,17 +18,17 @@ from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
-from perfdag.charts.pages.site_data import Data, comparison_path, key_name
-from perfdag.digest import digest
+from perfdag.charts.pages.site_data import Data, key_name
 from perfdag.results.runs import PARTIAL, RunStore, month_of
 from perfdag.results.schema import explain_unreadable
+from perfdag.shape import digest
 from perfdag.store.base import NotStoredError, Store
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 4
 """Version of the data. The site of another version is written again."""
-SERIES = 1_000
+SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""
 COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
@@ -194,7 +194,7 @@ def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, st
                 pairs.append((before[run.cluster], run.run_id))
             before[run.cluster] = run.run_id
     for number, (a, b) in enumerate(reversed(pairs)):
-        path = comparison_path(a, b)
+        path = f"compare/{b}/{a}.js"
         if number >= COMPARED and not folder.has(path):
             continue
         compared = partial(site_data.verdicts, folder.store, medians.suite, a, b)

@@ -27,33 +27,30 @@ function chartOf(series, points, width, height = 96, wide = false) {
   const low = Math.min(...bounds), range = Math.max(...bounds) - low || Math.abs(low) || 1, floor = height - bottom;
   const x = (i) => left + (last ? i / last : 0.5) * (width - left - right), y = (value) => Math.max(top, Math.min(floor, floor - (value - low) / range * (floor - top)));
   const box = (from, to, above, below, name, opacity) => shape("rect", { x: x(from), y: above, width: x(to) - x(from), height: below - above, fill: `var(--${name})`, opacity });
-  const across = (y1, x1, stroke, more = {}) => shape("line", { y1, y2: y1, x1, x2: width - right, stroke: `var(--${stroke})`, ...more });
-  const upright = (x1, y1, y2, stroke, more = {}) => shape("line", { x1, x2: x1, y1, y2, stroke: `var(--${stroke})`, ...more });
+  const line = (x1, y1, x2, y2, name, more = {}) => shape("line", { x1, y1, x2, y2, stroke: `var(--${name})`, ...more });
   const label = (x, y, text, name, more = {}) => shape("text", { x, y, fill: `var(--${name})`, "font-size": 12, ...more }, text);
-
   const axes = !wide ? [] : [label(0, 12, series.unit || "value", "muted"),
-    ...ticks(low / series.factor, (low + range) / series.factor).flatMap((tick) => [across(y(tick * series.factor), left, "grid"), label(left - 6, y(tick * series.factor) + 4, `${tick}`, "ink", { "text-anchor": "end" })]), across(floor, left, "muted")];
+    ...ticks(low / series.factor, (low + range) / series.factor).flatMap((tick) => [line(left, y(tick * series.factor), width - right, y(tick * series.factor), "grid"), label(left - 6, y(tick * series.factor) + 4, `${tick}`, "ink", { "text-anchor": "end" })]), line(left, floor, width - right, floor, "muted")];
   const count = Math.max(2, Math.floor(width / 170)), dates = wide ? [...new Set(Array.from({ length: count }, (_, k) => Math.round(k * last / (count - 1))))] : [];
   const named = dates.map((i) => label(x(i), height - 4, dayOf(runs[0]) === dayOf(runs[last]) ? whenOf(runs[i]) : dayOf(runs[i]), "ink", { "text-anchor": i === 0 ? "start" : i === last ? "end" : "middle" }));
   const noise = levels.flatMap((level) => [box(level.from, level.to, y(level.high), y(level.low), "muted", 0.15),
-    shape("line", { x1: x(level.from), x2: x(level.to), y1: y(level.middle), y2: y(level.middle), stroke: "var(--muted)", "stroke-dasharray": "4 3" })]);
+    line(x(level.from), y(level.middle), x(level.to), y(level.middle), "muted", { "stroke-dasharray": "4 3" })]);
   const taken = [];
   const steps = series.changes.filter(({ run }) => run > runs[0] && run <= runs[last]).reverse().flatMap((change) => {
     const at = x(place(change.run)), name = colours[change.word] ?? "muted", text = `${change.size} ${dayOf(change.run)}`, end = at > width / 2, from = end ? at - 7 * text.length : at;
     const free = taken.every((other) => Math.abs(other - from) > 140) && taken.push(from); // no label over another
-    return [upright(at, top - 4, floor, name, { "stroke-dasharray": "3 3" }), ...free ? [label(at, top - 6, text, name, { "text-anchor": end ? "end" : "start", "font-weight": 600 })] : []];
+    return [line(at, top - 4, at, floor, name, { "stroke-dasharray": "3 3" }), ...free ? [label(at, top - 6, text, name, { "text-anchor": end ? "end" : "start", "font-weight": 600 })] : []];
   });
-  const newest = known.at(-1), dot = (point, r, name) => shape("circle", { cx: x(point.i), cy: y(point.value), r, fill: `var(--${name})` });
-  const half = (x(1) - x(0)) / 2;
+  const newest = known.at(-1), half = (x(1) - x(0)) / 2, dot = (point, r, name) => shape("circle", { cx: x(point.i), cy: y(point.value), r, fill: `var(--${name})` });
   /** Return a run as a strip as high as the chart, which shows its line and its words under the pointer. */
   const strip = (point) => {
     const level = series.levels.filter(([run]) => run <= point.run).at(-1)?.[1];
     const said = `${whenOf(point.run)}: ${shown(point.value, series)}${point.n > 1 ? ` (${digits(point.low / series.factor)} to ${digits(point.high / series.factor)}, n ${point.n})` : ""}${level ? `, ${percent(point.value / level - 1)} to its level` : ""}`;
     return shape("a", { href: reportOf(point.run), class: "run", tabindex: -1 }, shape("rect", { x: x(point.i) - half, y: top, width: 2 * half || 20, height: floor - top, fill: "transparent" }),
-      upright(x(point.i), top, floor, "muted", { visibility: "hidden" }), upright(x(point.i), y(point.low), y(point.high), "s0", { opacity: 0.45, "stroke-width": 2 }), dot(point, 3.5, "s0"),
+      line(x(point.i), top, x(point.i), floor, "muted", { visibility: "hidden" }), line(x(point.i), y(point.low), x(point.i), y(point.high), "s0", { opacity: 0.45, "stroke-width": 2 }), dot(point, 3.5, "s0"),
       label(width - right, 12, said, "ink", { visibility: "hidden", "text-anchor": "end" }));
   };
-  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${points.length} runs: ${series.answer}`, ...wide ? { tabindex: 0 } : {} },
+  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${points.length} runs: ${series.answer}`, style: `max-width: ${1.5 * width}px`, ...wide ? { tabindex: 0 } : {} },
     ...axes, ...named, ...series.left && wide ? [box(place(series.left), last, top, floor, "bad", 0.07)] : [], ...noise,
     shape("polyline", { points: known.map((point) => `${x(point.i).toFixed(1)},${y(point.value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": wide ? 1.5 : 2 }), ...steps,
     ...wide ? known.map(strip) : [dot(newest, 3.5, colours[series.word] ?? "muted")]);
@@ -67,7 +64,6 @@ function plot(series, points) {
   return element;
 }
 const wideEnough = () => Math.min(innerWidth, 1280) - 32;
-const drawAll = (width) => document.querySelectorAll(".plot").forEach((element) => element.draw(width));
-addEventListener("resize", () => drawAll(wideEnough()));
-addEventListener("beforeprint", () => drawAll(720));
-addEventListener("afterprint", () => drawAll(wideEnough()));
+for (const [event, width] of [["resize"], ["beforeprint", 720], ["afterprint"]]) {
+  addEventListener(event, () => document.querySelectorAll(".plot").forEach((element) => element.draw(width ?? wideEnough())));
+}

@@ -5,7 +5,6 @@ const ENOUGH_RUNS = 60, SQUARES = 30;
 /** The words of an answer, the one that matters most first. */
 const WORDS = ["failed", "worse", "better", "unclear", "same"];
 
-/** Return the months of the newest runs of a suite. */
 const newestMonths = (head, enough) => [...new Set(head.runs.slice(-enough).map(([run]) => monthOf(run)))];
 
 /** Return the values of series by id, each a list of points, oldest first, in the months that `monthsOf` gives of a suite. */
@@ -44,14 +43,14 @@ function before(head, run, cluster) {
 const reportOf = (run) => `../runs/${run}/report.html`;
 
 const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
+const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "bad");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
 function runColumns(head, runs) {
   const values = new Map(head.headline?.values ?? []);
-  const bad = (run) => Object.keys(run.statuses ?? {}).find((status) => colours[status] === "bad");
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
-    { name: "status", value: statuses, cell: (run) => make("span", { className: bad(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
+    { name: "status", value: statuses, cell: (run) => make("span", { className: lost(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
     { name: "verdict", value: judged, cell: (run) => make("span", {},
       word(judged(run), [...(run.answers ?? []).map((answer) => answer.join(": ")), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
@@ -74,7 +73,7 @@ async function runsOf(head, enough) {
 }
 
 function ago(run) {
-  const hours = (Date.now() - timeOf(run)) / 3600e3;
+  const hours = (Date.now() - new Date(`${whenOf(run).replace(" ", "T")}Z`)) / 3600e3;
   return hours < 1 ? "now" : hours < 48 ? `${Math.floor(hours)} h ago` : `${Math.floor(hours / 24)} days ago`;
 }
 
@@ -111,11 +110,11 @@ async function indexPage() {
   cards.sort((a, b) => a.rank - b.rank);
   const heads = cards.flatMap(({ head }) => head ?? []);
   return [wall ? null : make("nav", {}, ...benchmarkLinks(heads), link("For a wall", "index.html?wall")), make("div", { className: "wall" }, ...cards.map(({ card }) => card)),
-    make("p", { className: "squares muted small" }, ...Object.entries(KEY).flatMap(([kind, text]) => [make("i", { className: kind }), text]), `perfdag ${index.version}, times are UTC`)];
+    make("p", { className: "squares muted small" }, ...Object.entries(KEY).flatMap(([kind, text]) => [make("i", { className: kind }), `${text}\u2003`]), `perfdag ${index.version}, times are UTC`)];
 }
 
 const warning = (text) => make("p", { className: "alert bad" }, text);
-const sentence = (name, answer, state) => make("p", { className: "small" }, word(answer, "", state), ` ${name}`);
+const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
 const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
 
 const seriesColumns = [
@@ -219,40 +218,49 @@ async function benchmarkPage() {
   ];
 }
 
-/** Return the series of two runs side by side. `verdicts` are those of the product, by series id. */
+/** Return the stored answer about two points of a series: its first runs are compared by their spreads, others by the levels that they lie in. */
+function answerOf(series, a, b) {
+  const [i, j] = [a, b].map(({ run }) => series.first.indexOf(run)), count = series.levels.length;
+  if (i >= 0 && j >= 0) return series.early[i][j];
+  const [from, to] = [a, b].map(({ run }) => series.levels.findLastIndex(([start]) => start <= run));
+  if (from !== to) return series.between.at(from - count)?.at(to - count) ?? ["unclear", `unclear: more than ${series.between.length} levels apart`];
+  const [, , low, high] = series.levels[to], [beyond] = [["B", b], ["A", a]].find(([, { value }]) => value < low || value > high) ?? [];
+  return beyond ? ["unclear", `unclear: ${beyond} is beyond its level, and one run decides nothing`] : series.within[to];
+}
+
+/** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
-  const at = (id, run) => points.get(id)?.find((point) => point.run === run);
+  const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
+  const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
+    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"] : answerOf(line, left, right);
+  const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
-    const [verdict, answer, size, noise, before, after] = verdicts?.series[line.id] ?? [];
-    const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
-    const [left, right] = [compared(at(inA[line.id] ?? line.id, a), before), compared(at(line.id, b), after)];
-    const change = left && right && left.value ? right.value / left.value - 1 : null;
-    return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id) };
+    const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
+    const [verdict, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
+    const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
+    return { series: line, name: line.name, left, right, change, verdict, answer, size: size === "-" ? undefined : size, noise, noisy };
   });
 }
 
-function pairColumns(judged, head, rows) {
+/** Return the word of two runs: the one that matters most of their headline series, without the noisy ones where there are others. */
+function wordOf(rows) {
+  const own = rows.some((row) => row.series.headline) ? rows.filter((row) => row.series.headline) : rows, clear = own.filter((row) => !row.noisy);
+  return WORDS.find((name) => (clear.length ? clear : own).some((row) => row.verdict === name)) ?? "unclear";
+}
+
+function pairColumns(rows) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
     ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : row[key].n ? " (n 1)" : " (level)")) : "-" });
   const part = (row) => Math.max(-1, Math.min(row.change ?? 0, 1)), largest = Math.max(0.2, ...rows.map((row) => Math.abs(part(row))));
-  const columns = [
+  return [
     { name: "series", kind: "text", cell: (row) => link(row.name, historyOf(row.series)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
     { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
-  ];
-  if (judged) columns.push(
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
-    { name: "answer", cell: (row) => row.verdict ? word(row.answer, "", row.verdict) : make("span", { className: "muted" }, row.same ? "same" : "not compared") });
-  return columns;
-}
-
-/** Return the verdicts of a run against another: stored for neighbours, else by `site --serve`. */
-async function verdictsOf(head, a, b) {
-  const path = `compare/${b}/${a}.js`;
-  if (!(path in head.files) && location.protocol === "file:") return null;
-  return load(`${head.suite}/${path}`, head.files[path] ?? "live").catch(() => null);
+    { name: "answer", cell: (row) => word(row.answer, "", row.verdict) },
+  ];
 }
 
 async function comparePage() {
@@ -263,31 +271,25 @@ async function comparePage() {
   const b = ids.includes(parameters.get("b")) ? parameters.get("b") : ids.at(-1);
   const cluster = (run) => head.runs[ids.indexOf(run)][1];
   const a = ids.includes(parameters.get("a")) ? parameters.get("a") : before(head, b, cluster(b)) ?? ids[0];
-  const all = await seriesOf(head);
-  const series = [...new Map(all.map((line) => [line.id, line])).values()];
-  const months = [...new Set([monthOf(a), monthOf(b)])];
-  const points = await pointsOf(series, () => months);
-  const [files, verdicts] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), verdictsOf(head, a, b)]);
-  const facts = (run) => files.flatMap((file) => file.runs.filter((item) => item.id === run).map((item) => file.environments[item.environment]))[0] ?? {};
-  const [from, to] = [facts(a), facts(b)];
-  const differs = [...new Set([...Object.keys(from), ...Object.keys(to)])].sort().filter((key) => from[key] !== to[key]);
-  const rows = pairs(series, points, a, b, verdicts);
-  const ranks = ["worse", "better", "unclear"];
-  const rank = (row) => ranks.includes(row.verdict) ? ranks.indexOf(row.verdict) : 3;
-  rows.sort((x, y) => rank(x) - rank(y) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
-  const kind = colours[rows[0]?.verdict] ?? "";
+  const all = await seriesOf(head), months = [...new Set([monthOf(a), monthOf(b)])];
+  const series = [...new Map([a, b].flatMap((run) => all.filter((line) => line.cluster === cluster(run))).map((line) => [line.id, line])).values()];
+  const [files, [verdicts], points] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), loadAll(head, `compare/${b}/${a}.js`), pointsOf(series, () => months)]);
+  const [from, to] = [a, b].map((id) => files.flatMap((file) => file.runs.map((run) => ({ ...run, facts: file.environments[run.environment] }))).find((run) => run.id === id));
+  const differs = [...new Set([...Object.keys(from.facts), ...Object.keys(to.facts)])].sort().filter((key) => from.facts[key] !== to.facts[key]);
+  const rows = pairs(series, points, from, to, verdicts), state = wordOf(rows), kind = colours[state] ?? "";
+  rows.sort((x, y) => WORDS.indexOf(x.verdict) - WORDS.indexOf(y.verdict) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const choices = [...head.runs].reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
-    verdicts ? make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, verdicts.count))
-      : make("p", { className: "muted" }, "No verdicts are stored for these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
-    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
+    make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, `${state[0].toUpperCase()}${state.slice(1)}: ${counted(rows.map((row) => row.verdict)) || "no series in common"}`),
+      verdicts ? null : make("p", {}, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " reads the samples too")),
+    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key] ?? "-"} -> ${to.facts[key] ?? "-"}`)))),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
-    table(pairColumns(verdicts, head, rows), rows, { most: 50 }),
+    table(pairColumns(rows), rows, { most: 50 }),
   ];
 }
 

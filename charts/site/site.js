@@ -34,8 +34,7 @@ const page = (name, values, anchor = "") =>
 
 const link = (text, href, properties = {}) => make("a", { href, ...properties }, text);
 
-/** Return milliseconds of the start of a run, by its id such as 20261120T020000Z-1a2b3c4d. */
-const timeOf = (run) => Date.UTC(run.slice(0, 4), run.slice(4, 6) - 1, run.slice(6, 8), run.slice(9, 11), run.slice(11, 13), run.slice(13, 15));
+/** Return the start of a run by its id, such as 20261120T020000Z-1a2b3c4d. */
 const dayOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}-${run.slice(6, 8)}`;
 const whenOf = (run) => `${dayOf(run)} ${run.slice(9, 11)}:${run.slice(11, 13)}`;
 const monthOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}`;

@@ -41,12 +41,11 @@ from perfdag.analysis.medians import (
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Options, Plan
-from perfdag.results.runs import PARTIAL, RunStore, report_key
+from perfdag.results.runs import PARTIAL, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
-from perfdag.stats.levels import Word
+from perfdag.stats.levels import Array, Word
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
-from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check, checks_of
@@ -135,7 +134,7 @@ def read_checks(store: Store, run_id: str) -> list[Check]:
 def _plan(store: Store, run_id: str) -> Plan | None:
     """Return the plan of a run, or None where it was removed or is damaged."""
     try:
-        return RunStore(store).plan(run_id)
+        return stored_plan(store, run_id)
     except StoreError:
         return None
 

@@ -5,18 +5,25 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from perfdag.commands.options import EXIT_OK, JSON, ONLY, SET, CommandError, Verbs, add_verb, option
+from perfdag.commands.options import (
+    EXIT_OK,
+    JSON,
+    ONLY,
+    SET,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+)
 from perfdag.commands.terminal import text_table
-from perfdag.digest import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
-from perfdag.shape import Shape
+from perfdag.shape import Shape, canonical
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
-from perfdag.suite.points import Point
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
@@ -82,49 +89,42 @@ def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tupl
     with contextlib.suppress(StoreError):
         store = open_store(loaded.suite.store, patience=1.0)
         plan = with_learned_times(store, plan, ANY)
-    return plan, _cluster_notes(plan)
+    try:
+        kinds_of(plan)
+    except BadDocument as error:  # `submit` and `render` would refuse it
+        return plan, [f"a cluster does not take it: {each.text}" for each in error.problems]
+    return plan, []
 
 
 def plan_text(plan: Plan) -> str:
     """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
     headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
-    rows = [_row(point) for point in plan.points[:MAX_POINTS]]
+    rows = [
+        (
+            point.id,
+            point.entry,
+            str(point.shape),
+            f"{point.repetitions}" + (f" to {point.until.max_repetitions}" if point.until else ""),
+            short_seconds(point.seconds),
+            point.label,
+        )
+        for point in plan.points[:MAX_POINTS]
+    ]
     lines = [text_table(headings, rows, right=(2, 3, 4))]
     if (more := len(plan.points) - MAX_POINTS) > 0:
         lines.append(f"... and {more:,} more (--json shows all)")
-    lines.append(f"\n{_size(plan)}")
+    hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
+    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
+    lines.append(
+        f"\n{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
+        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
+        f"at most {plural(hosts, 'host')} at once"
+    )
     shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
     lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
     seconds = short_seconds(plan.seconds())
     lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
     return "\n".join(lines)
-
-
-def _row(point: Point) -> tuple[str, ...]:
-    repetitions = str(point.repetitions)
-    if point.until:
-        repetitions += f" to {point.until.max_repetitions}"
-    seconds = short_seconds(point.seconds)
-    return point.id, point.entry, str(point.shape), repetitions, seconds, point.label
-
-
-def _cluster_notes(plan: Plan) -> list[str]:
-    """Return why `submit` and `render` would refuse a plan that one machine can measure."""
-    try:
-        kinds_of(plan)
-    except BadDocument as error:
-        return [f"a cluster does not take it: {problem.text}" for problem in error.problems]
-    return []
-
-
-def _size(plan: Plan) -> str:
-    hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
-    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
-    return (
-        f"{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
-        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
-        f"at most {plural(hosts, 'host')} at once"
-    )
 
 
 def _shape(shape: Shape, on_cluster: Shape) -> str:

@@ -110,7 +110,7 @@ def watchdog(context: "PodContext", args: argparse.Namespace) -> int:
 
 def lead(context: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
-    from perfdag.results.runs import RunStore
+    from perfdag.results.runs import stored_plan
     from perfdag.signals import end_once
     from perfdag.steps.pods.context import exit_retryable
     from perfdag.steps.pods.credentials import take_credentials
@@ -119,7 +119,7 @@ def lead(context: "PodContext", args: argparse.Namespace) -> int:
     end_once(exit_retryable)
     take_credentials()
     store = context.open()
-    plan = RunStore(store).plan(context.run_id)
+    plan = stored_plan(store, context.run_id)
     return lead(context, store, plan, args.batch, args.attempt)
 
 
@@ -144,7 +144,7 @@ def peer(context: "PodContext", args: argparse.Namespace) -> int:
 def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     store = open_store(context.root, STORE_PATIENCE)
     key = f"runs/doctor-{os.getpid()}"
@@ -157,8 +157,8 @@ def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
 
 def age(context: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.check import check_age
-    from perfdag.store.open import open_store
+    from perfdag.commands.history import check_age
+    from perfdag.store.s3 import open_store
 
     return check_age(open_store(context.root), "last", args.suite, args.max_age)
 
@@ -169,7 +169,7 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.commands.ab import finish_variants, outcome_text
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
-    from perfdag.results.runs import RunStore
+    from perfdag.results.runs import stored_plan
     from perfdag.steps.pods.context import end_clock
     from perfdag.steps.pods.finish import record_end
     from perfdag.steps.pods.objects import release
@@ -177,7 +177,7 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
 
     store = context.open()
     try:
-        plan = RunStore(store).plan(context.run_id)
+        plan = stored_plan(store, context.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
@@ -190,7 +190,7 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
     else:
         for run_id in plan.options.rechecks:
             end_clock(store, run_id)
-            collect(store, RunStore(store).plan(run_id))
+            collect(store, stored_plan(store, run_id))
         result = finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
     print_now(text)

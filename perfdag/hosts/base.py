@@ -1,4 +1,4 @@
-"""The contract of a host: where the commands of a benchmark run.
+"""The contract of a host: where the commands of a benchmark run, and how a sample fails.
 
 A benchmark does not know whether a host is this machine or a pod on another node.
 """
@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, ClassVar, Protocol, Self
 
-from perfdag.outcome import Failed
 from perfdag.redaction import redact
 
 MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew", "pip")
@@ -47,6 +46,51 @@ def install_command(packages: Mapping[str, str]) -> str:
             return f"{command} {packages[manager]}"
     every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
     return ", ".join(every) or "not packaged"
+
+
+class SampleError(Exception):
+    """A sample without a valid value.
+
+    `texts` holds the output of the tools. `measurements` holds the values that could be read. They
+    become rows with the status of the sample.
+    """
+
+    status: ClassVar[str] = "failed"
+
+    def __init__(
+        self,
+        reason: str,
+        texts: Mapping[str, str] | None = None,
+        measurements: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.texts = dict(texts or {})
+        self.measurements = list(measurements)
+
+
+class Failed(SampleError):
+    """The tool failed or did not print what its parameters imply."""
+
+
+class Skip(SampleError):
+    """The sample cannot be measured here, as a tool, a device or a right is missing."""
+
+    status = "skipped"
+
+
+class Invalid(SampleError):
+    """The tool ran, but did not measure what the sample claims."""
+
+    status = "invalid"
+
+
+class Infrastructure(SampleError):
+    """A fault of the infrastructure, such as a lost peer. The sample is retried `retries` times.
+
+    Its rows are `failed` if no retry helps.
+    """
+
+    status = "infrastructure"
 
 
 Argv = Sequence[str]

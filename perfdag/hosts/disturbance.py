@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from perfdag.hosts import facts
-from perfdag.hosts.base import Host
+from perfdag.hosts.base import Host, SampleError
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import SampleError
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 THROTTLED_LIMIT = 0.01  # of the sample's wall time; less is noise

@@ -18,12 +18,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
-from perfdag.digest import canonical, digest
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
-from perfdag.results.missing_reason import reason_for, stored_reasons
-from perfdag.results.runs import RunStore, month_of, result_key, rollup_key, run_folder, sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
+from perfdag.results.samples import (
+    SampleRecord,
+    read_sample,
+    reason_for,
+    sample_key,
+    stored_reasons,
+    stored_samples,
+)
 from perfdag.results.schema import (
     ID_COLUMNS,
     SAMPLES,
@@ -31,6 +36,7 @@ from perfdag.results.schema import (
     explain_unreadable,
     read_rows,
 )
+from perfdag.shape import canonical, digest
 from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
@@ -229,7 +235,7 @@ def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
         write_rows(store, plan.suite, plan.run_id, table)
         for index, seconds in collected.seconds.items():
             plan.points[index].seconds = median(seconds)
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
     return table, collected
 
 
@@ -259,7 +265,7 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     Repetitive columns are dictionary-encoded.
     """
     key = result_key(plan.suite, plan.run_id)
-    stored = RunStore(store).samples(plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     if (kept := kept_rows(store, plan, stored)) is not None:
         return kept, CollectionResult(key, kept.num_rows, kept=True)
     with gc_paused():
@@ -365,7 +371,9 @@ def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in filter(registry.usable, sorted(set(pc.unique(rows["benchmark"]).to_pylist()))):
+    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist())):
+        if registry.fault(name):
+            continue
         exporter = registry.get(name)
         try:
             files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))

@@ -10,9 +10,14 @@ from datetime import datetime
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import plan_of_batch, stored_plan, variants
+from perfdag.results.samples import (
+    MissingReason,
+    from_annotations,
+    stored_reasons,
+    stored_samples,
+    write_reason,
+)
 from perfdag.steps.pods.context import PodContext, owner
 from perfdag.store.base import Store
 from perfdag.units import short_seconds
@@ -28,31 +33,31 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> boo
     cluster could run the suite at all: False if the pods of every batch failed to start. Raises
     StoreError.
     """
-    measured = bool(RunStore(store).samples(plan.run_id))
+    measured = bool(stored_samples(store, plan.run_id))
     if measured and plan.where.get("workflow_uid") != context.workflow_uid:
         return True
     reason = None
     try:
         workflow = run_with_client(lambda kube: _workflow(kube, context))
         annotations = workflow["metadata"].get("annotations") or {}
-        texts = missing_reason.from_annotations(owner(workflow), annotations)
+        texts = from_annotations(owner(workflow), annotations)
         reason = end_of(workflow, time.time())
     except KubeError as error:  # only the reasons are lost, not the samples
         texts = {}
         logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
     for number, text in texts.items():
-        member, index = RunStore(store).plan_of_batch(plan, number)
-        for variant in RunStore(store).variants(member):
+        member, index = plan_of_batch(store, plan, number)
+        for variant in variants(store, member):
             batch_reason = MissingReason("batch", "failed", text, index)
-            missing_reason.write(store, variant.run_id, batch_reason)
-    kinds = {each.kind for each in missing_reason.stored_reasons(store, plan.run_id)}
+            write_reason(store, variant.run_id, batch_reason)
+    kinds = {each.kind for each in stored_reasons(store, plan.run_id)}
     could_run = measured or reason is not None or kinds != {"batch"}
     if phase == "Succeeded":
         return could_run
     text = f"workflow {context.workflow} {reason or f'ended {phase}'}"
-    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
-    for member in [*RunStore(store).variants(plan), *rechecks]:
-        missing_reason.write(store, member.run_id, MissingReason("workflow", "missing", text))
+    rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
+    for member in [*variants(store, plan), *rechecks]:
+        write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
     return could_run
 
 

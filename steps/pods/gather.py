@@ -15,18 +15,18 @@ from typing import Any
 import orjson
 
 from perfdag import signals
+from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.base import Forwarding, Host
-from perfdag.hosts.forwarding import PROGRAM
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import USER, VOLUME, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
-from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import Plan
 from perfdag.shape import ACROSS, Shape
 from perfdag.steps.loop import GangLost, LocalPool
+from perfdag.steps.on_host import PROGRAM
 from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext
 from perfdag.steps.pods.credentials import HOME, client_config
 from perfdag.steps.pods.objects import services_key

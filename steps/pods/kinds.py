@@ -37,7 +37,7 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 
 def refuse(text: str) -> BadDocument:
     """Return an error of the input, which ends the step with exit code 2."""
-    return BadDocument([Problem("suite", 0, "", text)])
+    return BadDocument([Problem("refused", text, file="suite")])
 
 
 def check_account(account: str, plan: Plan, number: int) -> None:
@@ -86,8 +86,8 @@ def kinds_of(
     size = 0
     for index, entry in plan.kinds():
         benchmark, shape = benchmarks[entry], plan.shapes[index]
-        for key, text in shape.problems():
-            raise refuse(f"{key}: {text}")
+        for problem in shape.problems():
+            raise BadDocument([replace(problem, file="suite")])
         given = context or usual
         if benchmark in allowed and own_image(shape.image, given.images):
             given = replace(given, account=account_of(benchmark))

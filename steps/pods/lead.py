@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import KubeError
 from perfdag.kube.patch import SUMMARY
-from perfdag.outcome import Infrastructure
-from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import Plan, TimeLeft
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, now
+from perfdag.plan.plan import Plan, TimeLeft, stored_duet
+from perfdag.results.runs import plan_of_batch, variants
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    budget_spent,
+    forget_reasons,
+    now,
+    sample_key,
+    stored_reasons,
+    stored_samples,
+    write_reason,
+)
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
@@ -129,7 +136,7 @@ class UnderWay:
         """Write a sample that begins; several may be measured at once."""
         self._samples.append(point.key(repetition))
         note = replace(self._note, samples=tuple(self._samples))
-        missing_reason.write(self._store, self._run_id, note)
+        write_reason(self._store, self._run_id, note)
         self._listener.started(point, repetition)
 
     def finished(self, point: Point, record: SampleRecord) -> None:
@@ -143,7 +150,7 @@ class UnderWay:
 
     def forget(self) -> None:
         """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note.name)
+        forget_reasons(self._store, self._run_id, self._note.name)
 
 
 def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
@@ -154,7 +161,7 @@ def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[i
     index = {point.id: number for number, point in enumerate(plan.points)}
     return Counter(
         point
-        for reason in missing_reason.stored_reasons(store, plan.run_id)
+        for reason in stored_reasons(store, plan.run_id)
         if reason.batch == batch
         for point in {
             index[name.partition("-")[0]] for name in reason.samples if name not in stored
@@ -202,11 +209,11 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
 
     Where all samples are stored, it only dismisses its peers. Raises StoreError, KubeError.
     """
-    plan, index = RunStore(store).plan_of_batch(plan, number)
-    plans = RunStore(store).variants(plan)
+    plan, index = plan_of_batch(store, plan, number)
+    plans = variants(store, plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
+    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
     lost = Counter[int]()
     for variant in plans:
@@ -220,7 +227,7 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         with assembled(context, plan, shape, number, attempt) as gang:
             forward(context, store, shape, number, gang)
             for variant in plans:
-                missing_reason.forget(store, variant.run_id, f"batch-{index}")
+                forget_reasons(store, variant.run_id, f"batch-{index}")
             # an earlier gang used the claim that the pods of a batch share
             reused = attempt > 0 and shape.volume is not None and shape.volume.batch_claim
             pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
@@ -246,7 +253,7 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
         for variant in plans:
             reason = MissingReason("batch", "failed", str(error), index)
-            missing_reason.write(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, reason)
         return EXIT_REFUSED if isinstance(error, KubeError) else EXIT_RETRYABLE
 
 
@@ -287,5 +294,5 @@ def measure_batch(
     for variant, samples in turns:
         if not loops[variant].measure(samples, index, deadline):
             for plan in plans:
-                missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
+                write_reason(store, plan.run_id, budget_spent(plan.budget or 0, index))
             return

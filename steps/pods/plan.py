@@ -12,15 +12,24 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import Context, priority_class
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import (
     ROUNDS,
-    RunStore,
+    plan_of_batch,
+    put_plan,
+    put_rechecks,
     recheck_batches,
     resume_obstacle,
     run_folder,
+    stored_plan,
+    variants,
     with_learned_times,
+)
+from perfdag.results.samples import (
+    MissingReason,
+    delete_damaged_samples,
+    forget_reasons,
+    stored_samples,
+    write_reason,
 )
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
 from perfdag.steps.pods.credentials import PeerError
@@ -192,15 +201,15 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     """
     store = context.open()
     plan = plan_of(context, store, environment)
-    plans = RunStore(store).variants(plan)
+    plans = variants(store, plan)
     for variant in plans:
         check_own_images(variant, context.images, context.allowed)
-    if any(RunStore(store).samples(variant.run_id) for variant in plans) and (
+    if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
         raise refuse(why)  # before anything of that run is changed
     for variant in plans:
-        missing_reason.forget(store, variant.run_id)
+        forget_reasons(store, variant.run_id)
     # the API server refuses a pod that names a PriorityClass which is not there
     priority = priority_class(plan.options.priority)
     has_priority = run_with_client(lambda kube: has_class(kube, priority))
@@ -212,14 +221,14 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     except (KubeError, PeerError) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
-            missing_reason.write(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, reason)
         raise
     for variant in plans:
         variant.where = where(facts, variant.where)
         variant.points = with_learned_times(store, variant, facts["cluster"]).points
         for number, (status, text) in refusals.items():
             reason = MissingReason("batch", status, text, number)
-            missing_reason.write(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, reason)
     _put(store, plans)
     parameters["batches"] = [item(each, plan, each, refusals) for each in left]
     write_outputs(out, parameters)
@@ -244,15 +253,15 @@ def where(now: Object, before: Object) -> Object:
 
 def _put(store: Store, plans: list[Plan]) -> None:
     for plan in plans:
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
 
 
 def batches_left(store: Store, plans: list[Plan]) -> list[int]:
     """Return the batches with missing samples, and remove damaged samples. Raises StoreError."""
     left = set[int]()
     for plan in plans:
-        RunStore(store).delete_damaged_samples(plan.run_id)
-        stored = RunStore(store).samples(plan.run_id)
+        delete_damaged_samples(store, plan.run_id)
+        stored = stored_samples(store, plan.run_id)
         left |= {
             number
             for number, batch in enumerate(plan.batches)
@@ -299,7 +308,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     from perfdag.results.collect import collect
 
     store = context.open()
-    plan = RunStore(store).plan(context.run_id)
+    plan = stored_plan(store, context.run_id)
     if plan.options.rechecks:  # a resumed run keeps its plan
         rechecks = resumed(store, plan)
     else:
@@ -307,7 +316,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
         points = {line.info.point for line in suspects}
-        rechecks = RunStore(store).put_rechecks(plan, points) if points else []
+        rechecks = put_rechecks(store, plan, points) if points else []
     left = rechecks_left(store, plan, rechecks)
     objects = {
         number: batch_objects(again.shape_of(index), context, number)
@@ -315,8 +324,8 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     }
     refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, objects))
     for number, (status, text) in refusals.items():
-        member, index = RunStore(store).plan_of_batch(plan, number)
-        missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
+        member, index = plan_of_batch(store, plan, number)
+        write_reason(store, member.run_id, MissingReason("batch", status, text, index))
     batches = [item(number, again, index, refusals) for number, again, index in left]
     write_outputs(out, {"batches": batches})
     points_again = rechecks[0].points if rechecks else []
@@ -328,17 +337,17 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
+    rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
-        missing_reason.forget(store, member.run_id)
-        RunStore(store).put_plan(member)
+        forget_reasons(store, member.run_id)
+        put_plan(store, member)
     return rechecks
 
 
 def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
     """Return (number, recheck, index there) of the batches of rechecks with missing samples."""
-    stored = {member.run_id: RunStore(store).samples(member.run_id) for member in rechecks}
+    stored = {member.run_id: stored_samples(store, member.run_id) for member in rechecks}
     return [
         (number, member, index)
         for number, member, index in recheck_batches(plan, rechecks)

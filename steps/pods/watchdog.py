@@ -23,8 +23,8 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan.plan import Plan, gated
-from perfdag.results.missing_reason import NOTES, as_annotation, from_annotations
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import stored_plan, variants
+from perfdag.results.samples import NOTES, as_annotation, from_annotations, stored_samples
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
     EXIT_RETRYABLE,
@@ -241,11 +241,9 @@ async def watch_run(context: PodContext, pending: str) -> None:
         watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
         if not context.claimed:
             store = context.open()
-            plan = RunStore(store).plan(context.run_id)
+            plan = stored_plan(store, context.run_id)
             if not gated(plan):
-                watches.append(
-                    asyncio.create_task(all_stored(store, RunStore(store).variants(plan)))
-                )
+                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -330,7 +328,7 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [RunStore(store).samples(plan.run_id) for plan in plans]
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)

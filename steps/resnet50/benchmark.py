@@ -23,11 +23,11 @@ from perfdag.benchmark.contract import (
     SampleError,
     Skip,
     Tool,
+    broken,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
-from perfdag.steps import devices
+from perfdag.shape import Problem, Shape
 from perfdag.steps.resnet50.workload import (
     PERCENTILES,
     TAIL,
@@ -134,14 +134,16 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     def shape(self, params: W) -> dict[str, Any]:
         return {"image": "resnet50"}
 
-    def check(self, params: W, shape: Shape) -> list[str]:
+    def check(self, params: W, shape: Shape) -> list[Problem]:
         wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
-        if wanted and params.device == "cpu" and params.system == "resnet50":
-            return [
-                f"resources ask for {wanted[0]} but device is cpu:"
-                " set device: cuda, or leave the resource out"
-            ]
-        return []
+        return broken(
+            (
+                wanted and params.device == "cpu" and params.system == "resnet50",
+                "idle-gpu",
+                f"resources ask for {', '.join(wanted)} but device is cpu:"
+                " set device: cuda, or leave the resource out",
+            )
+        )
 
     def seconds(self, params: W) -> float:
         return params.seconds()
@@ -170,7 +172,7 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         hosts = list({id(host): host for host in gang.hosts}.values())  # copies may share one
         names = {id(host): name for name, host in gpu_use.by_name(hosts).items()}
         cuda, used = params.device == "cuda", list[str | None]()
-        with devices.watched(hosts) if cuda else nullcontext(devices.Watch()) as watch:
+        with gpu_use.watched(hosts) if cuda else nullcontext(gpu_use.Watch()) as watch:
             runs = self.measure(gang, params)
             for host, result in runs:
                 at, uuid = names[id(host)], str(result.device.get("uuid", ""))

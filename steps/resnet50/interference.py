@@ -20,7 +20,7 @@ from perfdag.benchmark.contract import (
     verdict,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import MARGIN, TAIL, Result, Workload, caveats, kept, read
@@ -137,17 +137,19 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         own_verdict("every copy holds `latency_bound` beside the others; of Server only"),
     )
 
-    def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
+    def check(self, params: InterferenceParams, shape: Shape) -> list[Problem]:
         hosts = shape.hosts
         how = "puts" if hosts.placement == "spread" else "may put"
         return super().check(params, shape) + broken(
             (
                 hosts.count > params.copies,
+                "many-hosts",
                 f"hosts.count is {hosts.count} for {params.copies} copies:"
                 f" 1 (processes) or {params.copies} (a pod each)",
             ),
             (
                 hosts.count > 1 and hosts.placement != "packed",
+                "spread-copies",
                 f"hosts.placement {hosts.placement or 'any'} {how} copies on different nodes,"
                 " where they cannot interfere: use packed",
             ),

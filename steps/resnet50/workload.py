@@ -153,16 +153,19 @@ class Workload(contract.Params):
         refuse(
             (
                 self.precision == "tf32" and self.device != "cuda",
+                "tf32-without-cuda",
                 "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
                 " bf16 or fp16",
             ),
             (
                 self.target_rate is not None and self.scenario == "single-stream",
+                "unused-rate",
                 "target_rate does nothing in scenario single-stream,"
                 " which sends as fast as it is answered: leave it out",
             ),
             (
                 self.scenario == "single-stream" and self.batch != 1,
+                "single-batch",
                 f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
             ),
         )

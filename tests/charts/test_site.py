@@ -1,5 +1,10 @@
 """The site in Chromium, from a folder: 30 runs."""
 
+import json
+from urllib.parse import unquote, urlsplit
+
+from perfdag.charts.pages import site_data
+from perfdag.store.base import FolderStore
 from tests.charts.browser import Page
 from tests.charts.conftest import SITE_PAGES as PAGES
 from tests.stats.synthetic import run_id
@@ -10,7 +15,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
     assert (await page.value(cards))[0] == ["net", "card bad"]
     text = await page.value("document.querySelector('#net').innerText")
-    assert "worse -12.1 % since 2026-01-23 (12 runs) iperf streams=4 throughput" in text
+    assert "iperf streams=4 throughput worse -12.1 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
     assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
@@ -71,6 +76,7 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     text = await page.value("document.body.innerText")
     assert "kernel: 6.1.112 -> 6.12.4" in text
     assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
+    assert "Worse: 1 worse, 2 same" in text
     await page.open(f"{site}/compare.html?suite=grid")
     text = await page.value("document.querySelector('main').innerText")
     assert "fio.runtime: 1 -> 2" in text
@@ -79,6 +85,26 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert row["answer"].startswith("worse +")
     assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
     assert await page.value("document.querySelector('.bars i').className") == "bad"
+
+
+async def test_any_two_runs_have_the_answers_of_perfdag_compare(site: str, page: Page) -> None:
+    """The page takes them from what is stored of each series; the rule is in Python alone."""
+    store, runs = (
+        FolderStore(unquote(urlsplit(site).path).removesuffix("/site")),
+        [0, 1, 2, 4, 17, 18, 19, 29],
+    )
+    pairs = [(run_id(a), run_id(b)) for a in runs for b in runs if a != b]
+    await page.open(f"{site}/compare.html?suite=net")
+    script = """(async (pairs) => { const head = await headOf("net"), series = await seriesOf(head);
+      const points = await pointsOf(series, () => newestMonths(head, Infinity)), at = (line, run) => points.get(line.id).find((point) => point.run === run);
+      return pairs.map(([a, b]) => Object.fromEntries(series.map((line) => [line.id, answerOf(line, at(line, a), at(line, b)).slice(0, 2)]))); })"""  # noqa: E501
+    shown = await page.value(f"{script}({json.dumps(pairs)})")
+    words = set()
+    for (a, b), answers in zip(pairs, shown, strict=True):
+        for series, (word, text, *_) in site_data.verdicts(store, "net", a, b)["series"].items():
+            words.add(word)
+            assert answers[series] == [word, text], (a, b)
+    assert words == {"worse", "better", "same"}
 
 
 async def test_a_benchmark_has_its_series_of_all_suites(site: str, page: Page) -> None:

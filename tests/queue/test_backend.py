@@ -10,9 +10,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend, sites
 from perfdag.steps.queue.backend import Backend, Outcome, Workload

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import NotInstalled, Output
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, NotInstalled, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Measurement
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import (
     InterferenceParams,

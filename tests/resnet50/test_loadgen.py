@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from perfdag.outcome import Failed
+from perfdag.benchmark.contract import Failed
 from perfdag.steps.resnet50.program import Batcher, Stub, measure, settings
 from perfdag.steps.resnet50.workload import Workload, mllog, result_of
 from tests.recorded.measured import values

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdag.benchmark.contract import Skip
 from perfdag.hosts import facts as host_facts
-from perfdag.outcome import Skip
 from perfdag.steps.resnet50.workload import Workload
 
 torch: Any = pytest.importorskip(

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import NotInstalled, Output
+from perfdag.benchmark.contract import Failed, Invalid, NotInstalled, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import Resnet50Interference
 from perfdag.steps.resnet50.overhead import OverheadParams, Resnet50Overhead, overhead

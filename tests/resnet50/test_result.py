@@ -9,13 +9,12 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from perfdag.benchmark.contract import Output
-from perfdag.outcome import Failed, Invalid, Measurement, Skip
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, Output, Skip
 from perfdag.results.collect import write_exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50.benchmark import Resnet50, documents
 from perfdag.steps.resnet50.workload import Workload, read
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.conftest import CommandLine, SuiteWriter
 from tests.resnet50.harness import needs_loadgen, recorded
 

@@ -16,13 +16,12 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import stored_reasons
-from perfdag.results.runs import RunStore
+from perfdag.results.samples import stored_reasons, stored_samples
 from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.gather import Hosts
 from perfdag.steps.pods.lead import ProgressReporter, UnderWay, crashes
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_duet import duet_of
@@ -136,7 +135,7 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
 
 
 def lost_pods(store: FolderStore, plan: Plan, batch: int) -> Counter[int]:
-    return crashes(store, plan, batch, RunStore(store).samples(plan.run_id))
+    return crashes(store, plan, batch, stored_samples(store, plan.run_id))
 
 
 @pytest.mark.parametrize(("end", "counts"), [(GangLost("a peer is gone"), 1), (SystemExit(75), 0)])

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import OwnVerdict
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.conftest import CommandLine
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
@@ -42,7 +42,7 @@ def newest(store: Store) -> str:
 
 
 def scheduled(store: Store) -> None:
-    plan = RunStore(store).plan(newest(store))
+    plan = stored_plan(store, newest(store))
     plan.trigger = "cron"
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 

@@ -8,23 +8,22 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import Duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import (
+from perfdag.results.runs import put_plan, put_rechecks
+from perfdag.results.samples import (
     MissingReason,
+    SampleRecord,
     as_annotation,
     budget_spent,
     from_annotations,
-    write,
+    sample_key,
+    write_reason,
 )
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods import finish, lead
 from perfdag.steps.pods.context import unrecoverable_annotation
 from perfdag.steps.pods.gather import Hosts
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
 from .objects import workflow_of
@@ -94,7 +93,7 @@ def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: st
 def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    write(store, plan.run_id, budget_spent(100, 0))
+    write_reason(store, plan.run_id, budget_spent(100, 0))
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING, 1: PENDING})
     tells["spec"]["shutdown"] = "Stop"
     finish.record_end(place(), store, plan, "Failed")
@@ -141,8 +140,8 @@ def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
 def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    RunStore(store).put_plan(plan)
-    [first, _] = RunStore(store).put_rechecks(plan, {plan.points[0].id})
+    put_plan(store, plan)
+    [first, _] = put_rechecks(store, plan, {plan.points[0].id})
     tells["metadata"]["annotations"] = as_annotation(OURS, {len(plan.batches): PENDING})
     finish.record_end(place(), store, plan, "Succeeded")
     assert {text for _, text in reasons(store, first)} == {PENDING}
@@ -157,7 +156,7 @@ def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
 def stored_duet(store: Store) -> Duet:
     duet = duet_of()
     for plan in (duet.a, duet.b):
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
     return duet
 
 
@@ -167,7 +166,9 @@ def test_a_gang_that_stands_takes_away_what_ended_the_one_before(
 ) -> None:
     duet = stored_duet(store)
     for plan in (duet.a, duet.b):
-        write(store, plan.run_id, MissingReason("batch", "failed", "the peer on n is gone", 0))
+        write_reason(
+            store, plan.run_id, MissingReason("batch", "failed", "the peer on n is gone", 0)
+        )
     monkeypatch.setattr(lead, "measure_batch", lambda *_: None)
     assert lead.lead(place(duet.a.run_id), store, duet.a, 0, 0) == 0
     assert [store.list(f"runs/{plan.run_id}/notes") for plan in (duet.a, duet.b)] == [[], []]

@@ -14,10 +14,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.local import LocalHost, listening_ports
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
-from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.loop import GangLost
