@@ -25,10 +25,10 @@ from pathlib import Path
 import orjson
 import yaml
 
-from perfdag.commands.cluster import View
+from perfdag.commands.status import View
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.results.samples import SampleRecord, read_sample
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 ARGO = "argoproj.io/v1alpha1"
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0

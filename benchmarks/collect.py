@@ -28,8 +28,7 @@ from perfdag.hosts import facts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.samples import SampleRecord, now, sample_key
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import parse_suite
 

@@ -15,8 +15,7 @@ from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
 from perfdag.steps.pods.context import from_environment
 from perfdag.steps.pods.plan import outputs, plan_of
-from perfdag.store.base import DamagedError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import DamagedError, FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine

@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.cluster import (
-    InstalledTemplate,
-    NotInstalled,
-    View,
-    installed_template,
-)
-from perfdag.commands.status import describe, follow_run
+from perfdag.commands.status import View, describe, follow_run
 from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig
@@ -77,8 +70,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    installed = InstalledTemplate("bench", ROOT)
-    monkeypatch.setattr("perfdag.commands.submit.installed_template", lambda _: installed)
+    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: ROOT)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
         Path("suite.yaml").write_text(text)
@@ -223,15 +215,16 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
 
 
 def test_nothing_is_submitted_to_an_installation_of_another_version(
-    monkeypatch: pytest.MonkeyPatch,
+    bench: ApiServer, cli: CommandLine
 ) -> None:
-    template = {
-        "kind": "WorkflowTemplate",
-        "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
-    }
-    monkeypatch.setattr("perfdag.commands.cluster.run_with_client", lambda work: template)
-    with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
-        installed_template("bench")
+    Path("suite.yaml").write_text(SUITE)
+    submit = ["submit", "suite.yaml", "--namespace", "bench"]
+    assert "is not installed: perfdag install --namespace bench" in cli(submit, 4).err
+    metadata = {"name": "perfdag", "namespace": "bench"}
+    template = {"kind": "WorkflowTemplate", "apiVersion": "argoproj.io/v1alpha1"}
+    bench.add(template | {"metadata": metadata, "spec": {"templates": [{"name": "finish"}]}})
+    assert "is of another version: perfdag install --namespace bench" in cli(submit, 4).err
+    assert bench.names("ConfigMap") == bench.names("Workflow") == []
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:

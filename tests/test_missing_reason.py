@@ -29,7 +29,7 @@ from perfdag.results.samples import (
     stored_reasons,
     write_reason,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 FLIGHT = MissingReason("sample", "failed", "in flight", 0, ("a-1", "b-w2"), 2, "node-1")

@@ -21,7 +21,7 @@ from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
 from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import rounds

@@ -17,7 +17,7 @@ from perfdag.shape import Shape
 from perfdag.steps.pods.kinds import check_account, check_own_images
 from perfdag.steps.pods.lead import lead
 from perfdag.steps.pods.plan import outputs
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer

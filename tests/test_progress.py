@@ -14,8 +14,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.fakes.terminal import on_a_terminal

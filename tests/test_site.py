@@ -15,8 +15,7 @@ from perfdag.charts.pages.site import read_script, script, write_site
 from perfdag.commands import site
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from tests.stats import synthetic
 from tests.stats.synthetic import rows, run_id
 

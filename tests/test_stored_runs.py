@@ -11,12 +11,10 @@ import orjson
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, stored_plan
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
 

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
@@ -18,6 +19,7 @@ import orjson
 from perfdag.analysis.history import Acknowledgement, Series, headlines, shorten
 from perfdag.analysis.verdict import RANK, counts, percent, worst_word
 from perfdag.results.runs import day_of
+from perfdag.results.summary import SeriesInfo, Summary
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check
@@ -472,3 +474,90 @@ def _host(url: str) -> str:
     """Return scheme and host of a webhook. The rest is often a secret and must not reach logs."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The answer about a run in one sentence, and below it what decided it."""
+
+    word: str
+    sentence: str
+    why: Sequence[str] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run with what is said of it: its summary, and the answers of its gate."""
+
+    summary: Summary
+    gate: GateResult | None
+
+    @cached_property
+    def lines(self) -> dict[str, Series]:
+        """The histories of the series by their ids."""
+        return {line.info.series_id: line for line in self.gate.series} if self.gate else {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there are earlier runs to compare with."""
+        return self.gate is not None and self.gate.runs > 1
+
+    def line(self, series: SeriesInfo) -> Series | None:
+        """Return the history of a series, or None for a first run."""
+        return self.lines.get(series.series_id) if self.known else None
+
+    def deciding(self) -> list[Series]:
+        """Return the headline series that have the word of the run, those of usable values first.
+
+        The largest change stands first.
+        """
+        word = self.gate.word if self.gate and self.known else None
+        every = self.gate.headlines if self.gate and word else ()
+        own = [line for line in every if line.answer.word == word]
+        return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
+
+
+def banner(run: Judged) -> Banner:
+    """Return the sentence about a run: what failed, what changed, or why nothing can be said."""
+    states, gate, trust = run.summary.points, run.gate, run.summary.trust
+    points, unusable, failed = len(trust.points), trust.count("unusable"), trust.count("failed")
+    broken = [verdict for verdict in run.summary.verdicts if verdict.word == "failed"]
+    gating = [a for a in gate.alerts if a.gates and a.kind != "worse"] if gate else []
+    deciding = run.deciding()
+    history = (
+        [f"{gate.counted}, {plural(gate.runs, 'run')} of history"] if gate and run.known else []
+    )
+    noisy = f"; {unusable} of {points} points too noisy" if unusable else ""
+    lost = [state for state in states if state.why]
+    lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
+    why = [f"{state.title}: {state.why}" for state in lost[:1]]
+    if failed == points:
+        return Banner("failed", "Nothing was measured", why)
+    if failed:
+        return Banner("failed", f"{failed} of {points} points failed{noisy}", [*why, *history])
+    if broken:
+        return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
+    if gating:
+        return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
+    if unusable == points:
+        return Banner("unclear", "Too noisy to judge", [trust.text, *history])
+    if not deciding or gate is None:
+        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
+        return Banner("", sentence, [trust.text])
+    answer, name = deciding[0].answer, deciding[0].name
+    rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
+    if answer.word == "same":
+        earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
+        return Banner("same", f"Same as the {earlier}{noisy}", history)
+    text = answer.text.removeprefix(answer.word).lstrip(": ")
+    if answer.word == "unclear":
+        sentence = f"Unclear: {len(deciding)} of {plural(len(gate.headlines), 'value')}{noisy}"
+        return Banner("unclear", sentence, [f"{name}: {text}", *history])
+    sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
+    left = deciding[0].left
+    if answer.word == "worse" and left:
+        changed = f"changed with it: {left.changed}"
+        command = f"perfdag compare {left.run_before} {gate.run}"
+        return Banner("worse", sentence, [changed[:200], *history], command)
+    return Banner(answer.word, sentence, history)

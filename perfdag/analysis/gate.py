@@ -44,9 +44,8 @@ from perfdag.plan.plan import Options, Plan
 from perfdag.results.runs import PARTIAL, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
-from perfdag.stats.levels import Word
+from perfdag.stats.levels import Array, Word
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
-from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check, checks_of

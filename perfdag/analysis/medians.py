@@ -17,8 +17,8 @@ from perfdag.results.labels import flatten, words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
+from perfdag.stats.levels import Array, middle
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
-from perfdag.stats.scales import Array, middle
 from perfdag.store.base import Store, StoreError
 
 

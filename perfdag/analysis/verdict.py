@@ -21,13 +21,16 @@ from perfdag.stats.levels import (
     SIGMAS,
     STEP,
     WINDOW,
+    Array,
     Level,
     Levels,
     Word,
+    finite,
+    middle,
     noise_of,
+    scale_for,
     side_word,
 )
-from perfdag.stats.scales import Array, finite, middle, scale_for
 from perfdag.suite.model import Check
 from perfdag.units import plural
 

@@ -24,7 +24,7 @@ from perfdag.commands.options import (
 from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural, short, with_spread
 
 COMPARE_EPILOG = """examples:

@@ -60,7 +60,7 @@ from perfdag.results.runs import RunStore, began_at, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural, readable, short, short_seconds
 
 logger = logging.getLogger(__name__)

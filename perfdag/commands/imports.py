@@ -48,8 +48,7 @@ from perfdag.suite.document import (
     read_text,
 )
 from perfdag.suite.load import parse_suite
-from perfdag.suite.permutations import nested
-from perfdag.suite.points import MAX_POINTS, enumerate_points
+from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
 from perfdag.units import Quantity, plural, seconds, to_base
 
 logger = logging.getLogger(__name__)
@@ -785,7 +784,7 @@ def import_history(args: argparse.Namespace) -> int:
 
     from perfdag.results.collect import write_rows
     from perfdag.results.schema import SAMPLES
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     path = Path(args.file)
     suite = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].rstrip("-")

@@ -21,7 +21,7 @@ from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape, canonical
 from perfdag.steps.pods.kinds import kinds_of
 from perfdag.store.base import StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 from perfdag.units import plural, short_seconds

@@ -13,8 +13,14 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import (
+    GateResult,
+    Judged,
+    answer_lines,
+    banner,
+    gate_as_dict,
+    gate_lines,
+)
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,
@@ -42,9 +48,8 @@ from perfdag.results.summary import (
     summarise,
     worst_of_points,
 )
-from perfdag.store.base import NotStoredError, Store
-from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
+from perfdag.store.base import FolderStore, NotStoredError, Store
+from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
 from perfdag.units import digits, plural, scaled
 
@@ -496,7 +501,7 @@ def write_report(
     def put(name: str, data: bytes) -> None:
         store.put(f"runs/{plan.run_id}/{name}", data)
 
-    links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
-    has_site = bool(store.list(f"site/data/{plan.suite}"))
-    report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
+    # the last step of a run on a cluster writes the site
+    has_site = bool(plan.where or store.list(f"site/data/{plan.suite}"))
+    report_page.write(summary, plan, put, store.root, has_site, gate)
     return store.url(report_key(plan.run_id))

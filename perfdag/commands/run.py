@@ -51,7 +51,7 @@ from perfdag.results.samples import (
 )
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite import model
 from perfdag.suite.document import BadDocument, parse_document
 from perfdag.suite.load import command_suite, load_model, load_suite, model_text, suite_text

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from perfdag.analysis.selection import baselines
-from perfdag.commands.cluster import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.options import (
     EXIT_OK,
     EXIT_REACH,
@@ -29,6 +28,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.results import read_run
+from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import Plan
@@ -36,7 +36,7 @@ from perfdag.results.runs import RunStore, began_at, report_key, result_key, run
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.store.base import NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 EPILOG = """examples:
   perfdag site

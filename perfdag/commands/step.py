@@ -144,7 +144,7 @@ def peer(context: "PodContext", args: argparse.Namespace) -> int:
 def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     store = open_store(context.root, STORE_PATIENCE)
     key = f"runs/doctor-{os.getpid()}"
@@ -158,7 +158,7 @@ def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
 def age(context: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.history import check_age
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     return check_age(open_store(context.root), "last", args.suite, args.max_age)
 

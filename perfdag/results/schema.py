@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from perfdag.results.runs import month_of, result_key, runs_with_rows
 from perfdag.store.base import Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import seconds
 
 SCHEMA_VERSION = 1

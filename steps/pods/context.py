@@ -16,8 +16,7 @@ from perfdag.redaction import redact
 from perfdag.results.runs import run_folder
 from perfdag.steps.pods.kinds import refuse
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
-from perfdag.store.open import open_store
-from perfdag.store.s3 import print_wait
+from perfdag.store.s3 import open_store, print_wait
 from perfdag.suite.document import BadDocument
 from perfdag.units import seconds
 

@@ -15,7 +15,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import result_key, stored_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.pods.objects import cluster_facts
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 
 from .conftest import Namespace

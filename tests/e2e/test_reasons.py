@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.kube.client import run_with_client
 from perfdag.results.samples import NOTES
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.workflows import runs
 
 from .conftest import Namespace, quota

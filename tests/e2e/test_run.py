@@ -13,7 +13,7 @@ import yaml
 
 from perfdag.results.collect import gather
 from perfdag.results.runs import RunStore, stored_plan
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 

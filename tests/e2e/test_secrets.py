@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from perfdag.results.samples import read_sample, sample_key
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 

@@ -14,7 +14,7 @@ from perfdag.charts import pairs
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import stored_plan
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 

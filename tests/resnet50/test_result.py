@@ -14,7 +14,7 @@ from perfdag.results.collect import write_exports
 from perfdag.steps.command import Command
 from perfdag.steps.resnet50.benchmark import Resnet50, documents
 from perfdag.steps.resnet50.workload import Workload, read
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.conftest import CommandLine, SuiteWriter
 from tests.resnet50.harness import needs_loadgen, recorded
 

@@ -26,7 +26,7 @@ from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver

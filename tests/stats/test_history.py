@@ -15,18 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag.analysis import medians
-from perfdag.analysis.ab import analyse
-from perfdag.analysis.compare import compare_selections
+from perfdag.analysis.compare import analyse, compare_selections
 from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
 from perfdag.commands.main import main
-from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import make_plan
+from perfdag.plan.plan import make_plan, stored_duet
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.steps.loop import MeasuringLoop
-from perfdag.store.base import Store, StoreError
-from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
+from perfdag.store.base import FolderStore, Store, StoreError
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.synthetic import nights, put, rows, run_id, step

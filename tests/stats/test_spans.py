@@ -17,7 +17,7 @@ from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.samples import SampleRecord, as_rows, now, sample_key
 from perfdag.results.summary import points_of
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 ZONES: dict[str, Any] = {

@@ -13,7 +13,7 @@ from perfdag.steps.pods.objects import (
     create_for_batches,
     release,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.installation import FINISH, RUN
 from tests.fakes.api_server import ApiServer, Request

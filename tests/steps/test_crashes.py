@@ -21,7 +21,7 @@ from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.gather import Hosts
 from perfdag.steps.pods.lead import ProgressReporter, UnderWay, crashes
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_duet import duet_of

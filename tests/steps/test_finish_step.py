@@ -10,7 +10,7 @@ from perfdag.results.runs import stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import OwnVerdict
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.conftest import CommandLine
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"

@@ -24,7 +24,7 @@ from perfdag.steps.pods import gather, lead, peer
 from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
 from perfdag.steps.pods.gather import GangPool, GangUnavailable
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 

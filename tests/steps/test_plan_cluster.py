@@ -18,7 +18,7 @@ from perfdag.results.collect import gather
 from perfdag.results.runs import stored_plan
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.plan import step
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import templates
 from perfdag.workflows.installation import Installation

@@ -13,8 +13,7 @@ import pytest
 
 from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
 from perfdag.results.collect import gather
 from perfdag.results.runs import resume_command, resume_obstacle, stored_plan
 from perfdag.results.samples import (
@@ -28,7 +27,7 @@ from perfdag.results.samples import (
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine

@@ -22,8 +22,7 @@ from perfdag.steps.pods.plan import (
     outputs,
     suite_text,
 )
-from perfdag.store.base import AddressError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import AddressError, FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 

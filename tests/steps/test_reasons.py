@@ -8,8 +8,7 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import Duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import put_plan, put_rechecks
 from perfdag.results.samples import (
@@ -24,8 +23,7 @@ from perfdag.results.samples import (
 from perfdag.steps.pods import finish, lead
 from perfdag.steps.pods.context import unrecoverable_annotation
 from perfdag.steps.pods.gather import Hosts
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
 from .objects import workflow_of

@@ -15,7 +15,7 @@ from perfdag.results.runs import (
 )
 from perfdag.results.samples import MissingReason, SampleRecord, sample_key, write_reason
 from perfdag.steps.pods.plan import outputs, rechecks_left, resumed
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place

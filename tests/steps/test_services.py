@@ -23,7 +23,7 @@ from perfdag.steps.pods.objects import (
     create_for_batches,
     services_key,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 

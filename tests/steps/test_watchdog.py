@@ -12,8 +12,7 @@ import pytest
 
 from perfdag.kube.patch import UNRECOVERABLE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
 from perfdag.results.samples import as_annotation, from_annotations, sample_key
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
@@ -29,8 +28,7 @@ from perfdag.steps.pods.watchdog import (
     finished,
     watch_pods,
 )
-from perfdag.store.base import Store, StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store, StoreError
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
