@@ -16,8 +16,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfdag.benchmark.contract import Infrastructure
-from perfdag.kube.patch import SUMMARY
+import orjson
+
+from perfdag import signals
+from perfdag.benchmark.contract import Failed, Infrastructure
+from perfdag.hosts.base import Forwarding, Host
+from perfdag.hosts.local import LocalHost
+from perfdag.hosts.ssh import SshHost
+from perfdag.kube.client import Kube
+from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.kube.patch import SUMMARY, VOLUME, account_of, ssh_port
+from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.plan.plan import Plan, TimeLeft, stored_duet
 from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import (
