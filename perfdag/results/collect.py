@@ -43,9 +43,12 @@ from perfdag.store.base import DamagedError, NotStoredError, Store
 ERROR_LIMIT = 500
 """Characters of an error in a row."""
 CHUNK_ROWS = 1 << 16
-_AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n", "note")
-_DERIVED = ("coords", "series_id", "sample_id")
-_STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
+_OF_ROW = (
+    *("metric", "stat", "subject", "value", "unit", "better", "headline", "n", "note"),
+    *("coords", "series_id", "sample_id"),
+)
+"""The columns of a row. The others are of its sample."""
+_ROW = pa.struct([SAMPLES.field(name) for name in _OF_ROW])
 
 
 class _Rows:
@@ -70,9 +73,7 @@ class _Rows:
         self._samples: list[dict[str, Any]] = []
         self._counts: list[int] = []
         self._pending: list[dict[str, Any]] = []
-        self._derived = {name: list[str]() for name in _DERIVED}
-        self._coords: dict[str, str] = {}
-        self._chunks = {name: list[pa.Array]() for name in (*_AS_STORED, *_DERIVED)}
+        self._chunks: list[pa.Array] = []
 
     def planned(self, position: int) -> dict[str, Any]:
         """Return what the plan says of the sample at a position of its order, as columns."""
@@ -114,43 +115,25 @@ class _Rows:
         self._samples.append({**self._run, **sample})
         rows = rows or [{}]
         self._counts.append(len(rows))
-        self._pending += rows
-        texts = [
-            orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode()
-            if "coords" in row
-            else "{}"
-            for row in rows
-        ]
-        self._derived["coords"] += [self._coords.setdefault(text, text) for text in texts]
-        names = [
-            f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
-            for text, row in zip(texts, rows, strict=True)
-        ]
         head = [self._plan.suite, sample["point"], sample.get("benchmark_version") or ""]
         # Figures within a node and between nodes are two series.
         head += [span] if (span := sample.get("span")) else []
-        series = [digest(*head, name) for name in names]
         run = self._plan.run_id, self._plan.variant or ""
         of_run = (*run, str(sample["repetition"]), sample["phase"])
-        subjects = [row.get("subject") or "" for row in rows]
-        samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
-        self._derived["series_id"] += series
-        self._derived["sample_id"] += [
-            series_id + samples[subject]
-            for series_id, subject in zip(series, subjects, strict=True)
-        ]
+        ids = {text: digest(*of_run, text) for text in {row.get("subject") or "" for row in rows}}
+        for row in rows:
+            coords = orjson.dumps(row.get("coords", {}), option=orjson.OPT_SORT_KEYS).decode()
+            what = f"{coords}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
+            series = digest(*head, what)
+            own = series + ids[row.get("subject") or ""]
+            self._pending.append({**row, "coords": coords, "series_id": series, "sample_id": own})
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        """Move pending rows into Arrow arrays, which need a tenth of the memory."""
-        stored = pa.array(self._pending, _STORED_TYPE).flatten()
-        for name, values in zip(_AS_STORED, stored, strict=True):
-            self._chunks[name].append(values)
+        """Move pending rows into an Arrow array, which needs a tenth of the memory."""
+        self._chunks.append(pa.array(self._pending, _ROW))
         self._pending.clear()
-        for name, texts in self._derived.items():
-            self._chunks[name].append(pa.array(texts, SAMPLES.field(name).type))
-            texts.clear()
 
     def table(self) -> pa.Table:
         """Return the table of all samples that were added."""
@@ -158,10 +141,11 @@ class _Rows:
         sample_of_row = pa.array(
             np.repeat(np.arange(len(self._samples), dtype=np.int32), self._counts)
         )
+        of_rows = dict(zip(_OF_ROW, pa.chunked_array(self._chunks).flatten(), strict=True))
         arrays = []
         for column in SAMPLES:
-            if column.name in self._chunks:
-                arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
+            if column.name in of_rows:
+                arrays.append(of_rows[column.name])
                 continue
             values = pa.array([sample.get(column.name) for sample in self._samples], column.type)
             if pa.types.is_string(column.type):  # a long text is stored once
