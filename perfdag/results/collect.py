@@ -6,8 +6,8 @@ text of its MissingReason. Samples may be removed once they are collected: their
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +23,8 @@ from perfdag.results.labels import span_of
 from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
 from perfdag.results.samples import (
     SampleRecord,
-    read_sample,
+    read_samples,
     reason_for,
-    sample_key,
     stored_reasons,
     stored_samples,
 )
@@ -193,7 +192,7 @@ def _measured(record: SampleRecord) -> dict[str, Any]:
 
 @dataclass
 class CollectionResult:
-    """The result of collecting: the key of the Parquet file, and its rows.
+    """The result of collecting: the key of the Parquet file.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
     unreadable samples. `kept`: samples were removed after they were collected, and the rows are
@@ -202,7 +201,6 @@ class CollectionResult:
     """
 
     key: str
-    rows: int
     reached: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
     kept: bool = False
@@ -248,10 +246,9 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
 
     Repetitive columns are dictionary-encoded.
     """
-    key = result_key(plan.suite, plan.run_id)
     stored = stored_samples(store, plan.run_id)
     if (kept := kept_rows(store, plan, stored)) is not None:
-        return kept, CollectionResult(key, kept.num_rows, kept=True)
+        return kept, CollectionResult(result_key(plan.suite, plan.run_id), kept=True)
     with gc_paused():
         return _gather(store, plan, stored)
 
@@ -276,7 +273,7 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
 
 
 def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
-    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id), 0)
+    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id))
     order = sorted(
         range(len(plan.order)),
         key=lambda pos: (plan.point_at(pos).benchmark, *plan.order[pos]),
@@ -284,41 +281,24 @@ def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, Colle
     position_of = {plan.key(position): position for position in order}
     present = [name for name in position_of if name in stored]
     values: dict[int, list[float]] = defaultdict(list)
-    for name, record in _read(store, plan, present, result.damaged):
+    for name, record in read_samples(store, plan.run_id, present, result.damaged):
         position = position_of.pop(name)
         index, repetition = plan.order[position]
         rows.add_stored(name, record, rows.planned(position))
         if record.status == "ok" and record.started_at and record.finished_at:
-            took = datetime.fromisoformat(record.finished_at) - datetime.fromisoformat(
-                record.started_at
-            )
-            result.seconds.setdefault(index, []).append(took.total_seconds())
+            began, ended = map(datetime.fromisoformat, (record.started_at, record.finished_at))
+            result.seconds.setdefault(index, []).append((ended - began).total_seconds())
         if record.status == "ok" and repetition > 0 and plan.points[index].until is not None:
             values[index] += [row["value"] for row in record.rows if row["headline"]][:1]
     for index, own in values.items():
         result.reached[plan.points[index].id] = len(own), relative_precision(own)
     _add_absent(store, plan, sorted(position_of.values()), rows, result.reached)
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, record in _read(store, plan, canaries, result.damaged):
+    for name, record in read_samples(store, plan.run_id, canaries, result.damaged):
         columns = dict.fromkeys(("entry", "benchmark", "point"), "canary")
         columns |= {"params": "{}", "shape": "{}", "phase": "measure"}
         rows.add_stored(name, record, {**columns, "repetition": record.repetition})
-    table = rows.table()
-    return table, replace(result, rows=table.num_rows)
-
-
-def _read(
-    store: Store, plan: Plan, names: Sequence[str], damaged: list[str]
-) -> Iterator[tuple[str, SampleRecord]]:
-    """Yield the stored samples of these names; add the names of unreadable ones to `damaged`."""
-    contents = store.get_many([sample_key(plan.run_id, name) for name in names])
-    for name, (_, data) in zip(names, contents, strict=True):
-        try:
-            record = read_sample(data)
-        except ValueError:
-            damaged.append(name)
-        else:
-            yield name, record
+    return rows.table(), result
 
 
 def _add_absent(
