@@ -25,7 +25,7 @@ from pathlib import Path
 import orjson
 import yaml
 
-from perfdag.commands.cluster import View
+from perfdag.commands.status import View
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.results.samples import SampleRecord, read_sample
 from perfdag.store.s3 import open_store

@@ -132,12 +132,11 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
 def card(clusters: Clusters) -> Data | None:
     """Return the series that stands for a suite: the worst, else the first headline series."""
     rank = {"failed": 0, "worse": 1}
-    every = [(own, line) for own, series in clusters for line in headlines(series)]
+    every = [line for _, series in clusters for line in headlines(series)]
     if not every:
         return None
-    medians, line = min(every, key=lambda pair: rank.get(pair[1].answer.word, 2))
-    values = [[run.run_id, rounded(v)] for run, v in zip(medians.runs, line.value, strict=True)]
-    return _series(line, medians) | {"values": values}
+    line = min(every, key=lambda line: rank.get(line.answer.word, 2))
+    return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
 def series_data(clusters: Clusters) -> dict[str, list[Data]]:
@@ -145,13 +144,13 @@ def series_data(clusters: Clusters) -> dict[str, list[Data]]:
     by_benchmark: dict[str, list[Data]] = {}
     for here, series in clusters:
         for line in series:
-            data = _series(line, here) | _answers(line, [run.run_id for run in here.runs])
+            data = _series(line) | _answers(line)
             data["cluster"] = here.runs[0].cluster
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     return by_benchmark
 
 
-def _series(line: Series, medians: RunMedians) -> Data:
+def _series(line: Series) -> Data:
     info = line.info
     factor, unit = scaled(info.unit, line.levels.levels[-1].reference, info.metric)
     return {
@@ -166,7 +165,7 @@ def _series(line: Series, medians: RunMedians) -> Data:
         "newest": rounded(line.newest),
         "levels": [
             [
-                medians.runs[level.start].run_id,
+                line.runs[level.start],
                 *map(rounded, (level.reference, level.low, level.high)),
             ]
             for level in line.levels.levels
@@ -176,7 +175,7 @@ def _series(line: Series, medians: RunMedians) -> Data:
     }
 
 
-def _answers(line: Series, runs: Sequence[str]) -> Data:
+def _answers(line: Series) -> Data:
     """Return the answers about any two runs of a series: of the first ones, and by their levels.
 
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
@@ -191,11 +190,11 @@ def _answers(line: Series, runs: Sequence[str]) -> Data:
     rule["noise"] = levels[-1].noise if line.levels.measured >= STEP else None
 
     def between(a: Level, b: Level) -> Any:
-        found = compare_levels(line.value, line.levels, runs, a.start, b.start, better)
+        found = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
         return _cells(found) if found and a is not b else None
 
     return {
-        "first": [runs[i] for i in known],
+        "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, **rule)) for b in sides] for a in sides],
         "within": [_cells(within(level, better)) for level in levels],
         "between": [[between(a, b) for b in newest] for a in newest],

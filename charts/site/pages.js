@@ -114,7 +114,7 @@ async function indexPage() {
 }
 
 const warning = (text) => make("p", { className: "alert bad" }, text);
-const sentence = (name, answer, state) => make("p", { className: "small" }, word(answer, "", state), ` ${name}`);
+const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
 const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
 
 const seriesColumns = [

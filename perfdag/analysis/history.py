@@ -112,7 +112,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Series:
-    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured.
+    """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
     `newest` is the value of the newest run or its re-measurement. `accepted` are the positions of
     runs whose level was acknowledged, `left` is the first step of the change for the worse that is
@@ -129,7 +129,8 @@ class Series:
     left: Step | None
     answer: Answer
     newest: float
-    accepted: Sequence[int] = ()
+    accepted: Sequence[int]
+    runs: Sequence[str]
 
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""
@@ -208,7 +209,7 @@ def series_of(
             answer = _against_run_before(medians, i, tuning)
         newest = float(values[at]) if at >= first else math.nan
         found.append(
-            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts)
+            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts, runs)
         )
     return found
 

@@ -80,6 +80,7 @@ MODULES = {
     "completion": "commands.main",
     "import": "commands.imports",
     "logs": "commands.status",
+    "render": "commands.submit",
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")

@@ -335,7 +335,9 @@ def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in filter(registry.usable, sorted(set(pc.unique(rows["benchmark"]).to_pylist()))):
+    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist())):
+        if registry.fault(name):
+            continue
         exporter = registry.get(name)
         try:
             files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))

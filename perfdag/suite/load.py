@@ -25,6 +25,7 @@ from perfdag.suite.document import (
     nearest,
     parse_document,
     read_document,
+    read_text,
     removal_note,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
@@ -38,7 +39,7 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
 
     Raises BadDocument.
     """
-    return _load_or_raise(read_document(file), settings)
+    return parse_suite(read_text(file), str(file), settings)
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:
@@ -46,34 +47,7 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
 
     Raises BadDocument.
     """
-    return _load_or_raise(parse_document(text, file), settings)
-
-
-def suite_name(text: str) -> str:
-    """Return a text as the name of a suite."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
-
-
-def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
-    """Return a suite that measures one command, named as its program. Raises BadDocument."""
-    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
-    name = suite_name(name or Path(argv[0]).name)
-    suite = {"name": name, "repetitions": 10, "entries": [entry]}
-    # JSON is YAML: the run stores this text as its suite, as that of a file.
-    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
-
-
-def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
-    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
-    if isinstance(suite, str | Path):
-        return load_suite(suite)
-    if isinstance(suite, Entry):
-        name = (suite.name or suite.benchmark).lower().replace("_", "-")
-        suite = Suite(name=name, entries=[suite])
-    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
-
-
-def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
+    document = parse_document(text, file)
     problems: list[Problem] = []
     of_entries = []
     for setting in settings:
@@ -111,6 +85,30 @@ def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
     if problems:
         raise BadDocument(problems)
     return loaded
+
+
+def suite_name(text: str) -> str:
+    """Return a text as the name of a suite."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
+
+
+def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
+    """Return a suite that measures one command, named as its program. Raises BadDocument."""
+    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
+    name = suite_name(name or Path(argv[0]).name)
+    suite = {"name": name, "repetitions": 10, "entries": [entry]}
+    # JSON is YAML: the run stores this text as its suite, as that of a file.
+    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
+
+
+def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
+    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
+    if isinstance(suite, str | Path):
+        return load_suite(suite)
+    if isinstance(suite, Entry):
+        name = (suite.name or suite.benchmark).lower().replace("_", "-")
+        suite = Suite(name=name, entries=[suite])
+    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
 
 
 def _value(text: str) -> Any:

@@ -13,8 +13,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import KubeError
 from perfdag.kube.patch import SUMMARY
-from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import Plan, TimeLeft
+from perfdag.plan.plan import Plan, TimeLeft, stored_duet
 from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import (
     MissingReason,

@@ -15,7 +15,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
     assert (await page.value(cards))[0] == ["net", "card bad"]
     text = await page.value("document.querySelector('#net').innerText")
-    assert "worse -12.1 % since 2026-01-23 (12 runs) iperf streams=4 throughput" in text
+    assert "iperf streams=4 throughput worse -12.1 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
     assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]

@@ -13,8 +13,7 @@ import pytest
 
 from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
 from perfdag.results.collect import gather
 from perfdag.results.runs import resume_command, resume_obstacle, stored_plan
 from perfdag.results.samples import (

@@ -8,8 +8,7 @@ import pytest
 
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import Duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import put_plan, put_rechecks
 from perfdag.results.samples import (

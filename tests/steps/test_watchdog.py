@@ -12,8 +12,7 @@ import pytest
 
 from perfdag.kube.patch import UNRECOVERABLE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
 from perfdag.results.samples import as_annotation, from_annotations, sample_key
 from perfdag.steps.pods.context import (
     EXIT_REFUSED,
