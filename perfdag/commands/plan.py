@@ -19,7 +19,7 @@ from perfdag.commands.terminal import text_table
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.shape import Shape, canonical
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import StoreError
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
