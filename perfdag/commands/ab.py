@@ -43,7 +43,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite

@@ -121,7 +121,7 @@ MAX_POINTS = 40
 
 def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
     """Return the plan of a suite file and the notes on it. Raises BadDocument."""
-    from perfdag.steps.pods.kinds import kinds_of
+    from perfdag.steps.pods.plan import kinds_of
 
     loaded = load_suite(suite, settings)
     plan = make_plan(loaded, only=only)
