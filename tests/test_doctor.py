@@ -231,6 +231,6 @@ async def test_an_installation_of_another_version_is_a_finding() -> None:
     [finding] = [each async for each in check_installation(cluster(template), "bench", None)]
     assert (finding.state, finding.what) == (
         "missing",
-        "perfdag in namespace bench was installed by another version",
+        "perfdag in namespace bench is of another version",
     )
     assert finding.do.startswith("perfdag install --namespace bench")

@@ -12,7 +12,6 @@ import orjson
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.options import (
     EXIT_OK,
     JSON,
@@ -33,18 +32,18 @@ from perfdag.commands.run import (
     check_samples,
     measure_turns,
     only_process,
+    plan_text,
     prepare_resume,
     refuse_absent_programs,
     resumable,
 )
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
@@ -164,8 +163,6 @@ def compare_commands(args: argparse.Namespace) -> int:
     labels = shlex.join(commands[0]), shlex.join(commands[1])
     duet = prepare_duet(a, b, labels, BLOCKS)
     if args.dry_run:
-        from perfdag.commands.plan import plan_text
-
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     store, outcome = measure_duet(duet, args.store)
@@ -342,10 +339,10 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
+    from perfdag.commands.submit import NewRun, installed_store, start_run
 
     namespace = args.namespace
-    template = installed_template(namespace)
-    root = template.store
+    root = installed_store(namespace)
     if args.store not in (None, root):
         raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
@@ -364,7 +361,8 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    name = template.start(NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority))
+    run = NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority)
+    name = start_run(namespace, run)
     print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
     if args.watch:
         return asyncio.run(follow_run(name, namespace))

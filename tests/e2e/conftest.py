@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.cluster import View
+from perfdag.commands.status import View
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
