@@ -1,6 +1,6 @@
 """`perfdag queue manifests`: the file of queues, and the Kubernetes objects that serve them.
 
-The objects are the YAML in `templates`.
+The objects are the YAML of `templates/queues.yaml.j2`.
 """
 
 import hashlib
@@ -188,25 +188,19 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
     if other objects have the same name.
     """
-    folder = PackageLoader("perfdag.steps.queue", "templates")
     templates = Environment(
-        loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=PackageLoader("perfdag.steps.queue", "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
-    shared = {"shared": queues, "token": token or secrets.token_urlsafe(24), "digest": digest}
-    texts = [templates.get_template("frontend.yaml.j2").render(shared)]
-    template = templates.get_template("queue.yaml.j2")
-    texts += [template.render(shared, queue=queue) for queue in queues.queues]
+    text = templates.get_template("queues.yaml.j2").render(
+        shared=queues, token=token or secrets.token_urlsafe(24), digest=digest
+    )
     objects = dict[tuple[str, str], Object]()
-    for body in yaml.safe_load_all("\n---\n".join(texts)):
-        if body is None:  # the comment at the head of a template
-            continue
-        metadata = body["metadata"]
-        kind, name = body["kind"], metadata["name"]
-        labels = {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
-        metadata["labels"] = labels | metadata.get("labels", {})
-        if kind not in ("Namespace", "PersistentVolume"):
-            metadata["namespace"] = queues.namespace
+    for body in yaml.safe_load_all(text):
+        kind, name = body["kind"], body["metadata"]["name"]
         if objects.setdefault((kind, name), body) != body:
             raise ValueError(
                 f"two queues define {kind} {name}: rename one, or give its data another claim"
