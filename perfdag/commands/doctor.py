@@ -283,8 +283,8 @@ async def _listed(
 async def _check_version(client: Kube) -> Finding:
     version = await client.request("GET", "/version")
     name = f"Kubernetes {version['gitVersion']}"
-    minor = int("".join(filter(str.isdigit, version["minor"])))
-    if (int(version["major"]), minor) < MIN_KUBERNETES:
+    found = tuple(int(re.sub(r"\D", "", version[part])) for part in ("major", "minor"))
+    if found < MIN_KUBERNETES:
         return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
     return Finding("ok", f"{name} at {client.cluster.server}")
 
