@@ -648,10 +648,6 @@ class Shape(Strict):
         """Return the shape as plain data, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
-    def text(self) -> str:
-        """Return the shape as canonical JSON, without defaults."""
-        return canonical(self.data())
-
     def pair(self) -> "Shape":
         """Return the shape that a benchmark sees for one pair of hosts: this one with two hosts."""
         hosts = self.hosts.model_copy(update={"count": 2, "pairs": None, "parallel_pairs": 1})

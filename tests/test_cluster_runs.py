@@ -14,7 +14,6 @@ from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import result_key
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed
@@ -60,13 +59,9 @@ ROOT = "s3://bench/results"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
-    """An API server with the namespace bench; the folder `store` stands for the store ROOT."""
+    """An API server with the namespace bench."""
     server = ApiServer(namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
-    monkeypatch.setattr(
-        "perfdag.commands.runs.open_store",
-        lambda root: FolderStore("store" if root == ROOT else "another"),
-    )
     return server
 
 
@@ -113,53 +108,24 @@ def owned(kind: str, name: str, owner: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": metadata}
 
 
-def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_its_rechecks(
+def test_rm_takes_all_workflows_of_a_run_and_what_they_own_and_names_its_results(
     bench: ApiServer, cli: CommandLine
 ) -> None:
-    store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
-    recheck = make_plan(parse_suite(SUITE))
-    plan.options.rechecks = [recheck.run_id]
-    for item in (plan, recheck):
-        store.put(f"runs/{item.run_id}/plan.json", item.dump())
-        store.put(result_key(item.suite, item.run_id), b"")
+    run = "20260101T000000Z-00000000"
     bench.add(
-        workflow({}, name="first", run_id=plan.run_id, store=ROOT),
-        workflow({}, name="again", run_id=plan.run_id, store=ROOT),
+        workflow({}, name="first", run_id=run, store=ROOT),
+        workflow({}, name="again", run_id=run, store=ROOT),
         workflow({}, name="other", store=ROOT),
         owned("Pod", "p", "first"),
         owned("PersistentVolumeClaim", "p-measured", "p"),
     )
     bench.on("GET .*/pods", lambda _: bench.collect_garbage())
-    cli(["rm", plan.run_id, "--results", "--namespace", "bench"])
+    out = cli(["rm", run, "--namespace", "bench"]).out
+    assert f"its results stay: perfdag rm {run} --store {ROOT} removes them" in out
     assert bench.names("Workflow") == ["other"]
     assert bench.of("Pod") == bench.of("PersistentVolumeClaim") == [], "it waits for their end"
-    assert store.list("runs") == store.list("results") == []
-
-
-@pytest.mark.parametrize(
-    ("words", "store", "message"),
-    [
-        pytest.param(
-            ["20260101T000000Z-00000000"],
-            ROOT,
-            "to remove its results: perfdag rm 20260101T000000Z-00000000 --store ROOT",
-            id="no Workflow is left",
-        ),
-        pytest.param(
-            ["last", "--store", "s3://bench/wrong"],
-            ROOT,
-            "/wrong has no run 20260101T020000Z-0a1b2c3d, and nothing is deleted",
-            id="another store",
-        ),
-        pytest.param(["last"], "claim://results", "only pods reach", id="on a claim"),
-    ],
-)
-def test_results_that_are_not_reached_from_here_keep_the_workflow(
-    words: list[str], store: str, message: str, bench: ApiServer, cli: CommandLine
-) -> None:
-    bench.add(workflow({}, store=store))
-    assert message in cli(["rm", *words, "--results", "--namespace", "bench"], 2).err
-    assert bench.names("Workflow") == ["w"]
+    advice = f"to remove its results: perfdag rm {run} --store ROOT"
+    assert advice in cli(["rm", run, "--namespace", "bench"], 2).err
 
 
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(

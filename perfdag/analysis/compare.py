@@ -32,8 +32,7 @@ from perfdag.analysis.verdict import (
     fraction,
 )
 from perfdag.benchmark.contract import SIMULATED
-from perfdag.plan.ab import A_BLOCK, Duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import A_BLOCK, Duet, Plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK

@@ -20,6 +20,7 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
+from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
 from perfdag.suite.load import suite_name
@@ -124,37 +125,42 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 def details_text(benchmark: Description) -> str:
     """Return everything about one benchmark as text."""
-    lines = [
-        f"{benchmark['name']}: {benchmark['summary']}\n",
-        f"Clock: {benchmark['clock']}",
-        f"Canaries: {', '.join(benchmark['canaries'])}",
-        f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}\n",
+    tools = [
+        f"Tool: {tool['program']} "
+        f"({', '.join(f'{manager}: {name}' for manager, name in tool['packages'].items())})"
+        for tool in benchmark["tools"]
     ]
-    for tool in benchmark["tools"]:
-        packages = ", ".join(f"{manager}: {name}" for manager, name in tool["packages"].items())
-        lines.append(f"Tool: {tool['program']} ({packages})")
-    lines.append("\nParameters")
-    width = max(len(param["name"]) for param in benchmark["params"])
-    for param in benchmark["params"]:
-        about = f"  {param['about']}" if param["about"] else ""
-        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {_default(param)}{about}")
-    lines.append("\nMetrics (* headline)")
-    for metric in benchmark["metrics"]:
-        mark = "*" if metric["headline"] else " "
-        name = f"{metric['name']} [{metric['unit']}], {metric['better']} is better"
-        lines.append(f" {mark} {name}: {metric['about']}")
-    return "\n".join(lines)
+    params = [
+        (param["name"], param["allowed"], _default(param), param["about"])
+        for param in benchmark["params"]
+    ]
+    metrics = [
+        (metric["name"], metric["unit"], metric["better"], metric["about"])
+        for metric in benchmark["metrics"]
+    ]
+    styles = ["bold" if metric["headline"] else "" for metric in benchmark["metrics"]]
+    return "\n".join(
+        [
+            f"{benchmark['name']}: {benchmark['summary']}\n",
+            f"Clock: {benchmark['clock']}",
+            f"Canaries: {', '.join(benchmark['canaries'])}",
+            f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}",
+            *tools,
+            "",
+            text_table(("parameter", "allowed", "default", ""), params),
+            "",
+            text_table(("metric", "unit", "better", ""), metrics, styles=styles),
+        ]
+    )
 
 
 def _default(param: Description) -> str:
     """Return the default of a parameter as a suite writes it."""
-    if param["required"]:
-        return "required"
     default = param["default"]
-    if default is None:
-        return "optional"
+    if param["required"] or default is None:
+        return "(required)" if param["required"] else "(none)"
     text = default if isinstance(default, str) else orjson.dumps(default).decode()
-    return f"default {text or 'empty'}"
+    return text or "(empty)"
 
 
 INIT_EPILOG = """examples:
@@ -178,8 +184,32 @@ def add_init(sub: Verbs) -> None:
 
 
 def run_init(args: argparse.Namespace) -> int:
-    """Write the suite and print the command that runs it."""
-    print(f"wrote {args.file}; run it: {write_suite(args.file, args.cluster)}")
+    """Write a suite with comments, and print the command that runs it.
+
+    For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
+    file exists or cannot be written.
+    """
+
+    def usable(text: str, benchmark: str) -> str:
+        tools = registry.get(benchmark).tools
+        if args.cluster or all(LocalHost().which(tool.program) for tool in tools):
+            return text
+        advice = "  # not installed here: `perfdag doctor` says how to get it\n"
+        return advice + "".join(f"  #{line[1:]}" for line in text.splitlines(keepends=True))
+
+    templates = _templates()
+    templates.filters["usable"] = usable
+    name = suite_name(Path(args.file).stem)
+    text = templates.get_template("suite.yaml.j2").render(name=name, cluster=args.cluster)
+    try:
+        with Path(args.file).open("x") as output:
+            output.write(text)
+    except FileExistsError:
+        raise CommandError(f"{args.file} exists; name another file") from None
+    except OSError as error:
+        raise CommandError(f"{args.file}: {error.strerror}; name another file") from None
+    command = f"perfdag {'submit' if args.cluster else 'run'} {args.file}"
+    print(f"wrote {args.file}; run it: {command}")
     return EXIT_OK
 
 
@@ -206,70 +236,20 @@ def add_new(sub: Verbs) -> None:
     )
 
 
-def run_new(args: argparse.Namespace) -> int:
-    """Write the files and print what to do next."""
-    files = write_benchmark(args.name, args.folder)
-    for file in files:
-        print(file)
-    root = args.folder or f"perfdag-{args.name}"
-    print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
-    return EXIT_OK
-
-
-def _templates() -> "Environment":
-    """Return the templates of the files that `init` and `new` write."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("perfdag.commands"),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-
-
-def write_suite(file: str, cluster: bool) -> str:
-    """Write a suite with comments, and return the command that runs it.
-
-    For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
-    file exists or cannot be written.
-    """
-
-    def usable(text: str, benchmark: str) -> str:
-        tools = registry.get(benchmark).tools
-        if cluster or all(LocalHost().which(tool.program) for tool in tools):
-            return text
-        advice = "  # not installed here: `perfdag doctor` says how to get it\n"
-        return advice + "".join(f"  #{line[1:]}" for line in text.splitlines(keepends=True))
-
-    templates = _templates()
-    templates.filters["usable"] = usable
-    name = suite_name(Path(file).stem)
-    text = templates.get_template("suite.yaml.j2").render(name=name, cluster=cluster)
-    try:
-        with Path(file).open("x") as output:
-            output.write(text)
-    except FileExistsError:
-        raise CommandError(f"{file} exists; name another file") from None
-    except OSError as error:
-        raise CommandError(f"{file}: {error.strerror}; name another file") from None
-    return f"perfdag {'submit' if cluster else 'run'} {file}"
-
-
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def write_benchmark(name: str, folder: str | None) -> list[Path]:
-    """Write the files of a benchmark called `name` into a new folder, and return them.
+def run_new(args: argparse.Namespace) -> int:
+    """Write the files of a benchmark into a new folder, print them, and what to do next.
 
-    The default folder is ./perfdag-NAME. Raises CommandError for a name that is no name or is
-    taken, and for a folder that exists.
+    Raises CommandError for a name that is no name or is taken, and for a folder that exists.
     """
+    name: str = args.name
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         raise CommandError(f"{name!r}: a name has a-z, 0-9 and -, and begins with a letter")
     if name in registry.names():
         raise CommandError(f"package {registry.package(name)} has a benchmark {name}; rename yours")
-    root = Path(folder or f"perfdag-{name}")
+    root = Path(args.folder or f"perfdag-{name}")
     if os.path.lexists(root):
         raise CommandError(f"{root} exists; remove it, or name another folder with --folder")
     module = f"perfdag_{name.replace('-', '_')}"
@@ -284,4 +264,19 @@ def write_benchmark(name: str, folder: str | None) -> list[Path]:
             files[-1].write_text(templates.get_template(template).render(names))
     except OSError as error:
         raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
-    return files
+    for file in files:
+        print(file)
+    print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
+    return EXIT_OK
+
+
+def _templates() -> "Environment":
+    """Return the templates of the files that `init` and `new` write."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("perfdag.commands"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )

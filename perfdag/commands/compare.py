@@ -125,18 +125,6 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
-    """Return the headline series and those that changed, or all series."""
-    if everything:
-        return comparison.rows
-    rows = [
-        row
-        for row in comparison.rows
-        if row.info.headline or row.answer.word in ("better", "worse")
-    ]
-    return (rows or comparison.rows)[:MAX_ROWS]
-
-
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
     yield count(comparison.rows)
@@ -157,8 +145,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     """Return the comparison as text with a table."""
-    rows = _table_rows(comparison, everything)
-    lines = []
+    rows, lines = comparison.rows, list[str]()
+    if not everything:
+        changed = ("better", "worse")
+        headline = [row for row in rows if row.info.headline or row.answer.word in changed]
+        rows = (headline or rows)[:MAX_ROWS]
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")

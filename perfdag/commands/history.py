@@ -4,7 +4,7 @@ import argparse
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from math import isnan
 from pathlib import Path
@@ -67,7 +67,6 @@ logger = logging.getLogger(__name__)
 
 HISTORY_EPILOG = """examples:
   perfdag history net
-  perfdag history net --since 2026-10-01
   perfdag history net --only 'iperf streams=8*' --all
   perfdag history net --noise
   perfdag history net --failures 'no route'
@@ -88,7 +87,6 @@ def add_history(sub: Verbs) -> None:
         HISTORY_EPILOG,
         option("suite", metavar="SUITE", help="name of a suite that has results"),
         STORE,
-        option("--since", metavar="DAY", help="use only runs from this day on"),
         option(
             "--cluster",
             metavar="NAME",
@@ -146,9 +144,7 @@ def run_history(args: argparse.Namespace) -> int:
         print_json(as_data(medians, series, nodes, noise))
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
-        lines += (
-            [styled((_node_line(node), HIGHLIGHTS[node.word]) for node in nodes)] if nodes else []
-        )
+        lines += [styled([(_node_line(node), HIGHLIGHTS[node.word])]) for node in nodes]
         print("\n".join(lines))
     return EXIT_OK
 
@@ -158,12 +154,7 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
 
     Raises CommandError, SelectionError, StoreError.
     """
-    suite, since = args.suite, args.since or ""
-    try:
-        date.fromisoformat(since or "2026-10-31")
-    except ValueError:
-        raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
-    medians = read_run_medians(store, suite)
+    suite, medians = args.suite, read_run_medians(store, args.suite)
     runs = medians.runs
     if not runs:
         if not medians.damaged:
@@ -173,14 +164,14 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster
-    own = [run.run_id for run in runs if run.cluster == cluster and day_of(run.run_id) >= since]
-    if not own:
+    own = medians.select(lambda run: run.cluster == cluster)
+    if not own.runs:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    return medians.select(lambda run: run.run_id in set(own))
+    return own
 
 
 def as_data(
@@ -315,14 +306,16 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
 
 def failures_text(rows: list[Failure]) -> str:
     """Return a line for each failure, and their number."""
-    lines = []
-    for row in rows:
-        count = (
-            f"{plural(row.bad, 'object')}"
-            if row.total is None
-            else f"{row.bad} of {plural(row.total, 'sample')}"
-        )
-        lines.append(f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}")
+    counts = [
+        plural(row.bad, "object")
+        if row.total is None
+        else f"{row.bad} of {plural(row.total, 'sample')}"
+        for row in rows
+    ]
+    lines = [
+        f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}"
+        for row, count in zip(rows, counts, strict=True)
+    ]
     points = sum(row.total is not None for row in rows)
     lines.append(
         f"{plural(points, 'point')} with samples that were not ok, "

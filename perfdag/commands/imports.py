@@ -48,8 +48,7 @@ from perfdag.suite.document import (
     read_text,
 )
 from perfdag.suite.load import parse_suite
-from perfdag.suite.permutations import nested
-from perfdag.suite.points import MAX_POINTS, enumerate_points
+from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
 from perfdag.units import Quantity, plural, seconds, to_base
 
 logger = logging.getLogger(__name__)

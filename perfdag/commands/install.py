@@ -245,7 +245,7 @@ def installation_objects(installation: Installation) -> list[Object]:
 
 
 def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
-    rights = registry.get(name).api if registry.usable(name) else Rights()
+    rights = Rights() if registry.fault(name) else registry.get(name).api
     if not rights.named:
         declaring = ", ".join(name for name in registry.working() if registry.get(name).api.named)
         raise CommandError(

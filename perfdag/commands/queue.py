@@ -150,7 +150,7 @@ def _backend(args: argparse.Namespace) -> int:
     if args.glob:
         logger.info(f"{backend.FILENAME} stands for {workload.device}")
     if args.once:
-        outcome = workload.run(None, 0.0)
+        outcome = asyncio.run(workload.run(None, 0.0))
         if outcome.error:
             logger.info(outcome.error)
         return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
@@ -165,10 +165,13 @@ def _backend(args: argparse.Namespace) -> int:
         backoff_max=max(args.backoff, args.backoff_max),
     )
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
-    for number in SIGNALS:
-        signal.signal(number, worker.stop)
+
+    async def serve() -> None:
+        worker.stopping = until_signal()
+        await worker.serve()
+
     try:
-        worker.serve()
+        asyncio.run(serve())
     except backend.UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
     logger.info(f"{plural(worker.completed, 'item')} done")

@@ -28,11 +28,12 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.results import read_run
+from perfdag.commands.run import only_process
 from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
-from perfdag.plan.plan import Plan, is_run_id
-from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
+from perfdag.plan.plan import Plan
+from perfdag.results.runs import RunStore, began_at, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -97,7 +98,6 @@ RM_EPILOG = """examples:
   perfdag rm last~1
   perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
   perfdag rm last --namespace bench
-  perfdag rm 20260101T020000Z-0a1b2c3d --namespace bench --results
 """
 
 
@@ -108,29 +108,23 @@ def add_rm(sub: Verbs) -> None:
         "rm",
         run_rm,
         "Remove the samples, rows and report of a run from the store, with its "
-        "rechecks and its other variant. With --namespace: delete the Workflows of a run "
+        "rechecks and its other variant. With --namespace: delete instead the Workflows of a run "
         "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
-        "stay in the store without --results.",
+        "stay in the store.",
         RM_EPILOG,
         option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
-        option("--namespace", "-n", help="delete the objects of the run in this namespace"),
-        option("--results", action="store_true", help="with --namespace: also remove its results"),
-        option(
-            "--store",
-            metavar="ROOT",
-            help="folder or s3://bucket/prefix of the results (default: ./perfdag-results; with "
-            "--namespace the store that the run's Workflow names, and required if none is left)",
-        ),
+        [
+            STORE,
+            option("--namespace", "-n", help="delete the objects of the run in this namespace"),
+        ],
     )
 
 
 def run_rm(args: argparse.Namespace) -> int:
-    """Remove a run."""
+    """Remove a run from a store, or its objects from a cluster."""
     if args.namespace is not None:
-        delete_run(args.name, args.namespace, args.results, args.store)
+        delete_workflows(args.name, args.namespace)
         return EXIT_OK
-    if args.results:
-        raise CommandError("--results goes with --namespace; without it, rm removes the results")
     runs, plan = read_run(args.store, args.name)
     for key in removable_keys(runs, plan):
         runs.store.delete(key)
@@ -138,11 +132,10 @@ def run_rm(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def delete_run(name: str, namespace: str, results: bool, root: str | None) -> None:
-    """Delete the objects of a run, and its results if `results` is true.
+def delete_workflows(name: str, namespace: str) -> None:
+    """Delete the Workflows of a run, and wait until what they own is gone.
 
-    `root` is the store of the results; without it, the store that the run's Workflow names.
-    Raises CommandError, StoreError, KubeError.
+    Raises CommandError, KubeError.
     """
     try:
         workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
@@ -152,47 +145,15 @@ def delete_run(name: str, namespace: str, results: bool, root: str | None) -> No
             f"to remove its results: perfdag rm {name} --store ROOT"
         ) from None
     view = View(workflows[-1])
-    # Read the keys first: if the store cannot be reached, nothing is deleted.
-    keys = _results_of(view, root) if results else []
     remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
     for workflow in workflows:
         run_id = view.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
-    if keys:
-        store = open_store(root or view.store)
-        for key in keys:
-            store.delete(key)
-        print_now(f"deleted its results from {store.root}")
+    if view.run_id:
+        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
     if remaining:
-        seconds = _timeout(remaining)
+        seconds = max(DELETE_TIMEOUT, *remaining.values())
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
-
-
-def _results_of(view: View, root: str | None) -> list[str]:
-    """Return the keys of a run's results. Raises CommandError if they cannot be deleted here."""
-    store = root or view.store
-    if not store.startswith("s3://"):
-        raise CommandError(
-            f"its results are in {store or 'no store'}, which only pods reach; "
-            "delete the run without --results, then the files of the claim in a pod"
-        )
-    try:
-        runs = RunStore(open_store(store))
-        if not is_run_id(view.run_id or ""):  # no plan; a text of the cluster names no other run
-            raise NotStoredError(view.name)
-        return removable_keys(runs, runs.plan(view.run_id or ""))
-    except NotStoredError:
-        if not root:
-            return []
-        raise CommandError(
-            f"store {root} has no run {view.run_id or view.name}, and nothing is deleted; "
-            "correct --store, or leave out --results"
-        ) from None
-
-
-def _timeout(remaining: dict[str, float]) -> float:
-    """Return the seconds to wait: at least the longest grace period of a pod."""
-    return max(DELETE_TIMEOUT, *remaining.values())
 
 
 PRUNE_EPILOG = """examples:
@@ -230,17 +191,17 @@ def run_prune(args: argparse.Namespace) -> int:
     A run that cannot be read, or that may not be finished, stays, and is named.
     """
     store = open_store(args.store)
-    limit, unfinished = _run_ids_before(args.keep), _run_ids_before(UNFINISHED)
     runs = RunStore(store)
     protected, removed = _protected_runs(runs), 0
     for run_id, rows_of in runs.known.items():
-        if run_id >= limit or run_id in protected:
+        age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
+        if age <= args.keep or run_id in protected:
             continue
         try:
             plan = runs.plan_or_rows(run_id)
             if args.suite not in (None, plan.suite):
                 continue
-            if run_id >= unfinished and rows_of is None:
+            if age <= UNFINISHED and rows_of is None:
                 logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
             keys = removable_keys(runs, plan)
@@ -328,21 +289,11 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
             f"perfdag baseline set {name} RUN"
         )
     for run in plans:
-        with run_lock(run.run_id) as alone:
-            if not alone:
-                raise CommandError(
-                    f"run {run.run_id} still measures on this machine; "
-                    "wait for it, or end it with Ctrl-C, then remove it"
-                )
+        with only_process(run):  # none measures it
+            pass
     return [
         key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
     ]
-
-
-def _run_ids_before(seconds: float) -> str:
-    """Return a text that is above the ids of the runs that began more than `seconds` ago."""
-    limit = max(0.0, datetime.now(UTC).timestamp() - seconds)
-    return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:
@@ -401,7 +352,8 @@ async def _delete_objects(
         await client.delete(resource, workflow["metadata"]["name"], namespace)
     start = time.monotonic()
     while remaining := await _owned_objects(client, kinds, owners, namespace):
-        if time.monotonic() >= start + _timeout(remaining):
+        # At least the longest grace period of a pod.
+        if time.monotonic() >= start + max(DELETE_TIMEOUT, *remaining.values()):
             break
         await asyncio.sleep(0.5)
     return remaining

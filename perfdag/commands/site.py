@@ -2,6 +2,7 @@
 
 import argparse
 import mimetypes
+import re
 from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
@@ -68,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-PICTURES = (".html", ".svg", ".png")
-"""Endings of the files of a run that are served. Its plan and samples are not."""
+SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
+"""Keys that are served: the site, and the pages and pictures of a run, not its plan or samples."""
 
 
 def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
@@ -97,13 +98,15 @@ class _Handler(BaseHTTPRequestHandler):
             status, data = HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
         elif not path:
             status = HTTPStatus.FOUND
+        elif not SERVED.fullmatch(path):
+            status, data = HTTPStatus.NOT_FOUND, b"the site has no such page\n"
         else:
             try:
-                data, kind = content(self.store, path), mimetypes.guess_type(path)[0] or kind
-            except NotStoredError as error:
-                data, status = str(error).encode(), HTTPStatus.NOT_FOUND
+                data, kind = self.store.get(path), mimetypes.guess_type(path)[0] or kind
             except StoreError as error:
-                data, status = str(error).encode(), HTTPStatus.BAD_GATEWAY
+                missing = isinstance(error, NotStoredError)
+                status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.BAD_GATEWAY
+                data = str(error).encode()
         self.send_response(status)
         if status == HTTPStatus.FOUND:
             self.send_header("Location", "/site/index.html")
@@ -135,12 +138,3 @@ def is_own_name(host: str, address: str) -> bool:
 def _machine_names() -> frozenset[str]:
     """Return the names of this machine; asking DNS may take seconds."""
     return frozenset({"localhost", gethostname().lower(), getfqdn().lower()})
-
-
-def content(store: Store, path: str) -> bytes:
-    """Return a file of the site, or a page or picture of a run. Raises StoreError."""
-    parts = path.split("/")
-    of_run = parts[0] == "runs" and len(parts) == 3 and path.endswith(PICTURES)
-    if parts[0] != "site" and not of_run:
-        raise NotStoredError(f"the site has no {path[:200]!r}")
-    return store.get(path)

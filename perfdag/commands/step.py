@@ -64,7 +64,8 @@ def add_step(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
-    from perfdag.steps.pods import context, credentials
+    from perfdag.benchmark.contract import Infrastructure
+    from perfdag.steps.pods import context
 
     pod = context.from_environment()
 
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         return context.run_step(pod, args.step, work) if args.step in RECORDED else work()
-    except credentials.PeerError as error:
+    except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
@@ -111,10 +112,10 @@ def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
 def lead(pod: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.runs import stored_plan
-    from perfdag.steps.pods import context, credentials, lead
+    from perfdag.steps.pods import context, lead
 
     end_once(context.exit_retryable)
-    credentials.take_credentials()
+    context.take_credentials()
     store = pod.open()
     return lead.lead(pod, store, stored_plan(store, pod.run_id), args.batch, args.attempt)
 
@@ -122,17 +123,11 @@ def lead(pod: "PodContext", args: argparse.Namespace) -> int:
 def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods import context, credentials, peer
+    from perfdag.steps.pods import context, peer
 
-    credentials.take_credentials()
-    return peer.serve(
-        SERVICE_ACCOUNT,
-        credentials.HOME / "peer",
-        pod.addresses,
-        args.port,
-        context.pending_limit(args.pending),
-        lead_exit_code=peer.LeadWatch(pod, args.batch, args.attempt).exit_code,
-    )
+    context.take_credentials()
+    limit = context.pending_limit(args.pending)
+    return peer.serve(SERVICE_ACCOUNT, peer.HOME / "peer", pod.addresses, args.port, limit)
 
 
 def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
@@ -163,7 +158,7 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.commands import ab, results
     from perfdag.results.collect import collect
     from perfdag.results.runs import stored_plan
-    from perfdag.steps.pods import context, finish, objects
+    from perfdag.steps.pods import context, plan as plan_step, watchdog
 
     store = pod.open()
     try:
@@ -173,7 +168,8 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
         message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     context.end_clock(store, plan.run_id)
-    could_run = finish.record_end(pod, store, plan, args.phase)
+    if why := watchdog.record_end(pod, store, plan, args.phase):
+        context.explain_end(why)
     if plan.trigger == "ab":
         outcome = ab.finish_variants(store, plan)
         text, code = ab.outcome_text(outcome, store), outcome.exit_code
@@ -186,10 +182,10 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     print_now(text)
     label_workflow(pod, plan, store)
     if args.phase == "Succeeded":
-        objects.release(pod, plan)
+        plan_step.release(pod, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
-    return code if could_run else EXIT_REACH
+    return EXIT_REACH if why else code
 
 
 def label_workflow(pod: "PodContext", plan: "Plan", store: Store) -> None:

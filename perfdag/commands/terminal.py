@@ -85,35 +85,28 @@ def text_table(
     """Return a table as text, with colours if standard output is a terminal.
 
     `right` holds the numbers of the columns that are aligned right. If a line would be too long,
-    the first cell stands above its row, and the last ones below it.
+    the first cell stands above its row, and the last one below it.
     """
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     room, last = terminal_width(), len(widths) - 1
     whole = sum(widths) + 2 * last
-    first = 1 if whole > room and whole - widths[-1] + MIN_LAST > room else 0
-    end = first  # of the columns that stand side by side
-    while (
-        end < last and 2 * first + sum(width + 2 for width in widths[first : end + 1]) <= room + 2
-    ):
-        end += 1
+    first = int(whole > room and whole - widths[-1] + MIN_LAST > room)
     lines = [(title, "bold")] if title else []
     heading = ("dim" if title else "bold", headings)
     for style, row in (heading, *zip(styles, cells, strict=False)):
         beside = [
             row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i])
-            for i in range(first, end)
+            for i in range(first, last)
         ]
         text = "  " * first + "  ".join(beside)
-        fits = end == last and len(text) + 2 + len(row[-1]) <= room
-        parts = [f"{text}  {row[-1]}".rstrip() if fits else text.rstrip()]
         if row is not headings and first:
-            parts = [*wrap(row[0], room, **WHOLE_WORDS), *parts]
-        if row is not headings and not fits:
-            left = [f"{headings[i]} {row[i]}" for i in range(end, last) if row[i] not in ("", "-")]
-            below = wrap(", ".join([*left, row[-1]]), room - 4, **WHOLE_WORDS)
-            parts += [f"    {line}" for line in below]
-        lines += [(part, style) for part in parts]
+            lines += [(part, style) for part in wrap(row[0], room, **WHOLE_WORDS)]
+        if row is headings or len(text) + 2 + len(row[-1]) <= room:
+            lines.append((f"{text}  {row[-1]}".rstrip(), style))
+        else:
+            below = wrap(row[-1], room - 4, **WHOLE_WORDS)
+            lines += [(text.rstrip(), style), *((f"    {part}", style) for part in below)]
     return styled(lines)
 
 

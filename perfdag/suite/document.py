@@ -263,7 +263,9 @@ def _place(document: Document, path: Where) -> str:
     if path[:1] != ("entries",) or len(path) not in (3, 4):
         return ""
     key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
-    fields = registry.get(benchmark).Params.model_fields if registry.usable(benchmark) else {}
+    fields = (
+        registry.get(benchmark).Params.model_fields if not registry.fault(str(benchmark)) else {}
+    )
     if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
         return f"; write `product: {{{key}: ...}}`"
     if len(path) == 3 and key in fields:

@@ -25,6 +25,7 @@ from perfdag.suite.document import (
     nearest,
     parse_document,
     read_document,
+    read_text,
     removal_note,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
@@ -38,7 +39,7 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
 
     Raises BadDocument.
     """
-    return _load_or_raise(read_document(file), settings)
+    return parse_suite(read_text(file), str(file), settings)
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:
@@ -46,34 +47,7 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
 
     Raises BadDocument.
     """
-    return _load_or_raise(parse_document(text, file), settings)
-
-
-def suite_name(text: str) -> str:
-    """Return a text as the name of a suite."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
-
-
-def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
-    """Return a suite that measures one command, named as its program. Raises BadDocument."""
-    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
-    name = suite_name(name or Path(argv[0]).name)
-    suite = {"name": name, "repetitions": 10, "entries": [entry]}
-    # JSON is YAML: the run stores this text as its suite, as that of a file.
-    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
-
-
-def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
-    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
-    if isinstance(suite, str | Path):
-        return load_suite(suite)
-    if isinstance(suite, Entry):
-        name = (suite.name or suite.benchmark).lower().replace("_", "-")
-        suite = Suite(name=name, entries=[suite])
-    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
-
-
-def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
+    document = parse_document(text, file)
     problems: list[Problem] = []
     of_entries = []
     for setting in settings:
@@ -113,6 +87,30 @@ def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
     return loaded
 
 
+def suite_name(text: str) -> str:
+    """Return a text as the name of a suite."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-") or "suite"
+
+
+def command_suite(argv: Sequence[str], settings: Iterable[str], name: str = "") -> LoadedSuite:
+    """Return a suite that measures one command, named as its program. Raises BadDocument."""
+    entry = {"benchmark": "command", "params": {"argv": list(argv)}}
+    name = suite_name(name or Path(argv[0]).name)
+    suite = {"name": name, "repetitions": 10, "entries": [entry]}
+    # JSON is YAML: the run stores this text as its suite, as that of a file.
+    return parse_suite(orjson.dumps(suite).decode(), "(command)", settings)
+
+
+def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
+    """Return a suite file, a suite, or one entry as a suite of that name. Raises BadDocument."""
+    if isinstance(suite, str | Path):
+        return load_suite(suite)
+    if isinstance(suite, Entry):
+        name = (suite.name or suite.benchmark).lower().replace("_", "-")
+        suite = Suite(name=name, entries=[suite])
+    return parse_suite(model_text(suite), f"Suite({suite.name!r})")
+
+
 def _value(text: str) -> Any:
     """Return the value of a setting: YAML, or the text itself."""
     try:
@@ -137,12 +135,16 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
                 included.append(_include(document, name, chain))
             except BadDocument as error:
                 problems += error.problems
-    entries = data.get("entries")
+    entries, known = data.get("entries"), registry.names()
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict) and (wrong := _wrong_benchmark(entry.get("benchmark"))):
-            problems.append(
-                document.problem(("entries", index, "benchmark"), "unknown-benchmark", wrong)
-            )
+        name = entry.get("benchmark") if isinstance(entry, dict) else None
+        # what is no text is wrong by its type
+        if isinstance(name, str) and (wrong := registry.fault(name)):
+            if name not in known:
+                wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
+            where = ("entries", index, "benchmark")
+            wrong = removal_note(name) or wrong
+            problems.append(document.problem(where, "unknown-benchmark", wrong))
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:
@@ -156,14 +158,6 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
         path = ("entries", index)
         loaded.sources.append(Source(entry, raw, suite.defaults, raw_defaults, document, path))
     return loaded
-
-
-def _wrong_benchmark(name: Any) -> str | None:
-    """Return why there is no such benchmark, or None. What is no text is wrong by its type."""
-    known = registry.names()
-    if not isinstance(name, str) or name in known:
-        return registry.fault(name) if isinstance(name, str) else None
-    return removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
 
 
 def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:

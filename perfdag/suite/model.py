@@ -207,18 +207,20 @@ def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def matches(condition: Wanted | list[Wanted], value: Any) -> bool:
-    """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
-    if isinstance(condition, list):
-        return any(matches(one, value) for one in condition)
-    if isinstance(condition, bool) or isinstance(value, bool):
-        return condition is value
-    if isinstance(condition, str) and isinstance(value, int | float):
-        try:
-            return quantity(condition)[0] == value
-        except ValueError:
-            return False
-    return bool(condition == value) or setting_text(condition) == setting_text(value)
+def matches(condition: Any, value: Any) -> bool:
+    """Return whether a value is wanted, or is one of a list. Quantities compare by meaning.
+
+    4KiB equals 4096.
+    """
+    wanted = condition if isinstance(condition, list) else [condition]
+    return _meaning(value) in map(_meaning, wanted)
+
+
+def _meaning(value: Any) -> Any:
+    try:
+        return setting_text(value) if isinstance(value, bool) else quantity(str(value))[0]
+    except ValueError:
+        return value
 
 
 def checks_of(suite_text: str) -> list[Check]:

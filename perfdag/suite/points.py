@@ -10,6 +10,7 @@ their zones.
 """
 
 import fnmatch
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,6 @@ from perfdag.suite.document import (
     removal_note,
 )
 from perfdag.suite.model import Check, LoadedSuite, Source, Until, matches, setting, setting_text
-from perfdag.suite.permutations import combinations, count_combinations, nested
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -186,7 +186,8 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     found = _Enumeration(loaded.suite.seed)
     combined = 0
     for source in loaded.sources:
-        combined += count_combinations(source)
+        axes, explicit = _axes(source), source.entry.permutations.explicit
+        combined += math.prod(map(len, axes.values())) + len(explicit)  # before `exclude`
         if combined > MAX_COMBINATIONS:
             amount = (
                 f"10^{math.floor(math.log10(combined))}" if combined >= 10**15 else f"{combined:,}"
@@ -281,7 +282,7 @@ class _Enumeration:
             for raw in (source.raw_defaults, source.raw)
         )
         shape_keys = merge(below, above)
-        for origin, varied in combinations(source, benchmark, self._refuse):
+        for origin, varied in self._combinations(source, benchmark):
             measured = self._combine(source, benchmark, origin, varied, fixed, shape_keys)
             if measured is None:
                 continue
@@ -322,6 +323,79 @@ class _Enumeration:
                     text = f"more than {MAX_POINTS:,} points"
                     self._refuse(source.problem(("permutations",), "many-points", text))
                     return
+
+    def _combinations(
+        self, source: Source, benchmark: Benchmark[Any]
+    ) -> Iterator[tuple[Where, dict[str, Any]]]:
+        """Yield (path in the entry, values) of each combination of `product` and `explicit`.
+
+        What `--set` fixes is no axis, and has its value in each. After a mistake there is none.
+        """
+        permutations, axes = source.entry.permutations, _axes(source)
+        before = sum(self.mistakes.values())
+        excluded = self._conditions(source, benchmark)
+        if sum(self.mistakes.values()) > before:
+            return
+        if axes or not permutations.explicit:
+            origin: Where = ("permutations", "product") if axes else ()
+            left = 0
+            for indices in itertools.product(*(range(len(axis)) for axis in axes.values())):
+                at = dict(zip(axes, indices, strict=True))
+                if not any(all(hits[at[name]] for name, hits in each.items()) for each in excluded):
+                    left += 1
+                    yield origin, {name: axes[name][i] for name, i in at.items()} | source.sets
+            if not left and not permutations.explicit:
+                path = ("permutations", "exclude")
+                self._refuse(source.problem(path, "no-point", "leaves no point"))
+        for index, explicit in enumerate(permutations.explicit):
+            yield ("permutations", "explicit", index), {**explicit, **source.sets}
+
+    def _conditions(self, source: Source, benchmark: Benchmark[Any]) -> list[dict[str, list[bool]]]:
+        """Return the conditions of `exclude`: for each axis of one, whether each value meets it.
+
+        Values compare by meaning: `4KiB` equals 4096. A condition that excludes nothing is a
+        mistake, since it would hide a typing error, but not where `--set` fixes what it names.
+        Names that cannot be varied and empty lists are mistakes too.
+        """
+        axes, permutations = _axes(source), source.entry.permutations
+        empty = "an empty list gives no point; give at least one"
+        named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
+        for name, values in permutations.product.items():
+            named.append((("permutations", "product", name), name))
+            if not values:
+                self._refuse(
+                    source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
+                )
+        for index, values_of in enumerate(permutations.explicit):
+            named += [(("permutations", "explicit", index, name), name) for name in values_of]
+        path: Where = ("permutations", "explicit")
+        if not permutations.explicit and "explicit" in permutations.model_fields_set:
+            self._refuse(source.problem(path, "empty-list", f"{empty} or remove it"))
+        for path, name in named:
+            if text := _wrong_name(benchmark, name):
+                self._refuse(source.problem(path, "unknown-name", text))
+        conditions = []
+        for index, condition in enumerate(permutations.exclude):
+            path = ("permutations", "exclude", index)
+            if not condition:
+                text = "an empty condition would leave out every point"
+                self._refuse(source.problem(path, "no-condition", text))
+            for name in condition.keys() - permutations.product.keys():
+                known = choices(name, sorted(permutations.product) or ["none"], "axes:")
+                text = f"is not an axis of this entry{known}"
+                self._refuse(source.problem((*path, name), "unknown-name", text))
+            hits = {
+                name: [matches(condition[name], value) for value in axes[name]]
+                for name in condition.keys() & axes.keys()
+            }
+            never = [name for name in axes if name in hits and axes[name] and not any(hits[name])]
+            if never:
+                text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
+                text = f"leaves nothing out: {text}; correct or remove the condition"
+                self._refuse(source.problem((*path, never[0]), "excludes-nothing", text))
+            if hits.keys() == condition.keys():
+                conditions.append(hits)
+        return conditions
 
     def _combine(
         self,
@@ -417,7 +491,7 @@ class _Enumeration:
             self._refuse(source.problem(place(path, path), problem.code, problem.text))
         if problems:
             return None
-        text = shape.text()
+        text = canonical(shape.data())
         # A benchmark with rights at the API server shares no pods with one that has none.
         pods = f"{benchmark.name} {text}" if benchmark.api.named else text
         if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
@@ -458,6 +532,44 @@ class _Enumeration:
             )
             self._refuse(source.problem(("hosts", "count"), "many-pairs", text))
         return sum(self.mistakes.values()) > before
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """Return `{"a": {"b": value}}` for the name `a.b`."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    mapping: dict[str, Any] = value
+    return mapping
+
+
+def _axes(source: Source) -> dict[str, list[Any]]:
+    product = source.entry.permutations.product
+    return {name: axis for name, axis in product.items() if name not in source.sets}
+
+
+def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
+    """Return why nothing of that name can be varied, or None if it can."""
+    fields = benchmark.Params.model_fields
+    first, _, rest = name.partition(".")
+    if first in fields:
+        return None
+    if first not in SHAPE_KEYS:
+        return removal_note(first) or (
+            f"{benchmark.name} has no parameter {name!r}"
+            f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
+        )
+    model: Any = Shape.model_fields[first].annotation
+    inner = getattr(model, "model_fields", None)
+    if not rest or inner is None or rest.split(".")[0] in inner:
+        return None
+    if model.model_config.get("extra") == "allow":
+        return None
+    return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
+
+
+def _listed(values: Sequence[Any], limit: int = 8) -> str:
+    text = ", ".join(str(value) for value in values[:limit])
+    return text + (f" ... ({len(values)} values)" if len(values) > limit else "")
 
 
 def _label_value(value: Any) -> str:

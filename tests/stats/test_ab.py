@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.commands import ab as ab_outcome
 from perfdag.commands.main import main
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet
+from perfdag.plan.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import stored_plan
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite

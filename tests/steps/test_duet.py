@@ -2,8 +2,7 @@
 
 import pytest
 
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.plan.plan import Plan
+from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.runs import stored_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
@@ -62,7 +61,7 @@ def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     site = LocalPool()
-    lead.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
+    lead.measure_batch(store, [duet.a, duet.b], site, 0, ProgressReporter(32))
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
@@ -89,7 +88,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
-        monkeypatch.setattr("perfdag.plan.ab.new_run_id", lambda: run_id)
+        monkeypatch.setattr("perfdag.plan.plan.new_run_id", lambda: run_id)
         return duet_of(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
