@@ -89,11 +89,11 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
 def time_collect(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """Collect in a process of its own, so that its peak memory is its own."""
     start = time.perf_counter()
-    _, collection = collect(store, plan)
+    table, _ = collect(store, plan)
     queue.put(
         (
             time.perf_counter() - start,
-            collection.rows,
+            table.num_rows,
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
     )

@@ -49,7 +49,7 @@ def result_with(label: str) -> RunResult:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = CollectionResult("results/x", table.num_rows)
+    collected = CollectionResult("results/x")
     return RunResult(plan, summarise(table), collected, "store/results/x")
 
 

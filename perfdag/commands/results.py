@@ -194,7 +194,7 @@ def run_collect(args: argparse.Namespace) -> int:
     runs, plan = read_run(args.store, args.run_id)
     store = runs.store
     table, collected = collect(store, plan)
-    print(f"{plural(collected.rows, 'row')}  {store.url(collected.key)}")
+    print(f"{plural(table.num_rows, 'row')}  {store.url(collected.key)}")
     if collected.kept:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):

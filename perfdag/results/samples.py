@@ -10,7 +10,7 @@ access to it: it writes an annotation of the Workflow, which the last step copie
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -177,19 +177,29 @@ def stored_samples(store: Store, run_id: str) -> set[str]:
     return {key.rpartition("/")[2].removesuffix(".json") for key in keys}
 
 
+def read_samples(
+    store: Store, run_id: str, names: Sequence[str], damaged: list[str]
+) -> Iterator[tuple[str, SampleRecord]]:
+    """Yield the stored samples of these names; add the names of unreadable ones to `damaged`."""
+    contents = store.get_many([sample_key(run_id, name) for name in names])
+    for name, (_, data) in zip(names, contents, strict=True):
+        try:
+            record = read_sample(data)
+        except ValueError:
+            damaged.append(name)
+        else:
+            yield name, record
+
+
 def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
     """Delete the unreadable samples of a run and return their names. Raises StoreError.
 
     A resumed run measures them again. Every sample is read, which takes about as long as
     collecting.
     """
-    names, damaged = sorted(stored_samples(store, run_id)), []
-    contents = store.get_many([sample_key(run_id, name) for name in names])
-    for name, (_, data) in zip(names, contents, strict=True):
-        try:
-            read_sample(data)
-        except ValueError:
-            damaged.append(name)
+    damaged: list[str] = []
+    for _ in read_samples(store, run_id, sorted(stored_samples(store, run_id)), damaged):
+        pass
     for name in damaged:
         store.delete(sample_key(run_id, name))
     return damaged
