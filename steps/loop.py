@@ -338,7 +338,8 @@ class MeasuringLoop:
                 records = self._group(group, batch)
             for position, record in zip(group, records, strict=True):
                 if position in left:
-                    self._put(self.plan.key(position), record)
+                    name = self.plan.key(position)
+                    self.store.put(sample_key(self.plan.run_id, name), record.dump())
                     self._remember(self.plan.order[position][0], record)
                     self._listener.finished(self.plan.point_at(position), record)
         if round_now is not None:
@@ -374,16 +375,13 @@ class MeasuringLoop:
         if record.repetition > 0 and record.status == "ok" and value is not None:
             self._headlines.setdefault(index, []).append(value)
 
-    def _put(self, name: str, record: SampleRecord) -> None:
-        self.store.put(sample_key(self.plan.run_id, name), record.dump())
-        self._stored.add(name)
-
     def _canary(self, batch: int) -> None:
         record = self._sampler.canary(batch)
         while (name := f"canary-b{batch}n{self._canaries}") in self._stored:
             self._canaries += 1
         record.repetition = self._canaries
-        self._put(name, record)
+        self.store.put(sample_key(self.plan.run_id, name), record.dump())
+        self._stored.add(name)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""

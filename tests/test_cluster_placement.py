@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from perfdag.commands.doctor import check_requirements
-from perfdag.commands.plan import plan_text
+from perfdag.commands.run import plan_text
 from perfdag.kube.patch import Context, hardened, patch, pod_security
 from perfdag.plan.plan import Plan, make_plan, on_cluster, place_hosts, prepare_duet
 from perfdag.steps.loop import needs_cluster

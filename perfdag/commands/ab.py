@@ -32,6 +32,7 @@ from perfdag.commands.run import (
     check_samples,
     measure_turns,
     only_process,
+    plan_text,
     prepare_resume,
     refuse_absent_programs,
     resumable,
@@ -162,8 +163,6 @@ def compare_commands(args: argparse.Namespace) -> int:
     labels = shlex.join(commands[0]), shlex.join(commands[1])
     duet = prepare_duet(a, b, labels, BLOCKS)
     if args.dry_run:
-        from perfdag.commands.plan import plan_text
-
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     store, outcome = measure_duet(duet, args.store)
@@ -340,7 +339,7 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
-    from perfdag.commands.submit import NewRun, installed_store, start_run
+    from perfdag.commands.submit import installed_store, start_run
 
     namespace = args.namespace
     root = installed_store(namespace)
@@ -362,8 +361,7 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    run = NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority)
-    name = start_run(namespace, run)
+    name = start_run(namespace, duet.a.run_id, duet.a.suite, duet.a.options.priority)
     print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
     if args.watch:
         return asyncio.run(follow_run(name, namespace))

@@ -1,11 +1,8 @@
 """The runs of a store: their keys, their plans, which run a text names, and their rechecks."""
 
 import bisect
-import contextlib
-import errno
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -260,22 +257,6 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
             f"(uid of its kube-system {there}, here {cluster}); continue it there"
         )
     return None
-
-
-@contextlib.contextmanager
-def run_lock(run_id: str) -> Iterator[bool]:
-    """Lock a run and yield True, or yield False if another process of this machine has the lock.
-
-    The lock is an address that Linux frees with the process. Other systems have none and lock
-    nothing.
-    """
-    with socket.socket(socket.AF_UNIX) as holder:
-        try:
-            holder.bind(f"\0perfdag-{run_id}")
-            alone = True
-        except OSError as error:
-            alone = error.errno != errno.EADDRINUSE
-        yield alone
 
 
 ANY = "any"
