@@ -31,6 +31,7 @@ from perfdag.results.samples import (
     NOTES,
     MissingReason,
     as_annotation,
+    forget_reasons,
     from_annotations,
     stored_reasons,
     stored_samples,
@@ -404,13 +405,16 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     for number, text in texts.items():
         member, index = plan_of_batch(store, plan, number)
         for variant in variants(store, member):
-            reason = MissingReason("batch", "failed", text, index)
-            write_reason(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, MissingReason("batch", "failed", text, index))
     reasons = stored_reasons(store, plan.run_id)
     if phase != "Succeeded":
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
         rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
         for member in [*variants(store, plan), *rechecks]:
+            if ended:  # so the samples under way ended with it, whatever their pods saw first
+                for reason in stored_reasons(store, member.run_id):
+                    if reason.kind == "sample":
+                        forget_reasons(store, member.run_id, reason.name)
             write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
     if measured or ended or {each.kind for each in reasons} != {"batch"}:
         return None

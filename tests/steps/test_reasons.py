@@ -10,6 +10,7 @@ from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import put_plan, put_rechecks
 from perfdag.results.samples import (
+    MissingReason,
     SampleRecord,
     as_annotation,
     budget_spent,
@@ -83,6 +84,8 @@ def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
     write_reason(store, plan.run_id, budget_spent(100, 0))
+    under_way = MissingReason("sample", "failed", "in flight", 2, (plan.key(2),), 1, "n")
+    write_reason(store, plan.run_id, under_way)  # by a lead whose peer was ended first
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING, 1: PENDING})
     tells["spec"]["shutdown"] = "Stop"
     record_end(place(), store, plan, "Failed")
