@@ -342,7 +342,8 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
     for pod in doomed:
         body: Object = {"spec": {"activeDeadlineSeconds": 1}}
         subresource = None
-        if pod.phase == "Pending" or pod.abandoned or not pod.node:
+        # Argo would wait for the report of a pod that its kubelet is just starting
+        if pod.abandoned or not pod.node or (pod.phase == "Pending" and pod.trouble):
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]

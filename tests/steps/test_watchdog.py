@@ -649,6 +649,27 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     }
 
 
+async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_kubelet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Argo creates a deleted peer again. It would wait for the report of one that is failed now."""
+    ended = {"name": "main", "image": "i", "state": {"terminated": {"exitCode": 75}}}
+    lead = gang_pod({"phase": "Failed", "containerStatuses": [ended]})
+    peer = gang_pod({"phase": "Pending"}, rank=1)
+    server = ApiServer(workflow_of(place()))
+    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead, peer]})
+    server.on(
+        "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
+    )
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.ENDED_SECONDS", 0.0)
+    await watch_pods(server.client(), place(), 60.0)
+    [request] = [
+        each for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
+    ]
+    assert request.body == {"spec": {"activeDeadlineSeconds": 1}}
+
+
 @pytest.mark.parametrize("end", [{}, {"shutdown": "Stop"}])
 async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, str]) -> None:
     """The first look finds all batches over. Pods that `argo stop` ended have its reason."""
