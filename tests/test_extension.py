@@ -17,9 +17,9 @@ import pytest
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
 from perfdag.benchmark.registry import mistakes
+from perfdag.commands.cluster import report_other_packages
 from perfdag.commands.doctor import of_images
 from perfdag.commands.main import main
-from perfdag.commands.submit import report_other_packages
 from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
 from perfdag.suite.load import parse_suite
