@@ -217,13 +217,14 @@ class Torchbench(Benchmark[TorchbenchParams]):
         host, folder = gang.hosts[0], checkout(params)
         commit = commit_of(host, folder)
         self._download_weights(gang, params)
-        argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
+        argv = [params.python or sys.executable, str(RUNNER), "run", folder, str(params.warmup)]
         argv += [str(params.iterations), *arguments(params)]
+        env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
+        if params.threads:
+            env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
         watching = params.device == "cuda"
         with gpu_use.watched([host]) if watching else nullcontext(gpu_use.Watch()) as watch:
-            finished = host.run(
-                argv, timeout=gang.timeout, env=_environment(params), cwd=gang.scratch
-            )
+            finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
             gang.output.texts |= finished.texts()
             gang.output.argv.append(argv)
             if finished.code == 0 and not finished.timed_out:
@@ -260,7 +261,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
         Raises Skip if torch is missing. Another failure is explained by the run that follows.
         """
-        host, python = gang.hosts[0], _python(params)
+        host, python = gang.hosts[0], params.python or sys.executable
         if (host.name, python, params.model) in self._constructed:
             return
         argv = [python, str(RUNNER), "construct", checkout(params), params.model]
@@ -297,17 +298,6 @@ def commit_of(host: Host, folder: str) -> str:
             f" or write the commit to {folder}/.perfdag-commit"
         )
     return head.stdout.strip()
-
-
-def _python(params: TorchbenchParams) -> str:
-    return params.python or sys.executable
-
-
-def _environment(params: TorchbenchParams) -> dict[str, str]:
-    env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
-    if params.threads:
-        env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
-    return env
 
 
 def arguments(params: TorchbenchParams) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.plan import plan_suite
+from perfdag.commands.run import plan_suite
 from perfdag.commands.terminal import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect

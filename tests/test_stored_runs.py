@@ -224,12 +224,11 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
     suite = write_suite(f"name: own\nentries: [{{benchmark: command, params: {{argv: {argv}}}}}]")
     cli(["run", str(suite), "--no-report", "--store", str(root)])
     [run_id] = RunStore(FolderStore(str(root))).known
-    removed, resumed = output.read_text().splitlines()
-    assert removed == (
-        f"perfdag rm: run {run_id} still measures on this machine; "
-        "wait for it, or end it with Ctrl-C, then remove it"
+    reason = (
+        f"another process of this machine measures run {run_id}; wait for it, or end it with Ctrl-C"
     )
-    assert f"another process of this machine measures run {run_id}" in resumed
+    expected = [f"perfdag {verb}: {reason}" for verb in ("rm", "run")]
+    assert output.read_text().splitlines() == expected
     assert main(["rm", run_id, "--store", str(root)]) == 0
 
 

@@ -32,6 +32,7 @@ from perfdag.commands.run import (
     check_samples,
     measure_turns,
     only_process,
+    plan_text,
     prepare_resume,
     refuse_absent_programs,
     resumable,
@@ -42,7 +43,7 @@ from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
@@ -162,8 +163,6 @@ def compare_commands(args: argparse.Namespace) -> int:
     labels = shlex.join(commands[0]), shlex.join(commands[1])
     duet = prepare_duet(a, b, labels, BLOCKS)
     if args.dry_run:
-        from perfdag.commands.plan import plan_text
-
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     store, outcome = measure_duet(duet, args.store)

@@ -20,6 +20,7 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
+from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
 from perfdag.suite.load import suite_name
@@ -124,37 +125,42 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 def details_text(benchmark: Description) -> str:
     """Return everything about one benchmark as text."""
-    lines = [
-        f"{benchmark['name']}: {benchmark['summary']}\n",
-        f"Clock: {benchmark['clock']}",
-        f"Canaries: {', '.join(benchmark['canaries'])}",
-        f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}\n",
+    tools = [
+        f"Tool: {tool['program']} "
+        f"({', '.join(f'{manager}: {name}' for manager, name in tool['packages'].items())})"
+        for tool in benchmark["tools"]
     ]
-    for tool in benchmark["tools"]:
-        packages = ", ".join(f"{manager}: {name}" for manager, name in tool["packages"].items())
-        lines.append(f"Tool: {tool['program']} ({packages})")
-    lines.append("\nParameters")
-    width = max(len(param["name"]) for param in benchmark["params"])
-    for param in benchmark["params"]:
-        about = f"  {param['about']}" if param["about"] else ""
-        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {_default(param)}{about}")
-    lines.append("\nMetrics (* headline)")
-    for metric in benchmark["metrics"]:
-        mark = "*" if metric["headline"] else " "
-        name = f"{metric['name']} [{metric['unit']}], {metric['better']} is better"
-        lines.append(f" {mark} {name}: {metric['about']}")
-    return "\n".join(lines)
+    params = [
+        (param["name"], param["allowed"], _default(param), param["about"])
+        for param in benchmark["params"]
+    ]
+    metrics = [
+        (metric["name"], metric["unit"], metric["better"], metric["about"])
+        for metric in benchmark["metrics"]
+    ]
+    styles = ["bold" if metric["headline"] else "" for metric in benchmark["metrics"]]
+    return "\n".join(
+        [
+            f"{benchmark['name']}: {benchmark['summary']}\n",
+            f"Clock: {benchmark['clock']}",
+            f"Canaries: {', '.join(benchmark['canaries'])}",
+            f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}",
+            *tools,
+            "",
+            text_table(("parameter", "allowed", "default", ""), params),
+            "",
+            text_table(("metric", "unit", "better", ""), metrics, styles=styles),
+        ]
+    )
 
 
 def _default(param: Description) -> str:
     """Return the default of a parameter as a suite writes it."""
-    if param["required"]:
-        return "required"
     default = param["default"]
-    if default is None:
-        return "optional"
+    if param["required"] or default is None:
+        return "(required)" if param["required"] else "(none)"
     text = default if isinstance(default, str) else orjson.dumps(default).decode()
-    return f"default {text or 'empty'}"
+    return text or "(empty)"
 
 
 INIT_EPILOG = """examples:

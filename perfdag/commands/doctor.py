@@ -51,7 +51,7 @@ from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_si
 from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
 from perfdag.steps.loop import needs_cluster
-from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
+from perfdag.steps.pods.cluster import has_class, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
@@ -392,13 +392,9 @@ def check_nodes(nodes: list[Object] | None) -> Iterator[Finding]:
 
 async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncIterator[Finding]:
     """Yield what the shapes and benchmarks of a plan require of the cluster. Raises KubeError."""
-    shapes, inventory = place_hosts(plan).shapes, await read_inventory(client)
-    requirements = {
-        requirement
-        for shape in shapes
-        for requirement in await requirements_of(client, shape, inventory, namespace)
-    }
-    for each in sorted(requirements, key=lambda each: (each.kind, each.what)):
+    shapes = place_hosts(plan).shapes
+    required = {each for some in await requirements(client, shapes, namespace) for each in some}
+    for each in sorted(required, key=lambda each: (each.kind, each.what)):
         if each.there is None:
             reason = "it may not be read, or nodes are added on demand"
             yield Finding("warn", f"whether the cluster has {each.what} is not known: {reason}")

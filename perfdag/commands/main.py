@@ -77,6 +77,7 @@ MODULES = {
     **dict.fromkeys(("show", "report", "open", "collect"), "commands.results"),
     **dict.fromkeys(("check", "acks"), "commands.history"),
     "baseline": "commands.compare",
+    "plan": "commands.run",
     "completion": "commands.main",
     "import": "commands.imports",
     "logs": "commands.status",
@@ -174,9 +175,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except CommandError as error:
-        print(f"perfdag {verb}: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:
         return _explain(error, verb)
 
@@ -241,13 +239,13 @@ def _explain(error: Exception, verb: str | None) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return EXIT_INPUT
-    if isinstance(error, SelectionError):
+    if isinstance(error, CommandError):
         print(f"perfdag {verb}: {error}", file=sys.stderr)
-        return EXIT_INPUT
-    if isinstance(error, StoreError | KubeError):
-        print(f"perfdag: {error}", file=sys.stderr)
-        bad_input = isinstance(error, NotStoredError | DamagedError | AddressError)
-        return EXIT_INPUT if bad_input else EXIT_REACH
+        return error.exit_code
+    if isinstance(error, SelectionError | StoreError | KubeError):
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        bad_input = SelectionError | NotStoredError | DamagedError | AddressError
+        return EXIT_INPUT if isinstance(error, bad_input) else EXIT_REACH
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT

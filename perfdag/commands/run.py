@@ -1,15 +1,17 @@
-"""`perfdag run`, and suites in Python: measure a suite or a command on this machine.
+"""`perfdag plan` and `run`, and suites in Python: what is measured, and its run on this machine.
 
 `perfdag.Suite` is the class of this module.
 """
 
 import argparse
 import contextlib
+import errno
 import logging
 import re
 import shlex
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,13 +35,13 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
-from perfdag.commands.terminal import Progress
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.commands.terminal import Progress, text_table
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import (
+    ANY,
     put_plan,
     put_rechecks,
     resume_command,
-    run_lock,
     with_learned_times,
 )
 from perfdag.results.samples import (
@@ -49,13 +51,14 @@ from perfdag.results.samples import (
     stored_samples,
     write_reason,
 )
+from perfdag.shape import Shape, canonical
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.suite import model
 from perfdag.suite.document import BadDocument, parse_document
 from perfdag.suite.load import command_suite, load_model, load_suite, model_text, suite_text
-from perfdag.units import plural
+from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,117 @@ if TYPE_CHECKING:
     from perfdag.analysis.alerts import GateResult
     from perfdag.commands.results import RunResult
 
-EPILOG = """examples:
+PLAN_EPILOG = """examples:
+  perfdag plan suites/quick.yaml
+  perfdag plan suites/quick.yaml --json
+  perfdag plan suites/quick.yaml --only 'fio*'
+  perfdag plan --schema
+"""
+
+
+def add_plan(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "plan",
+        show_plan,
+        "Check a suite and show its points, shapes, batches, hosts and expected time. "
+        "A bad suite is refused with all its errors.",
+        PLAN_EPILOG,
+        option("suite", nargs="?", metavar="SUITE", help="suite file"),
+        SET,
+        ONLY,
+        JSON,
+        option(
+            "--schema",
+            action="store_true",
+            help="print the JSON schema of suite files, for editors",
+        ),
+    )
+
+
+def show_plan(args: argparse.Namespace) -> int:
+    """Print the plan or the schema."""
+    if args.schema:
+        import orjson
+
+        from perfdag.suite.model import json_schema
+
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+        print(orjson.dumps(json_schema(), option=options).decode())
+        return EXIT_OK
+    if args.suite is None:
+        raise CommandError("name a suite file, or --schema")
+
+    plan, notes = plan_suite(args.suite, args.settings, args.only)
+    print(plan.dump().decode() if args.json else plan_text(plan))
+    for note in notes:
+        logger.info(f"note: {note}")
+    return EXIT_OK
+
+
+MAX_POINTS = 40
+"""Points that the table shows; JSON has all of them."""
+
+
+def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
+    """Return the plan of a suite file and the notes on it. Raises BadDocument."""
+    from perfdag.steps.pods.plan import kinds_of
+
+    loaded = load_suite(suite, settings)
+    plan = make_plan(loaded, only=only)
+    with contextlib.suppress(StoreError):
+        store = open_store(loaded.suite.store, patience=1.0)
+        plan = with_learned_times(store, plan, ANY)
+    try:
+        kinds_of(plan)
+    except BadDocument as error:  # `submit` and `render` would refuse it
+        return plan, [f"a cluster does not take it: {each.text}" for each in error.problems]
+    return plan, []
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
+    headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
+    rows = [
+        (
+            point.id,
+            point.entry,
+            str(point.shape),
+            f"{point.repetitions}" + (f" to {point.until.max_repetitions}" if point.until else ""),
+            short_seconds(point.seconds),
+            point.label,
+        )
+        for point in plan.points[:MAX_POINTS]
+    ]
+    lines = [text_table(headings, rows, right=(2, 3, 4))]
+    if (more := len(plan.points) - MAX_POINTS) > 0:
+        lines.append(f"... and {more:,} more (--json shows all)")
+    hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
+    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
+    lines.append(
+        f"\n{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
+        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
+        f"at most {plural(hosts, 'host')} at once"
+    )
+    shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
+    lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
+    seconds = short_seconds(plan.seconds())
+    lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
+    return "\n".join(lines)
+
+
+def _shape(shape: Shape, on_cluster: Shape) -> str:
+    """Return a shape as text, with the default placement where the suite sets none."""
+    data = shape.data()
+    texts = (value if isinstance(value, str) else canonical(value) for value in data.values())
+    text = ", ".join(f"{key} {text}" for key, text in zip(data, texts, strict=True)) or "plain"
+    if shape == on_cluster:
+        return text
+    return f"{text}; placement on a cluster: {on_cluster.hosts.placement}"
+
+
+RUN_EPILOG = """examples:
   perfdag run suites/quick.yaml
   perfdag run suites/quick.yaml --dry-run
   perfdag run suites/quick.yaml --only 'iperf*' \\
@@ -87,7 +200,7 @@ def add_run(sub: Verbs) -> None:
         "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
         "whose wall time is measured 10 times; it needs no suite, and `perfdag open last` draws "
         "its report. Two commands with `:::` between them are measured in turn and compared.",
-        EPILOG,
+        RUN_EPILOG,
         option(
             "suite",
             nargs="?",
@@ -148,8 +261,6 @@ def run(args: argparse.Namespace) -> int:
             refuse_absent_programs(loaded, plan)
         root = root or loaded.suite.store
     if args.dry_run:
-        from perfdag.commands.plan import plan_text
-
         print(plan.dump().decode() if args.json else plan_text(plan))
         return EXIT_OK
     result = run_plan(
@@ -320,13 +431,20 @@ def measure_turns(
 
 @contextlib.contextmanager
 def only_process(plan: Plan) -> Iterator[None]:
-    """Let no other process of this machine measure or remove a run. Raises CommandError."""
-    with run_lock(plan.run_id) as alone:
-        if not alone:
-            raise CommandError(
-                f"another process of this machine measures run {plan.run_id}; "
-                "wait for it, or end it with Ctrl-C"
-            )
+    """Let no other process of this machine measure or remove a run. Raises CommandError.
+
+    The lock is an address that Linux frees with the process. Other systems have none and lock
+    nothing.
+    """
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(f"\0perfdag-{plan.run_id}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CommandError(
+                    f"another process of this machine measures run {plan.run_id}; "
+                    "wait for it, or end it with Ctrl-C"
+                ) from None
         yield
 
 

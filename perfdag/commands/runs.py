@@ -27,11 +27,12 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.results import read_run
+from perfdag.commands.run import only_process
 from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, baselines, began_at, report_key, result_key, run_lock
+from perfdag.results.runs import RunStore, baselines, began_at, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -287,12 +288,8 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
             f"perfdag baseline set {name} RUN"
         )
     for run in plans:
-        with run_lock(run.run_id) as alone:
-            if not alone:
-                raise CommandError(
-                    f"run {run.run_id} still measures on this machine; "
-                    "wait for it, or end it with Ctrl-C, then remove it"
-                )
+        with only_process(run):  # none measures it
+            pass
     return [
         key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
     ]

@@ -63,8 +63,8 @@ def add_step(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
+    from perfdag.benchmark.contract import Infrastructure
     from perfdag.steps.pods.context import from_environment, run_step
-    from perfdag.steps.pods.credentials import PeerError
 
     context = from_environment()
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         return run_step(context, args.step, work) if args.step in RECORDED else work()
-    except PeerError as error:
+    except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
@@ -112,8 +112,7 @@ def lead(context: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.runs import stored_plan
     from perfdag.signals import end_once
-    from perfdag.steps.pods.context import exit_retryable
-    from perfdag.steps.pods.credentials import take_credentials
+    from perfdag.steps.pods.context import exit_retryable, take_credentials
     from perfdag.steps.pods.lead import lead
 
     end_once(exit_retryable)
@@ -126,19 +125,12 @@ def lead(context: "PodContext", args: argparse.Namespace) -> int:
 def peer(context: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods.context import pending_limit
-    from perfdag.steps.pods.credentials import HOME, take_credentials
-    from perfdag.steps.pods.peer import LeadWatch, serve
+    from perfdag.steps.pods.context import pending_limit, take_credentials
+    from perfdag.steps.pods.peer import HOME, serve
 
     take_credentials()
-    return serve(
-        SERVICE_ACCOUNT,
-        HOME / "peer",
-        context.addresses,
-        args.port,
-        pending_limit(args.pending),
-        lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
-    )
+    limit = pending_limit(args.pending)
+    return serve(SERVICE_ACCOUNT, HOME / "peer", context.addresses, args.port, limit)
 
 
 def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
@@ -170,9 +162,9 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
     from perfdag.results.runs import stored_plan
-    from perfdag.steps.pods.context import end_clock
-    from perfdag.steps.pods.finish import record_end
-    from perfdag.steps.pods.objects import release
+    from perfdag.steps.pods.context import end_clock, explain_end
+    from perfdag.steps.pods.plan import release
+    from perfdag.steps.pods.watchdog import record_end
     from perfdag.store.base import NotStoredError
 
     store = context.open()
@@ -183,7 +175,8 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    could_run = record_end(context, store, plan, args.phase)
+    if why := record_end(context, store, plan, args.phase):
+        explain_end(why)
     if plan.trigger == "ab":
         outcome = finish_variants(store, plan)
         text, code = outcome_text(outcome, store), outcome.exit_code
@@ -199,7 +192,7 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
         release(context, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
-    return code if could_run else EXIT_REACH
+    return EXIT_REACH if why else code
 
 
 def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:

@@ -29,7 +29,7 @@ from perfdag.commands.status import ARGO, NoRun, View, follow_run, workflows_of_
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import SUITE
 from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts, without_gpu
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.document import dump
 from perfdag.suite.load import load_suite

@@ -260,17 +260,14 @@ class Host(Protocol):
     @property
     def name(self) -> str:
         """The name of the node, or the host name of this machine."""
-        ...
 
     @property
     def address(self) -> str:
         """The address on the measured network."""
-        ...
 
     @property
     def target(self) -> str:
         """The address where clients reach its servers: `address`, or that of a Service."""
-        ...
 
     def run(
         self,
@@ -283,7 +280,6 @@ class Host(Protocol):
         stdin: bytes | None = None,
     ) -> CommandResult:
         """Run a command in a process group of its own, which is killed after `timeout` seconds."""
-        ...
 
     def serve(
         self,
@@ -299,32 +295,24 @@ class Host(Protocol):
 
         Nothing connects to the port. Raises Failed with its stderr, or if the port is in use.
         """
-        ...
 
     def free_port(self) -> int:
         """Return a port that is free now, or one that a Service forwards."""
-        ...
 
     def forwarded(self, port: int) -> AbstractContextManager[int]:
         """Return a port of 127.0.0.1 here that leads to this port of 127.0.0.1 on the host."""
-        ...
 
     def which(self, program: str) -> str | None:
         """Return the path of a program on this host, or None."""
-        ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file and create its folder. Raises Failed."""
-        ...
 
     def get(self, path: str) -> bytes:
         """Return the content of a file. Raises Failed if it does not exist."""
-        ...
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content, if it exists."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this host: kernel, CPU, memory, NICs ... (perfdag.hosts.facts)."""
-        ...

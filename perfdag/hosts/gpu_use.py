@@ -15,16 +15,14 @@ from typing import Any
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.units import plural
 
-_FIELDS = {
-    "name": "name",
-    "driver": "driver_version",
-    "memory_bytes": "memory.total",
-    "power_limit": "power.limit",
-    "ecc": "ecc.mode.current",
-    "mig": "mig.mode.current",
+_KEPT = {
+    **{name: name for name in ("name", "driver")},
+    "memory": "memory_bytes",
+    **{name: name for name in ("power_limit", "ecc", "mig")},
 }
+"""Fields of STATIC that the facts of a host have, by the names that they have there."""
 _MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
-_MIB = {"memory", "memory_bytes", "memory_used"}
+_MIB = {"memory", "memory_used"}
 _PERCENT = {"utilisation"}
 _TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
 TIMEOUT = 10.0
@@ -36,12 +34,12 @@ def gpus(host: Host) -> list[dict[str, Any]] | None:
 
     None if the driver does not answer.
     """
-    fields, answer = known(host, _FIELDS)
+    fields, answer = known(host, {name: STATIC[name] for name in _KEPT})
     if answer.code != 0:
         return None
     devices = [
         {"name": "unknown GPU"}
-        | {name: row.get(name) for name in fields if name in row or name != "name"}
+        | {_KEPT[name]: row.get(name) for name in fields if name in row or name != "name"}
         for row in parse(answer.stdout, fields)
     ]
     if any(device.get("mig") == "Enabled" for device in devices):

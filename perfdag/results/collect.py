@@ -56,7 +56,7 @@ class _Rows:
     def __init__(self, store: Store, plan: Plan) -> None:
         self._plan, self._raw = plan, store.url(f"{run_folder(plan.run_id)}/parts")
         self._params = [canonical(point.params) for point in plan.points]
-        self._shapes = [shape.text() for shape in plan.shapes]
+        self._shapes = [canonical(shape.data()) for shape in plan.shapes]
         self._environments: dict[bytes, str] = {}
         self._run = {
             "schema_version": SCHEMA_VERSION,

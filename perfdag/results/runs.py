@@ -5,12 +5,9 @@ A text is an id, the beginning of one, `last`, `last~2`, `baseline:NAME`, or con
 """
 
 import bisect
-import contextlib
-import errno
 import fnmatch
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -266,22 +263,6 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
             f"(uid of its kube-system {there}, here {cluster}); continue it there"
         )
     return None
-
-
-@contextlib.contextmanager
-def run_lock(run_id: str) -> Iterator[bool]:
-    """Lock a run and yield True, or yield False if another process of this machine has the lock.
-
-    The lock is an address that Linux frees with the process. Other systems have none and lock
-    nothing.
-    """
-    with socket.socket(socket.AF_UNIX) as holder:
-        try:
-            holder.bind(f"\0perfdag-{run_id}")
-            alone = True
-        except OSError as error:
-            alone = error.errno != errno.EADDRINUSE
-        yield alone
 
 
 ANY = "any"

@@ -137,10 +137,14 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
                 problems += error.problems
     entries = data.get("entries")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict) and (wrong := _wrong_benchmark(entry.get("benchmark"))):
-            problems.append(
-                document.problem(("entries", index, "benchmark"), "unknown-benchmark", wrong)
-            )
+        name = entry.get("benchmark") if isinstance(entry, dict) else None
+        # what is no text is wrong by its type
+        if isinstance(name, str) and (wrong := registry.fault(name)):
+            if name not in (known := registry.names()):
+                wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
+            where = ("entries", index, "benchmark")
+            wrong = removal_note(name) or wrong
+            problems.append(document.problem(where, "unknown-benchmark", wrong))
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:
@@ -154,14 +158,6 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
         path = ("entries", index)
         loaded.sources.append(Source(entry, raw, suite.defaults, raw_defaults, document, path))
     return loaded
-
-
-def _wrong_benchmark(name: Any) -> str | None:
-    """Return why there is no such benchmark, or None. What is no text is wrong by its type."""
-    known = registry.names()
-    if not isinstance(name, str) or name in known:
-        return registry.fault(name) if isinstance(name, str) else None
-    return removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
 
 
 def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:

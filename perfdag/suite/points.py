@@ -332,11 +332,9 @@ class _Enumeration:
         What `--set` fixes is no axis, and has its value in each. After a mistake there is none.
         """
         permutations, axes = source.entry.permutations, _axes(source)
-        mistakes = list(_wrong_axes(source, benchmark))
-        excluded = _exclusions(source, mistakes)
-        for mistake in mistakes:
-            self._refuse(mistake)
-        if mistakes:
+        before = sum(self.mistakes.values())
+        excluded = self._conditions(source, benchmark)
+        if sum(self.mistakes.values()) > before:
             return
         if axes or not permutations.explicit:
             origin: Where = ("permutations", "product") if axes else ()
@@ -351,6 +349,53 @@ class _Enumeration:
                 self._refuse(source.problem(path, "no-point", "leaves no point"))
         for index, explicit in enumerate(permutations.explicit):
             yield ("permutations", "explicit", index), {**explicit, **source.sets}
+
+    def _conditions(self, source: Source, benchmark: Benchmark[Any]) -> list[dict[str, list[bool]]]:
+        """Return the conditions of `exclude`: for each axis of one, whether each value meets it.
+
+        Values compare by meaning: `4KiB` equals 4096. A condition that excludes nothing is a
+        mistake, since it would hide a typing error, but not where `--set` fixes what it names.
+        Names that cannot be varied and empty lists are mistakes too.
+        """
+        axes, permutations = _axes(source), source.entry.permutations
+        empty = "an empty list gives no point; give at least one"
+        named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
+        for name, values in permutations.product.items():
+            named.append((("permutations", "product", name), name))
+            if not values:
+                self._refuse(
+                    source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
+                )
+        for index, values_of in enumerate(permutations.explicit):
+            named += [(("permutations", "explicit", index, name), name) for name in values_of]
+        path: Where = ("permutations", "explicit")
+        if not permutations.explicit and "explicit" in permutations.model_fields_set:
+            self._refuse(source.problem(path, "empty-list", f"{empty} or remove it"))
+        for path, name in named:
+            if text := _wrong_name(benchmark, name):
+                self._refuse(source.problem(path, "unknown-name", text))
+        conditions = []
+        for index, condition in enumerate(permutations.exclude):
+            path = ("permutations", "exclude", index)
+            if not condition:
+                text = "an empty condition would leave out every point"
+                self._refuse(source.problem(path, "no-condition", text))
+            for name in condition.keys() - permutations.product.keys():
+                known = choices(name, sorted(permutations.product) or ["none"], "axes:")
+                text = f"is not an axis of this entry{known}"
+                self._refuse(source.problem((*path, name), "unknown-name", text))
+            hits = {
+                name: [matches(condition[name], value) for value in axes[name]]
+                for name in condition.keys() & axes.keys()
+            }
+            never = [name for name in axes if name in hits and axes[name] and not any(hits[name])]
+            if never:
+                text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
+                text = f"leaves nothing out: {text}; correct or remove the condition"
+                self._refuse(source.problem((*path, never[0]), "excludes-nothing", text))
+            if hits.keys() == condition.keys():
+                conditions.append(hits)
+        return conditions
 
     def _combine(
         self,
@@ -446,7 +491,7 @@ class _Enumeration:
             self._refuse(source.problem(place(path, path), problem.code, problem.text))
         if problems:
             return None
-        text = shape.text()
+        text = canonical(shape.data())
         # A benchmark with rights at the API server shares no pods with one that has none.
         pods = f"{benchmark.name} {text}" if benchmark.api.named else text
         if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
@@ -502,25 +547,6 @@ def _axes(source: Source) -> dict[str, list[Any]]:
     return {name: axis for name, axis in product.items() if name not in source.sets}
 
 
-def _wrong_axes(source: Source, benchmark: Benchmark[Any]) -> Iterator[Problem]:
-    """Yield names that cannot be varied, and empty lists."""
-    permutations = source.entry.permutations
-    empty = "an empty list gives no point; give at least one"
-    named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
-    for name, values in permutations.product.items():
-        named.append((("permutations", "product", name), name))
-        if not values:
-            yield source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
-    for index, values_of in enumerate(permutations.explicit):
-        named += [(("permutations", "explicit", index, name), name) for name in values_of]
-    if not permutations.explicit and "explicit" in permutations.model_fields_set:
-        path = ("permutations", "explicit")
-        yield source.problem(path, "empty-list", f"{empty} or remove it")
-    for place, name in named:
-        if text := _wrong_name(benchmark, name):
-            yield source.problem(place, "unknown-name", text)
-
-
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     """Return why nothing of that name can be varied, or None if it can."""
     fields = benchmark.Params.model_fields
@@ -539,37 +565,6 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     if model.model_config.get("extra") == "allow":
         return None
     return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
-
-
-def _exclusions(source: Source, mistakes: list[Problem]) -> list[dict[str, list[bool]]]:
-    """Return the conditions of `exclude`: for each axis of one, whether each value meets it.
-
-    Values compare by meaning: `4KiB` equals 4096. A condition that excludes nothing is a mistake,
-    since it would hide a typing error, but not where `--set` fixes what it names.
-    """
-    axes, product, conditions = _axes(source), source.entry.permutations.product, []
-    for index, condition in enumerate(source.entry.permutations.exclude):
-        path: Where = ("permutations", "exclude", index)
-        if not condition:
-            text = "an empty condition would leave out every point"
-            mistakes.append(source.problem(path, "no-condition", text))
-        for name in condition.keys() - product.keys():
-            text = (
-                f"is not an axis of this entry{choices(name, sorted(product) or ['none'], 'axes:')}"
-            )
-            mistakes.append(source.problem((*path, name), "unknown-name", text))
-        hits = {
-            name: [matches(condition[name], value) for value in axes[name]]
-            for name in condition.keys() & axes.keys()
-        }
-        never = [name for name in axes if name in hits and axes[name] and not any(hits[name])]
-        if never:
-            text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
-            text = f"leaves nothing out: {text}; correct or remove the condition"
-            mistakes.append(source.problem((*path, never[0]), "excludes-nothing", text))
-        if hits.keys() == condition.keys():
-            conditions.append(hits)
-    return conditions
 
 
 def _listed(values: Sequence[Any], limit: int = 8) -> str:

@@ -14,7 +14,7 @@ from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
 from perfdag.results.runs import result_key, stored_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
-from perfdag.steps.pods.objects import cluster_facts
+from perfdag.steps.pods.cluster import cluster_facts
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 

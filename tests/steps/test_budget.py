@@ -37,7 +37,7 @@ def plan() -> Plan:
 
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
-    lead.measure_batch(store, [plan], LocalPool(), 0, [ProgressReporter(2)])
+    lead.measure_batch(store, [plan], LocalPool(), 0, ProgressReporter(2))
     return len(
         [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
     )

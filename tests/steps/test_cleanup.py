@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import make_plan
-from perfdag.steps.pods.objects import (
+from perfdag.steps.pods.plan import (
     batch_objects,
     create,
     create_for_batches,

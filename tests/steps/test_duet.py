@@ -61,7 +61,7 @@ def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     site = LocalPool()
-    lead.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
+    lead.measure_batch(store, [duet.a, duet.b], site, 0, ProgressReporter(32))
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,7 +62,8 @@ def test_it_leaves_the_report_and_the_site(store: Store) -> None:
 def test_a_site_that_cannot_be_written_leaves_the_exit_code(
     store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr("perfdag.charts.pages.site.importlib.util.find_spec", lambda name: None)
+    full = Mock(side_effect=OSError("no space"))
+    monkeypatch.setattr("perfdag.charts.pages.site.write_site", full)
     assert "the site is not up to date" in cli(["step", "finish"]).err
 
 
@@ -80,7 +82,7 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.pods.finish.run_with_client",
+        "perfdag.steps.pods.watchdog.run_with_client",
         lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")

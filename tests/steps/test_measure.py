@@ -168,15 +168,14 @@ def test_what_a_benchmark_raises_decides_the_row(
         assert (part.texts == {"stdout": "x"}) == (status == "invalid")
 
 
-def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
-    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+def test_what_is_true_of_all_samples_of_a_pool_is_in_their_facts(
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
     fake.script = [Failed("no room"), 2.0]
     there = LocalPool(facts={"volume_reused": True})
-    monkeypatch.setattr(there, "advice", lambda shape, error: f"{error}? make some")
     watcher = measure(store, one_point("repetitions: 2"), 2, there)
     assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [
-        ("no room; no room? make some", True),
+        ("no room", True),
         (None, True),
     ]
 
@@ -224,12 +223,14 @@ def test_a_canary_frames_each_round(store: FolderStore, fake: type[FakeBenchmark
 
 
 def test_a_round_that_a_budget_ends_is_framed_too(
-    store: FolderStore, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = one_point("repetitions: 3")
-    times = iter([0.0, 99.0])
-    lead = MeasuringLoop(plan, store, LocalPool(), Watcher(), lambda: next(times))
-    assert not lead.measure(range(3), deadline=10.0)
+    pool = LocalPool()
+    clock = [0.0]
+    monkeypatch.setattr(pool, "misplacement", lambda *_: clock.append(99.0))
+    monkeypatch.setattr("perfdag.steps.loop.time.monotonic", lambda: clock[-1])
+    assert not MeasuringLoop(plan, store, pool, Watcher()).measure(range(3), deadline=10.0)
     names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]
     assert sorted(name.startswith("canary") for name in names) == [False, True, True]
 

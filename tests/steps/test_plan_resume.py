@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan.plan import Plan, make_plan, prepare_duet
@@ -25,7 +26,6 @@ from perfdag.results.samples import (
     write_reason,
 )
 from perfdag.steps.pods.context import PodContext
-from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
 from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
@@ -226,9 +226,9 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     tmp_path: Path,
 ) -> None:
     plan = put(store, {})
-    absent = Mock(side_effect=PeerError("ssh-keygen is not installed"))
-    monkeypatch.setattr("perfdag.steps.pods.objects.make_keys", absent)
-    with pytest.raises(PeerError):
+    absent = Mock(side_effect=Infrastructure("ssh-keygen is not installed"))
+    monkeypatch.setattr("perfdag.steps.pods.plan.make_keys", absent)
+    with pytest.raises(Infrastructure):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
     monkeypatch.setenv("PERFDAG_STORE", "claim://results")

@@ -14,7 +14,7 @@ from perfdag.results.runs import (
     stored_plan,
 )
 from perfdag.results.samples import MissingReason, SampleRecord, sample_key, write_reason
-from perfdag.steps.pods.plan import outputs, rechecks_left, resumed
+from perfdag.steps.pods.plan import missing_batches, outputs, resumed
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
@@ -79,17 +79,16 @@ def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_r
     store: FolderStore, plan: Plan
 ) -> None:
     rechecks = put_rechecks(store, plan, of(plan, "one", "net"))
-    assert rechecks_left(store, plan, []) == []
     result = recheck_batches(plan, rechecks)
     assert [run.run_id for _, run, _ in result] == [
         each.run_id for each in rechecks for _ in each.batches
     ]
-    assert rechecks_left(store, plan, rechecks) == result
+    assert [*missing_batches(store, result)] == [number for number, *_ in result]
     done = rechecks[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
-    after = rechecks_left(store, plan, rechecks)
-    assert after == [each for each in result if each[1] is not done]
+    rest = {number: (member, at) for number, member, at in result if member is not done}
+    assert missing_batches(store, result) == rest
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
