@@ -161,6 +161,7 @@ def _series(line: Series) -> Data:
         "headline": info.headline,
         "word": line.answer.word,
         "answer": line.answer.text,
+        "noisy": line.answer.noisy,
         "noise": rounded(line.answer.noise),
         "newest": rounded(line.newest),
         "levels": [
