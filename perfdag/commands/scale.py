@@ -27,12 +27,13 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.terminal import text_table
-from perfdag.kube.client import Kube, KubeError, Prometheus
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
 from perfdag.steps.scale.cluster import remove_run
 from perfdag.steps.scale.figures import Result, audit_key, audit_of
 from perfdag.steps.scale.generate import connections
 from perfdag.steps.scale.objects import built_in, template_text
+from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.rows import summaries, write_rows
 from perfdag.steps.scale.runai import (
     AUDIT,

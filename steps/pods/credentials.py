@@ -15,7 +15,8 @@ from pathlib import Path
 
 from perfdag.hosts.local import hidden
 from perfdag.hosts.ssh import config_text
-from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
+from perfdag.kube import config as kube_config
+from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.redaction import register
 
 OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
@@ -121,7 +122,7 @@ def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
             continue
         text = file.read_text()
         if file.name == "token":
-            keep_token(text.strip())
+            kube_config.pod_token = text.strip()
             register([text.strip()])
         else:
             os.environ[file.name] = text

@@ -107,7 +107,7 @@ async def create_for_batches(
         except NoService as error:
             refusals[number] = ("skipped", str(error))
         except KubeError as error:
-            if error.status in (0, 401, 429) or error.status >= 500:
+            if error.transient or error.status == 401:
                 raise
             refusals[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
         else:

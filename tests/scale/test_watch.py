@@ -105,7 +105,7 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
     placed = body("p", run="r") | {"status": {"conditions": [condition]}}
     created = Event("ADDED", body("p", run="r"), 1_000)
     ours.take("Pod", created)
-    replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
+    replayed = Event("MODIFIED", placed, 6_000_001_000, late=True)
     ours.take("Pod", replayed)
     (row,) = [
         row
