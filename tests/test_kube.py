@@ -204,9 +204,9 @@ class TestRetries:
                 await kube.request("GET", "/x")
             assert error.value.status == 503
             assert kube.counts["retry 503"] == 2
-            with pytest.raises(KubeError, match=r"no answer in 0.1 s"):
+            with pytest.raises(KubeError, match=r"no answer.*: none in 0.1 s"):
                 await kube.request("GET", "/slow")
-            assert kube.counts["retry timeout"] == 2
+            assert kube.counts["retry Timeout"] == 2
 
     async def test_nobody_listens(self) -> None:
         cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials())

@@ -14,7 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
@@ -140,7 +140,6 @@ class Kube:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
         tally: Counter[str] | None = None,
     ) -> tuple[Mapping[str, str], bytes]:
         """Send a request with a JSON body, and return headers and body of a 2xx answer.
@@ -149,33 +148,30 @@ class Kube:
         server. `tally` counts the retries of this request by cause. `headers` are added, and the
         API server's proxy forwards them. Raises KubeError for any other answer.
         """
-        seconds, tally = timeout or self._timeout, Counter() if tally is None else tally
+        tally = Counter() if tally is None else tally
         body = None if json is None else orjson.dumps(json)
         headers = {"Content-Type": JSON, **(headers or {})}
         while True:
-            wait = min(MAX_BACKOFF, 0.2 * 2 ** tally.total()) * random.uniform(0.5, 1.0)
+            after = ""
             try:
-                async with self._slots, asyncio.timeout(seconds):
+                async with self._slots, asyncio.timeout(self._timeout):
                     status, answered, data = await self._once(method, path, params, body, headers)
-            except TimeoutError:
-                text = f"{method} {path}: no answer in {seconds:g} s from {self.cluster.server}"
-                error, cause = KubeError(0, "Timeout", text), "timeout"
-            except (aiohttp.ClientError, OSError) as broken:
-                error, cause = self._unreachable(broken), "connection"
-            else:
                 if status < 300:
                     return answered, data
-                error, cause = self._refused(status, f"{method} {path}", data), str(status)
-                if (after := answered.get("Retry-After", "")).isdecimal():
-                    wait = max(wait, min(60.0, float(after)))
+                error = self._refused(status, f"{method} {path}", data)
+                after = answered.get("Retry-After", "")
+            except (aiohttp.ClientError, OSError) as broken:
+                error = self._unreachable(broken)
             again = error.transient
             if error.status == 401 and not tally:
                 again = self.cluster.credentials.forget()
             if not again or tally.total() >= self._retries:
                 raise error
+            wait = min(MAX_BACKOFF, 0.2 * 2 ** tally.total()) * random.uniform(0.5, 1.0)
+            cause = str(error.status or error.reason)
             tally[cause] += 1
             self.counts[f"retry {cause}"] += 1
-            await asyncio.sleep(wait)
+            await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
 
     async def _once(
         self,
@@ -208,13 +204,10 @@ class Kube:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
-        timeout: float | None = None,
     ) -> Object:
         """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
         headers = {"Content-Type": content_type}
-        _, data = await self.raw(
-            method, path, json=json, params=params, headers=headers, timeout=timeout
-        )
+        _, data = await self.raw(method, path, json=json, params=params, headers=headers)
         answer: Object = orjson.loads(data) if data else {}
         return answer
 
@@ -224,24 +217,25 @@ class Kube:
             text = f"the certificate of {server} is not accepted: {error}"
             hint = f"check certificate-authority of context {context}"
             return KubeError(0, "Certificate", text, hint)
-        text = f"no answer from {server}: {str(error) or type(error).__name__}"
+        reason = "Timeout" if isinstance(error, TimeoutError) else "Unreachable"
+        text = f"no answer from {server}: {str(error) or f'none in {self._timeout:g} s'}"
         hint = f"is the cluster up, and is context {context} the right one?"
-        return KubeError(0, "Unreachable", text, hint)
+        return KubeError(0, reason, text, hint)
 
     def _refused(self, status: int, call: str, data: bytes) -> KubeError:
-        details: Object = {}
-        with suppress(ValueError):
+        try:
             details = orjson.loads(data)
-        if not isinstance(details, dict) or details.get("kind") != "Status":
+            message, reason = details["message"], details["reason"]
+        except (ValueError, LookupError, TypeError):  # not the API server's words
             text = data[:200].decode(errors="replace")
-            details = {"message": f"{call}: HTTP {status} {text}"}
-        message, hint = " ".join(str(details.get("message") or f"HTTP {status}").split()), ""
+            message, reason = f"{call}: HTTP {status} {text}", f"HTTP {status}"
+        hint = ""
         if status == 401:
             hint = "the credentials are not accepted: log in again or choose another context"
         elif status == 403 and " cannot " in message:
             user = f"the user of context {self.cluster.context!r}"
             hint = f"grant it to {user} with a Role or ClusterRole"
-        return KubeError(status, details.get("reason") or f"HTTP {status}", message, hint)
+        return KubeError(status, reason, " ".join(message.split()), hint)
 
     async def lines(
         self, path: str, params: Mapping[str, str] | None = None, silence: float = 60.0
@@ -277,13 +271,13 @@ class Kube:
             served: list[Object] = []
             with ignore_status(404):
                 served = (await self.request("GET", _root(api_version)))["resources"]
-            found = {item["kind"]: item for item in served if "/" not in item["name"]}
-            for name, item in found.items():
-                resource = Resource(api_version, name, item["name"], item["namespaced"])
-                self._resources[api_version, name] = resource
-            if kind not in found:
-                hint = f"it has: {', '.join(sorted(found))}"
-                if not found:
+            for item in served:
+                if "/" not in item["name"]:  # else a subresource
+                    found = Resource(api_version, item["kind"], item["name"], item["namespaced"])
+                    self._resources[api_version, item["kind"]] = found
+            if (api_version, kind) not in self._resources:
+                hint = f"it has: {', '.join(sorted({item['kind'] for item in served}))}"
+                if not served:
                     hint = "check apiVersion, or install its CustomResourceDefinition first"
                 text = f"the cluster does not serve {api_version} {kind}"
                 raise KubeError(404, "NoKind", text, hint)
@@ -345,8 +339,8 @@ class Kube:
     ) -> AsyncIterator[Event]:
         """Yield the present objects and a BOOKMARK, then every change, across reconnects.
 
-        After a 410 the objects are listed again, and those that disappeared are DELETED with their
-        metadata only. Without a namespace it covers all namespaces. Raises KubeError for a
+        After a 410 the objects are listed again, and those that disappeared are DELETED with a part
+        of their metadata. Without a namespace it covers all namespaces. Raises KubeError for a
         permanent error, and after `patience` seconds of consecutive failures.
         """
         seen, version, newest, failing = dict[str, Object](), "", 0, 0.0
@@ -380,18 +374,18 @@ class Kube:
                         self.counts["replayed changes"] += 1
                     if event.type == "DELETED":
                         seen.pop(event.object["metadata"]["uid"], None)
-                    elif event.type == "ADDED":
+                    elif event.type != "BOOKMARK":
                         seen |= _identity(event.object)
                     yield event
             except KubeError as error:
-                # If one page of a list fails, the list starts over.
-                version = "" if listing or error.status == 410 else version
+                if listing or error.status == 410:  # a list starts over if one of its pages fails
+                    version = ""
+                failing = failing or time.monotonic()
                 if error.status == 410:
                     self.counts["relist 410"] += 1
+                elif not error.transient or time.monotonic() - failing >= patience:
+                    raise
                 else:
-                    failing = failing or time.monotonic()
-                    if not error.transient or time.monotonic() - failing >= patience:
-                        raise
                     await asyncio.sleep(random.uniform(0.2, 1.0))
             self.counts["watch reconnects"] += 1
 
@@ -497,8 +491,9 @@ class Kube:
 
 
 def _identity(item: Object) -> dict[str, Object]:
-    """Return what identifies an object by its UID."""
-    own = {key: item["metadata"][key] for key in ("namespace", "name", "uid")}
+    """Return what tells whose an object is, by its UID."""
+    names = ("namespace", "name", "uid", "labels", "ownerReferences")
+    own = {name: item["metadata"][name] for name in names if name in item["metadata"]}
     return {own["uid"]: own}
 
 

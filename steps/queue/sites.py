@@ -170,7 +170,6 @@ class DeploymentSite(Site):
             f"{at}/proxy/{path}",
             params={"type": "json", **query},
             headers={"X-Perfdag-Token": self.token} if self.token else {},
-            timeout=CLIENT_SECONDS,
         )
         try:
             return json.loads(body)
@@ -211,7 +210,7 @@ async def validate_deployments(
 
     `client`: the Service of the client (default: that of each Deployment).
     """
-    async with Kube(retries=2) as kube:
+    async with Kube(retries=2, timeout=CLIENT_SECONDS) as kube:
         sites = [DeploymentSite(kube, namespace, name, client, client_namespace) for name in names]
         for site in sites:
             await site.find()
