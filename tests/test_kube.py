@@ -113,7 +113,7 @@ class TestConfig:
         ("text", "message"),
         [
             ("{", "cannot read the kubeconfig"),
-            ("[1]", "cannot read the kubeconfig"),
+            ("[1]", "is not a kubeconfig"),
             ("{}", "no current-context"),
             ("current-context: x", "no context 'x'"),
         ],
@@ -256,7 +256,9 @@ class TestRetries:
 
 class TestWatch:
     async def test_410_relists_and_tells_what_vanished(self) -> None:
-        server = ApiServer(pod("a", 1), pod("b", 2))
+        owned = pod("a", 1)
+        owned["metadata"]["ownerReferences"] = [{"uid": "job"}]
+        server = ApiServer(owned, pod("b", 2))
         seen: list[tuple[str, str, bool]] = []
         async with client(server) as kube:
             async for event in kube.watch(PODS, "default"):
@@ -272,6 +274,8 @@ class TestWatch:
                     await kube.delete(PODS, "c")
                 elif len(seen) == 10:
                     break
+                elif event.type == "DELETED":
+                    assert event.object["metadata"]["ownerReferences"] == [{"uid": "job"}]
             assert kube.counts["relist 410"] == 1
         assert seen == [
             ("ADDED", "a", True),
@@ -335,9 +339,10 @@ class TestWatch:
                     break
         assert seen[3:] == ["ADDED b", "DELETED a", "BOOKMARK", "ADDED c"]
 
-    async def test_an_api_server_that_stays_away_is_given_up(self) -> None:
+    @pytest.mark.parametrize("path", ["/pods", "/pods[?]watch"])
+    async def test_an_api_server_that_stays_away_is_given_up(self, path: str) -> None:
         server = ApiServer()
-        server.fail("/pods", 503)
+        server.fail(path, 503)
         async with served(server) as cluster, Kube(cluster, retries=0) as kube:
             with pytest.raises(KubeError) as error:
                 async for _ in kube.watch(PODS, "default", patience=0.3):

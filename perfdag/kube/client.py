@@ -366,9 +366,8 @@ class Kube:
                 else:  # until the server's version at the reconnect, changes were missed
                     nothing = self.pages(resource, namespace, fields="metadata.name=perfdag")
                     newest = max([int(at) async for _, at in nothing])
-                failing = 0.0
                 async for event in self._follow(resource.path(namespace), labels, fields, version):
-                    version = event.object["metadata"]["resourceVersion"]
+                    version, failing = event.object["metadata"]["resourceVersion"], 0.0
                     if event.type != "BOOKMARK" and int(version) <= newest:
                         event.late = True
                         self.counts["replayed changes"] += 1
@@ -377,6 +376,7 @@ class Kube:
                     elif event.type != "BOOKMARK":
                         seen |= _identity(event.object)
                     yield event
+                failing = 0.0
             except KubeError as error:
                 if listing or error.status == 410:  # a list starts over if one of its pages fails
                     version = ""
@@ -413,12 +413,10 @@ class Kube:
                 raise KubeError(status.get("code", 500), status.get("reason", "Watch"), message)
             yield Event(change["type"], change["object"], received)
 
-    async def _path(self, body: Object, namespace: str | None, *, named: bool) -> str:
-        """Return the path of the object that `body` describes."""
-        metadata = body.get("metadata") or {}
+    async def _collection(self, body: Object, namespace: str | None) -> str:
+        """Return the path of the collection of the object that `body` describes."""
         resource = await self.resource(body["apiVersion"], body["kind"])
-        place = namespace or metadata.get("namespace") or self.namespace
-        return resource.path(place, metadata["name"] if named else None)
+        return resource.path(namespace or body["metadata"].get("namespace") or self.namespace)
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """Return one object. Raises KubeError (404 if it does not exist)."""
@@ -432,7 +430,7 @@ class Kube:
         Raises KubeError (409, AlreadyExists). If the answer to an earlier try was lost, the object
         that this try finds is returned.
         """
-        path = await self._path(body, namespace, named=False)
+        path = await self._collection(body, namespace)
         tally = Counter() if tally is None else tally
         try:
             _, data = await self.raw("POST", path, json=body, params=MANAGER, tally=tally)
@@ -450,7 +448,7 @@ class Kube:
 
         A field that another manager owns becomes its own. With `dry_run` nothing changes.
         """
-        path = await self._path(body, namespace, named=True)
+        path = f"{await self._collection(body, namespace)}/{body['metadata']['name']}"
         params = MANAGER | {"force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
 

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -197,21 +198,24 @@ def load_config(context: str | None = None) -> Cluster:
 
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Keys of a kubeconfig that name a file, relative to it."""
-Entries = dict[str, dict[str, Any]]
 
 
 def _from_files(paths: list[Path], context: str | None) -> Cluster:
     """Return the cluster of a context of kubeconfig files. Raises KubeError."""
+    import yaml
+
     where = os.pathsep.join(map(str, paths))
     try:
-        clusters, users, contexts, current = _merged(paths)
+        documents = {path: yaml.load(path.read_text(), yaml.CSafeLoader) or {} for path in paths}
+        every = [document.get("current-context") for document in documents.values()]
+        current = next(filter(None, every), "")
         name = context or current
         if not name:
             hint = "choose one with --context or `kubectl config use-context`"
             raise config_error(f"{where} has no current-context", hint)
-        selected = _named(contexts, name, "context", where)
-        cluster = _named(clusters, selected["cluster"], "cluster", where)
-        user = _named(users, selected["user"], "user", where) if selected.get("user") else {}
+        selected = _entry(documents, "context", name)
+        cluster = _entry(documents, "cluster", selected["cluster"])
+        user = _entry(documents, "user", selected["user"]) if selected.get("user") else {}
         address, certificate = cluster["server"].rstrip("/"), _pem(user, "client-certificate")
         return Cluster(
             server=address,
@@ -229,40 +233,31 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
             proxy=cluster.get("proxy-url") or _environment_proxy(address),
             current=name == current,
         )
-    except KubeError:
-        raise
-    except Exception as error:  # whatever a file may hold: no YAML, a list, a text as a server
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        text = " ".join(str(error).split())
         raise config_error(f"cannot read the kubeconfig {where}: {text}") from None
+    except (AttributeError, LookupError, TypeError) as error:
+        raise config_error(f"{where} is not a kubeconfig: {error!r}") from None
 
 
-def _merged(paths: list[Path]) -> tuple[Entries, Entries, Entries, str]:
-    """Return the clusters, users, contexts and the current context of files, as kubectl does.
+def _entry(documents: Mapping[Path, dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """Return a cluster, user or context, with whole paths of files.
 
-    The first file that defines a name wins.
+    The first file that has the name wins, as for kubectl. Raises KubeError.
     """
-    import yaml
-
-    groups: dict[str, Entries] = {"clusters": {}, "users": {}, "contexts": {}}
-    current = ""
-    for path in paths:
-        document = yaml.load(path.read_text(), yaml.CSafeLoader) or {}
-        current = current or document.get("current-context") or ""
-        for group, entries in groups.items():
-            for entry in document.get(group) or []:
-                values = dict(entry.get(group[:-1]) or {})
+    known = set()
+    for path, document in documents.items():
+        for entry in document.get(f"{kind}s") or []:
+            known.add(entry["name"])
+            if entry["name"] == name:
+                values = dict(entry.get(kind) or {})
                 values |= {key: path.parent / values[key] for key in _FILES if values.get(key)}
                 if (plugin := values.get("exec")) and os.sep in plugin["command"]:
                     values["exec"] = plugin | {"command": str(path.parent / plugin["command"])}
-                entries.setdefault(entry["name"], values)
-    return groups["clusters"], groups["users"], groups["contexts"], current
-
-
-def _named(entries: Entries, name: str, what: str, where: str) -> dict[str, Any]:
-    if name not in entries:
-        known = ", ".join(sorted(entries)) or "none"
-        raise config_error(f"no {what} {name!r} in {where}", f"it has: {known}")
-    return entries[name]
+                return values
+    where = os.pathsep.join(map(str, documents))
+    hint = f"it has: {', '.join(sorted(known)) or 'none'}"
+    raise config_error(f"no {kind} {name!r} in {where}", hint)
 
 
 def _pem(entry: dict[str, Any], key: str) -> str | None:
