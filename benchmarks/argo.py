@@ -25,10 +25,10 @@ from pathlib import Path
 import orjson
 import yaml
 
-from perfdag.commands.cluster import View
+from perfdag.commands.status import View
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.results.samples import SampleRecord, read_sample
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 ARGO = "argoproj.io/v1alpha1"
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
@@ -338,7 +338,7 @@ def controller_memory() -> str:
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
     from perfdag.plan.plan import make_plan
-    from perfdag.steps.pods.kinds import kinds_of
+    from perfdag.steps.pods.plan import kinds_of
     from perfdag.suite.load import parse_suite
     from perfdag.workflows import dump, runs
 

@@ -27,10 +27,8 @@ from limits import at_most
 from perfdag.hosts import facts
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import SampleRecord, now
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.results.samples import SampleRecord, now, sample_key
+from perfdag.store.base import FolderStore, Store
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import parse_suite
 
@@ -91,11 +89,11 @@ def make(parts: int) -> tuple[Plan, list[tuple[str, bytes]]]:
 def time_collect(store: Store, plan: Plan, queue: "multiprocessing.Queue[Any]") -> None:
     """Collect in a process of its own, so that its peak memory is its own."""
     start = time.perf_counter()
-    _, collection = collect(store, plan)
+    table, _ = collect(store, plan)
     queue.put(
         (
             time.perf_counter() - start,
-            collection.rows,
+            table.num_rows,
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
     )

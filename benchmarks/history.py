@@ -33,7 +33,7 @@ from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import Tuning
 from perfdag.results.schema import SAMPLES
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.stats.synthetic import START, rows, run_id
 
 

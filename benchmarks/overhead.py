@@ -30,14 +30,13 @@ from typing import Any
 from unittest.mock import patch
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Gang, Measurement, SampleError, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.outcome import Measurement, SampleError, Skip
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.loop import LocalPool, MeasuringLoop
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
 

@@ -18,7 +18,7 @@ from limits import at_most
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.loop import LocalPool, MeasuringLoop
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
 

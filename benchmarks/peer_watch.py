@@ -24,9 +24,8 @@ from limits import at_most
 from perfdag.hosts.local import descendants
 from perfdag.hosts.ssh import SshHost
 from perfdag.steps.loop import GangLost
-from perfdag.steps.pods.credentials import client_config, make_keys
-from perfdag.steps.pods.gather import Hosts
-from perfdag.steps.pods.peer import serve
+from perfdag.steps.pods.lead import GangPool
+from perfdag.steps.pods.peer import client_config, make_keys, serve
 
 RUNS, SECONDS, AT_ONCE, LOOPS_A_CPU = 50, 30.0, 10, 2
 LIMIT_S, PATIENCE = 15.0, 60.0
@@ -61,7 +60,7 @@ def watch(seconds: float) -> float | None:
         pids: list[int] = []
         try:
             host.connect(PATIENCE)
-            gang = Hosts([], {}, [host])
+            gang = GangPool(peers=[host])
             with gang.watched():
                 time.sleep(seconds)
             pids = [*descendants(peer), peer]

@@ -30,9 +30,8 @@ from plain_loadgen import p50
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from perfdag.stats.design import blocks as orders
 from perfdag.stats.robust import spread
-from perfdag.steps.resnet50 import loadgen, summary
-from perfdag.steps.resnet50.loadgen import Load, Stub
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.program import Stub, measure
+from perfdag.steps.resnet50.workload import Result, Workload, result_of
 
 LOOP, SHARE = 0.02, 1.02
 """Limits: rate of the loop, relative; share of a latency."""
@@ -46,6 +45,13 @@ def stop(error: BaseException) -> None:
     os._exit(1)
 
 
+def test(system: Any, rate: float, scenario: str, queries: int, **more: Any) -> Result:
+    """Return the result of a test of so many queries; `rate`: samples/s of a warm-up."""
+    own = {"scenario": scenario, "min_duration": 0.001, "min_queries": queries}
+    spec = Workload.model_validate({"system": "stub", **own, **more}).spec()
+    return result_of({"test": measure(system, spec, rate, stop)})
+
+
 class FromTheCall(Stub):
     """Serves from when it is called, not from when a query was queued, so that the way through
     the batcher shows.
@@ -57,18 +63,15 @@ class FromTheCall(Stub):
 
 def server_p50(service: float, queries: int, rate: float) -> float:
     """Seconds of the median query of Server at `rate`/s through the batcher."""
-    load = Load("server", 1, 0.001, queries, 64, 1 / service, target_rate=rate, latency_bound=1.0)
-    logs = loadgen.measure(FromTheCall(service), load, stop)["logs"]
-    return summary.read(logs["detail"]).percentiles[0.5]
+    more = {"target_rate": rate, "latency_bound": 1.0, "max_delay": 0.0}
+    tested = test(FromTheCall(service), 1 / service, "server", queries, **more)
+    return tested.percentiles["p50"]
 
 
 def offline_rate(system: Any, samples: int, images: int) -> float:
     """Samples/s by LoadGen's own word."""
-    load = Load("offline", system.batch, 0.001, samples, images, 1.0)
-    logs = loadgen.measure(system, load, stop)["logs"]
-    rate = summary.read(logs["detail"]).rate
-    assert rate is not None
-    return rate
+    more = {"batch": system.batch, "samples": images, "fast": True}
+    return test(system, 1.0, "offline", samples, **more).rate
 
 
 class Unwarmed:
@@ -168,9 +171,8 @@ def stub(blocks: int) -> bool:
     service, count = 0.01, 200
     ratios = []
     for _ in range(blocks):
-        load = Load("single-stream", 1, 0.001, count, 64, 1 / service)
-        logs = loadgen.measure(Stub(service), load, stop)["logs"]
-        ratios.append(summary.read(logs["detail"]).percentiles[0.5] / p50(service, count))
+        tested = test(Stub(service), 1 / service, "single-stream", count)
+        ratios.append(tested.percentiles["p50"] / p50(service, count))
     print(f"stub: harness / plain LoadGen p50: {interval(ratios)}")
     return at_most("of plain LoadGen's p50", statistics.median(ratios), SHARE)
 

@@ -21,7 +21,7 @@ from history import best_time, fill, text_of
 from limits import at_most
 
 from perfdag.charts.pages.site import write_site
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.stats.synthetic import run_id
 
 PAGES = ("index.html", "history.html?suite=net", "compare.html")

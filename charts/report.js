@@ -1,22 +1,6 @@
 // Tables that sort, charts that can be copied, and what is folded on paper. Without it, the page has all its content.
 "use strict";
 
-/** Return a chart as a PNG in the colours of the page. */
-async function pngOf(figure) {
-  let image = figure.querySelector("img");
-  if (!image) {
-    const svg = figure.querySelector("svg"), { width, height } = svg.viewBox.baseVal;
-    const text = new XMLSerializer().serializeToString(svg).replace(/var\(--([\w-]+)\)/g, (_, name) => colour(name));
-    image = make("img", { src: `data:image/svg+xml,${encodeURIComponent(text.replace("<svg ", `<svg width="${2 * width}" height="${2 * height}" `))}` });
-    await image.decode();
-  }
-  const canvas = make("canvas", { width: image.naturalWidth, height: image.naturalHeight }), pen = canvas.getContext("2d");
-  pen.fillStyle = colour("paper");
-  pen.fillRect(0, 0, canvas.width, canvas.height);
-  pen.drawImage(image, 0, 0);
-  return new Promise((done) => canvas.toBlob(done));
-}
-
 /** Return a chart as Markdown: its run, its result, and its values. */
 function markdownOf(figure) {
   const title = figure.querySelector("img")?.alt ?? figure.querySelector("svg").ariaLabel;

@@ -1,4 +1,4 @@
-from perfdag.commands.script import Suite as Suite
+from perfdag.commands.run import Suite as Suite
 from perfdag.results.schema import load as load
 from perfdag.suite.model import Entry as Entry, Permutations as Permutations
 

@@ -4,10 +4,13 @@ An entry names these keys beside `params`, and a permutation with dots (`network
 one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -18,7 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-from perfdag.digest import canonical
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
@@ -32,6 +34,36 @@ Name = Annotated[
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something cannot be measured, printed as `file:line: path: text`.
+
+    `code` is a short word that stays when the text changes, `path` the key with dots. A benchmark
+    returns code and text, and the suite adds the place. Line 0 stands for no line.
+    """
+
+    code: str
+    text: str
+    path: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        path = _short(self.path, 200)
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = ": ".join(filter(None, (place, path)))
+        return f"{place}: {_short(self.text, 1000)}" if place else self.text
+
+
+def _short(text: str, length: int) -> str:
+    """Return a text of about that length in one line: its middle is left out."""
+    if len(text) > length:
+        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
 _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
 """What Argo, the kubelet or the template of a batch replaces."""
 
@@ -292,6 +324,12 @@ class Volume(Strict):
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
 
 
+# nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915
+_GPU = re.compile(r"/gpu(\.|$)|/mig-|^gpu\.")
+RDMA_WANTED = (
+    "needs an RDMA network: `network.name`, `network.host: true`,"
+    " or a device resource such as `resources: {rdma/hca: 1}`"
+)
 Placement = Literal["any", "spread", "packed"]
 FEWEST_HUNTED = 8
 """Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
@@ -417,8 +455,8 @@ class Shape(Strict):
         None, description="Secret whose keys are variables of the commands in a pod"
     )
 
-    def problems(self) -> list[tuple[str, str]]:
-        """Return (dotted key, text) of keys that contradict one another or would be replaced.
+    def problems(self) -> list[Problem]:
+        """Return the keys that contradict one another or would be replaced.
 
         This is no validator, since an entry and its defaults may each hold a part of what belongs
         together.
@@ -431,27 +469,32 @@ class Shape(Strict):
             (
                 network.path is not None and network.host != (network.path == "host"),
                 "network",
+                "host-and-path",
                 f"host: {network.host} contradicts path: {network.path}; leave host out",
             ),
             (
                 hosts.pairs is None and hosts.parallel_pairs > 1,
                 "hosts",
+                "pairs-missing",
                 f"parallel_pairs belongs to pairs ({PAIR_KINDS})",
             ),
             (
                 hosts.pairs is not None and count < 2,
                 "hosts",
+                "few-hosts",
                 f"pairs need a count of 2 hosts or more, not {count}",
             ),
             (
                 hosts.pairs == "hunt" and 2 <= count < FEWEST_HUNTED,
                 "hosts",
+                "few-hunted",
                 f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {count}; "
                 "use pairs: all",
             ),
             (
                 hosts.pairs is not None and 1 < hosts.parallel_pairs > count // 2,
                 "hosts",
+                "many-parallel-pairs",
                 f"parallel_pairs: {hosts.parallel_pairs}, "
                 f"but {count} hosts have {count // 2} disjoint pairs",
             ),
@@ -459,6 +502,7 @@ class Shape(Strict):
                 (
                     "/" in name and parse_quantity(value) % 1,
                     "resources",
+                    "part-device",
                     f"{name}: {value}: devices are whole; request 1 or more",
                 )
                 for name, value in self.resources.both.items()
@@ -467,6 +511,7 @@ class Shape(Strict):
                 (
                     "/" in name or name.startswith("hugepages-"),
                     "resources",
+                    "one-amount",
                     f"{name} has one amount: write it beside requests and limits",
                 )
                 for name in (*self.resources.requests, *self.resources.limits)
@@ -475,6 +520,7 @@ class Shape(Strict):
                 (
                     parse_quantity(requests.get(name, 0)) > parse_quantity(limit),
                     "resources",
+                    "request-above-limit",
                     f"{name}: the request {requests.get(name)} is above the limit {limit}",
                 )
                 for name, limit in limits.items()
@@ -482,12 +528,14 @@ class Shape(Strict):
             (
                 template and volume and (volume.kind != "claim" or volume.claim),
                 "volume",
+                "new-claim",
                 "claim_template makes a new claim; leave out kind and claim",
             ),
             *(
                 (
                     getattr(volume, key) != value,
                     "volume",
+                    "template-differs",
                     f"claim_template has another {key}: {value}; leave out {key}",
                 )
                 for key, value in (template.keys() if template else {}).items()
@@ -495,66 +543,78 @@ class Shape(Strict):
             (
                 network.mtu is not None and "mtu" not in self.privileges,
                 "network.mtu",
+                "mtu-privilege",
                 "is set by a container of uid 0 with NET_ADMIN in the pod; "
                 "allow it with privileges: [mtu]",
             ),
             (
                 network.mtu is not None and network.host,
                 "network.mtu",
+                "mtu-of-node",
                 "with network.host: true it would change the node's own interface; "
                 "leave out one of them",
             ),
             (
                 network.name is not None and network.host,
                 "network.name",
+                "host-and-name",
                 "a pod on the host's network (network.host: true) gets no other; "
                 "leave out one of them",
             ),
             (
                 network.also and (network.name is None or network.default),
                 "network.also",
+                "also-without-name",
                 "are networks beside network.name; set it, without network.default",
             ),
             (
                 network.forwarded and network.name is not None,
                 "network.path",
+                "service-and-name",
                 "a Service forwards to the pod network alone; leave out network.name",
             ),
             (
                 hosts.roles is not None and (count != 2 or hosts.pairs),
                 "hosts.roles",
+                "two-hosts",
                 "are a client and a server: leave pairs out, and set hosts.count to 2",
             ),
             (
                 hosts.pairs == ACROSS and 0 < zones < count,
                 "hosts.pairs",
+                "other-zones",
                 f"count is {count}, and zones names {zones}; name more, or fewer",
             ),
             (
                 hosts.pairs == ACROSS and hosts.placement == "packed",
                 "hosts.placement",
+                "packed-zones",
                 "across-zones needs several nodes, and packed is one; leave placement out",
             ),
             (
                 volume is not None and volume.kind == "hostPath" and volume.path is None,
                 "volume.path",
+                "no-folder",
                 "kind hostPath needs the folder on the node, for example path: /mnt/data",
             ),
             (
                 block and volume is not None and volume.common and count > 1,
                 "volume.mode",
+                "shared-blocks",
                 f"the {count} hosts would write the same blocks; "
                 "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1",
             ),
             (
                 block and volume is not None and volume.kind != "claim" and not template,
                 "volume.mode",
+                "no-block-device",
                 f"kind {volume and volume.kind} has no block device; "
                 "use kind: claim, or leave out mode",
             ),
             (
                 self.hugepages and not {"cpu", "memory"} & requests.keys(),
                 "hugepages",
+                "hugepages-alone",
                 "a container that asks for hugepages asks for cpu or memory too; "
                 "add resources: {memory: ...}",
             ),
@@ -565,20 +625,28 @@ class Shape(Strict):
         )
         return [
             *(
-                (key, f"{text[:200]!r} {replaced}")
+                Problem("replaced", f"{text[:200]!r} {replaced}", key)
                 for key, text in _texts(self.data(), "")
                 if _REPLACED.search(text)
             ),
-            *((key, text) for broken, key, text in rules if broken),
+            *(Problem(code, text, key) for broken, key, code, text in rules if broken),
         ]
+
+    def gpus(self) -> list[str]:
+        """Return the pods' GPU resources, by the names of NVIDIA's, AMD's and Intel's plugins."""
+        return [name for name in self.resources.both if _GPU.search(name)]
+
+    def has_rdma(self) -> bool:
+        """Whether the suite names a network or a device that RDMA may use.
+
+        Any extended resource except a GPU counts.
+        """
+        device = any("/" in name and not _GPU.search(name) for name in self.resources.both)
+        return bool(self.network.name or self.network.host or device)
 
     def data(self) -> dict[str, Any]:
         """Return the shape as plain data, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
-
-    def text(self) -> str:
-        """Return the shape as canonical JSON, without defaults."""
-        return canonical(self.data())
 
     def pair(self) -> "Shape":
         """Return the shape that a benchmark sees for one pair of hosts: this one with two hosts."""
@@ -587,6 +655,39 @@ class Shape(Strict):
 
 
 SHAPE_KEYS = frozenset(Shape.model_fields)
+
+
+def canonical(value: Any) -> str:
+    """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
+    text = orjson.dumps(value, default=_mapping, option=orjson.OPT_SORT_KEYS)
+    if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
+        text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
+    return text.decode()
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _whole(value: Any) -> Any:
+    kind = type(value)
+    # Most values are of these types, for which isinstance would be slow.
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if kind is dict or isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(item) for item in value]
+    return value
+
+
+def digest(*parts: str) -> str:
+    """Return 16 hexadecimal digits: BLAKE2b (RFC 7693) of the parts and separators."""
+    return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfdag.benchmark.contract import Benchmark, Gang, Output
+from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Output, SampleError
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.shape import Shape, merge
 

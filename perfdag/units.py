@@ -213,17 +213,14 @@ def _positive(value: float) -> float:
     return value
 
 
-def _text_or_number(title: str) -> WithJsonSchema:
-    kinds = [{"type": "number", "minimum": 0}, {"type": "string"}]
-    return WithJsonSchema({"title": title, "anyOf": kinds})
-
-
-Duration = Annotated[float, BeforeValidator(seconds), _text_or_number("time")]
-PositiveDuration = Annotated[
-    float, BeforeValidator(lambda v: _positive(seconds(v))), _text_or_number("time")
-]
-Size = Annotated[int, BeforeValidator(size_bytes), _text_or_number("size")]
-BitRate = Annotated[float, BeforeValidator(bits_per_second), _text_or_number("bit rate")]
+_KINDS = [{"type": "number", "minimum": 0}, {"type": "string"}]
+_TIME, _SIZE_OF, _BIT_RATE = (
+    WithJsonSchema({"title": title, "anyOf": _KINDS}) for title in ("time", "size", "bit rate")
+)
+Duration = Annotated[float, BeforeValidator(seconds), _TIME]
+PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), _TIME]
+Size = Annotated[int, BeforeValidator(size_bytes), _SIZE_OF]
+BitRate = Annotated[float, BeforeValidator(bits_per_second), _BIT_RATE]
 
 
 def short_seconds(value: float) -> str:

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from perfdag.benchmark.contract import Measurement
 from perfdag.benchmark.registry import get
 from perfdag.charts.files import to_bytes
 from perfdag.charts.pages.pick import charts
 from perfdag.charts.view import figures
-from perfdag.outcome import Measurement
 from perfdag.results.samples import as_rows
 from tests.charts import rows
 

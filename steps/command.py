@@ -27,8 +27,8 @@ from perfdag.benchmark.contract import (
     Output,
     Params,
     Skip,
+    read_report,
 )
-from perfdag.steps.reports import read_report
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"

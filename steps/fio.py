@@ -25,14 +25,14 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     broken,
+    read_report,
     refuse,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import filesystem
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps.reports import read_report
 from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"
@@ -148,37 +148,45 @@ class FioParams(Params):
         refuse(
             (
                 self.directory is not None and self.file is not None,
+                "directory-and-file",
                 "directory and file exclude each other; set one of them",
             ),
             (
                 self.file is not None and self.nrfiles > 1,
+                "one-file",
                 "nrfiles: file names one file; leave it at 1, or use directory",
             ),
             (
                 share < self.bs,
+                "small-share",
                 f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B",
             ),
             (
                 self.iodepth > 1 and self.ioengine in _SYNCHRONOUS,
+                "one-in-flight",
                 f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight;"
                 " use libaio, io_uring or posixaio, or numjobs",
             ),
             (
                 self.iodepth > 1 and self.ioengine == "libaio" and not self.direct,
+                "buffered-libaio",
                 f"iodepth {self.iodepth}: through the page cache libaio has one I/O in flight;"
                 " use direct: true, io_uring or posixaio, or numjobs",
             ),
             (
                 self.ioengine == "mmap" and self.direct,
+                "direct-mmap",
                 "ioengine mmap works through the page cache; set direct: false",
             ),
             (
                 self.direct and self.bs % 512 != 0,
+                "unaligned",
                 f"bs {self.bs} B: direct I/O needs a multiple of 512 B;"
                 " change bs or set direct: false",
             ),
             (
                 self.percentage_random != 100 and not self.rw.startswith("rand"),
+                "not-random",
                 f"percentage_random: rw is {self.rw}, not random;"
                 " use one of randread, randwrite, randrw",
             ),
@@ -187,6 +195,7 @@ class FioParams(Params):
                 and self.kinds == ("read",)
                 and self.file is not None
                 and not self.overwrite,
+                "prefill-overwrites",
                 f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
             ),
         )
@@ -282,7 +291,7 @@ class Fio(Benchmark[FioParams]):
     def shape(self, params: FioParams) -> dict[str, Any]:
         return {"image": "fio"}
 
-    def check(self, params: FioParams, shape: Shape) -> list[str]:
+    def check(self, params: FioParams, shape: Shape) -> list[Problem]:
         volume, several = shape.volume, shape.hosts.count > 1
         block = volume is not None and volume.mode == "Block"
         claim = volume.claim if block and volume else None
@@ -301,29 +310,35 @@ class Fio(Benchmark[FioParams]):
                 "trim" in params.kinds
                 and not block
                 and not (params.file or "").startswith("/dev/"),
+                "no-block-device",
                 f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...",
             ),
             (
                 block and (params.directory or params.file or params.nrfiles > 1),
+                "block-volume",
                 "volume.mode is Block; leave out directory, file and nrfiles,"
                 " or use mode Filesystem",
             ),
             (
                 claim and params.writes and not params.overwrite,
+                "claim-overwritten",
                 f"the claim {claim} exists, and the data of its device would be lost;"
                 " use another, or set overwrite: true",
             ),
             (
                 known is not None and needed > known and not (params.directory or params.file),
+                "small-volume",
                 f"{label} is {needed} B, volume.size {known} B;"
                 " make the volume larger or size smaller",
             ),
             (
                 getattr(shape.hosts.cpus, unused),
+                "unused-pin",
                 f"hosts.cpus.{unused}: {reason}; pin {pin}",
             ),
             (
                 params.file and several,
+                "shared-file",
                 "file with several hosts would have all of them write one file;"
                 " use directory or a volume",
             ),

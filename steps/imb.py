@@ -21,8 +21,8 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.shape import Shape
-from perfdag.steps import devices, mpi
+from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.steps import mpi
 from perfdag.units import PositiveDuration
 
 PAIRS = (
@@ -116,26 +116,32 @@ class ImbParams(Params):
         refuse(
             (
                 self.benchmark in REDUCTIONS and self.max_log < 2,
+                "small-messages",
                 f"{self.benchmark} works on 4-byte floats; max_log is at least 2",
             ),
             (
                 self.min_log > self.max_log,
+                "sizes-swapped",
                 f"min_log {self.min_log} is above max_log {self.max_log}",
             ),
             (
                 self.ranks_per_host is not None and self.ranks % self.ranks_per_host,
+                "uneven-ranks",
                 f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}",
             ),
             (
                 self.benchmark in PAIRS and self.ranks != 2,
+                "two-ranks",
                 f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}",
             ),
             (
                 self.benchmark in BANDS and self.ranks % 2,
+                "odd-ranks",
                 f"{self.benchmark} needs an even number of ranks, not {self.ranks}",
             ),
             (
                 self.program is not None and self.mpi == "intel",
+                "own-program",
                 "program belongs to mpi: openmpi; intel brings its own",
             ),
         )
@@ -240,7 +246,7 @@ class Imb(Benchmark[ImbParams]):
             **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
         }
 
-    def check(self, params: ImbParams, shape: Shape) -> list[str]:
+    def check(self, params: ImbParams, shape: Shape) -> list[Problem]:
         count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
         uneven = params.ranks % count != 0
         few = [] if params.oversubscribe else mpi.few_cpus(shape, per_pod)
@@ -248,22 +254,26 @@ class Imb(Benchmark[ImbParams]):
             *broken(
                 (
                     uneven,
+                    "uneven-ranks",
                     f"ranks {params.ranks} cannot be spread evenly over {count} hosts;"
                     f" use a multiple of {count}, or a ranks_per_host (or hosts.count)"
                     f" that divides {params.ranks}",
                 ),
                 (
                     not uneven and params.ranks_per_host not in (None, per_pod),
+                    "other-ranks-per-host",
                     f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
                     " ranks_per_host; change one of the three",
                 ),
                 (
                     params.transport == "shm" and count > 1,
+                    "shm-between-hosts",
                     "transport shm stays on one host; set hosts.count to 1 or use tcp",
                 ),
                 (
-                    params.transport == "rdma" and not devices.has_rdma(shape),
-                    f"transport: rdma {devices.RDMA_WANTED}",
+                    params.transport == "rdma" and not shape.has_rdma(),
+                    "no-rdma",
+                    f"transport: rdma {RDMA_WANTED}",
                 ),
             ),
             *few,

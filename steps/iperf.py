@@ -21,11 +21,11 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     broken,
+    read_report,
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Cpus, Shape
-from perfdag.steps.reports import read_report
+from perfdag.shape import Cpus, Problem, Shape
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 BUSY = 0.95
@@ -90,14 +90,20 @@ class IperfParams(Params):
         refuse(
             (
                 self.reverse and self.bidirectional,
+                "reverse-and-bidirectional",
                 "reverse and bidirectional exclude each other; set one of them",
             ),
             (
                 self.protocol == "udp" and tcp_only,
+                "tcp-only",
                 f"{', '.join(tcp_only)}: tcp only; leave out with protocol: udp",
             ),
             *(
-                (seconds % 1, f"{name}: iperf3 takes whole seconds, not {seconds:g}")
+                (
+                    seconds % 1,
+                    "whole-seconds",
+                    f"{name}: iperf3 takes whole seconds, not {seconds:g}",
+                )
                 for name, seconds in (("duration", self.duration), ("omit", self.omit))
             ),
         )
@@ -170,8 +176,8 @@ class Iperf(Benchmark[IperfParams]):
     def shape(self, params: IperfParams) -> dict[str, Any]:
         return {"image": "iperf", "hosts": {"count": 2}}
 
-    def check(self, params: IperfParams, shape: Shape) -> list[str]:
-        return broken((params.port and shape.network.forwarded, OWN_PORT))
+    def check(self, params: IperfParams, shape: Shape) -> list[Problem]:
+        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
 
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1

@@ -21,7 +21,7 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size
 
@@ -51,10 +51,12 @@ class LatencyParams(Params):
         refuse(
             (
                 self.duration % 1,
+                "whole-seconds",
                 f"duration: netperf takes whole seconds, not {self.duration:g}",
             ),
             (
                 self.test == "UDP_RR" and max(self.request_size, self.response_size) > _DATAGRAM,
+                "large-datagram",
                 f"request_size and response_size: a datagram has at most {_DATAGRAM} B",
             ),
         )
@@ -110,8 +112,8 @@ class Latency(Benchmark[LatencyParams]):
     def shape(self, params: LatencyParams) -> dict[str, Any]:
         return {"image": "netperf", "hosts": {"count": 2}}
 
-    def check(self, params: LatencyParams, shape: Shape) -> list[str]:
-        return broken((params.port and shape.network.forwarded, OWN_PORT))
+    def check(self, params: LatencyParams, shape: Shape) -> list[Problem]:
+        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1

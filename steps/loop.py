@@ -34,8 +34,18 @@ from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan.plan import Plan, concurrent_groups
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_row, as_rows, headline, now, read_sample
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    as_row,
+    as_rows,
+    headline,
+    now,
+    read_sample,
+    sample_key,
+    stored_samples,
+    write_reason,
+)
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
@@ -63,10 +73,6 @@ class GangLost(Exception):
     """A host is gone: the sample under way is not stored, and another gang may measure it."""
 
 
-class NoScratch(StoreError):
-    """No temporary folder can be created: the run ends, and can be resumed."""
-
-
 @dataclass
 class LocalPool:
     """This machine, once for each host of a shape, at its loopback address.
@@ -88,16 +94,13 @@ class LocalPool:
         address = "::1" if shape.network.family == "ipv6" else "127.0.0.1"
         return [LocalHost(address) for _ in range(shape.hosts.count)]
 
-    def refuses(self, shape: Shape) -> str | None:
-        """Return why the hosts cannot provide a shape, or None."""
-        return needs_cluster(shape)
+    def check(self, point: Point, shape: Shape) -> None:
+        """Raise Skip if the hosts cannot provide a shape, or Failed if a point may not run."""
+        if reason := needs_cluster(shape):
+            raise Skip(reason)
 
     def misplacement(self, shape: Shape, hosts: Sequence[Host]) -> str | None:
         """Return why the hosts break the placement of the shape, or None."""
-        return None
-
-    def advice(self, shape: Shape, error: str) -> str | None:
-        """Return what to do about the error of a sample, or None."""
         return None
 
     def lost(self) -> str | None:
@@ -153,8 +156,19 @@ class Sampler:
         """Return the record of one attempt at a sample.
 
         Its status is `infrastructure` if another attempt may succeed. Whatever a benchmark raises
-        becomes a row. Raises NoScratch.
+        becomes a row. Raises StoreError if no temporary folder can be created.
         """
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
+        except OSError as error:  # the run ends, and can be resumed
+            raise StoreError(
+                f"cannot create a temporary folder: {error}; "
+                "free some space, or name another folder with TMPDIR"
+            ) from error
+        with folder as scratch:
+            return self._measure(point, shape, repetition, scratch)
+
+    def _measure(self, point: Point, shape: Shape, repetition: int, scratch: str) -> SampleRecord:
         record = SampleRecord(
             point.id,
             repetition,
@@ -170,16 +184,16 @@ class Sampler:
         try:
             hosts = self.pool.hosts_for(shape)
             starter = hosts[0] if hosts else None
-            refusal = self.pool.refuses(shape)
+            whole = shape
             if point.pair is not None:
                 numbered = by_number(hosts, self.pool.zones)
                 hosts = [numbered[point.pair.first], numbered[point.pair.second]]
                 shape = shape.pair()
             self.add_provenance(record, hosts)
-            if refusal:
-                raise Skip(refusal)
+            self.pool.check(point, whole)
             guard.include(hosts)
-            self._run(record, benchmark, point, shape, hosts, starter)
+            gang = Gang(hosts, shape, point.timeout, scratch, self.pool.volume, starter=starter)
+            self._run(record, benchmark, point, gang)
             if fault := self.pool.misplacement(shape, hosts):
                 record.status, record.error = "invalid", fault
         except SampleError as error:
@@ -190,8 +204,6 @@ class Sampler:
                     record.rows = as_rows(benchmark, error.measurements, point.params)
                 except Exception as fault:
                     record.error = f"{record.error}; {type(fault).__name__}: {fault}"
-        except NoScratch:
-            raise
         except Exception as error:  # a benchmark of another package may raise anything
             record.status, record.rows = "failed", []
             record.error = f"{type(error).__name__}: {error}"
@@ -201,44 +213,29 @@ class Sampler:
         if record.status == "ok" and seen.throttled:
             record.status, record.error = "invalid", seen.throttled
         if record.error:
-            parts = (record.error, seen.starved, self.pool.advice(shape, record.error))
-            record.error = " ".join(plain("; ".join(part for part in parts if part)).split())
+            parts = filter(None, (record.error, seen.starved))
+            record.error = " ".join(plain("; ".join(parts)).split())
         record.finished_at = now()
         return record
 
     def _run(
-        self,
-        record: SampleRecord,
-        benchmark: Benchmark[Any],
-        point: Point,
-        shape: Shape,
-        hosts: Sequence[Host],
-        starter: Host | None,
+        self, record: SampleRecord, benchmark: Benchmark[Any], point: Point, gang: Gang
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
+        benchmark.require(gang, params)
+        record.started_at = now()
         try:
-            folder = tempfile.TemporaryDirectory(prefix="perfdag-", ignore_cleanup_errors=True)
-        except OSError as error:
-            raise NoScratch(
-                f"cannot create a temporary folder: {error}; "
-                "free some space, or name another folder with TMPDIR"
-            ) from error
-        with folder as scratch:
-            gang = Gang(hosts, shape, point.timeout, scratch, self.pool.volume, starter=starter)
-            benchmark.require(gang, params)
-            record.started_at = now()
-            try:
-                measurements = benchmark.run(gang, params)
-            finally:
-                for host in hosts:
-                    if host is not starter:  # whose folder the `with` removes
-                        with contextlib.suppress(SampleError, OSError):
-                            host.remove(scratch)
-                output = gang.output
-                record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
-                record.facts |= output.facts
-                if not output.comparable:
-                    record.benchmark_version = f"{benchmark.version} {output.tool}".strip()
+            measurements = benchmark.run(gang, params)
+        finally:
+            for host in gang.hosts:
+                if host is not gang.starter:  # which removes its folder itself
+                    with contextlib.suppress(SampleError, OSError):
+                        host.remove(gang.scratch)
+            output = gang.output
+            record.texts, record.commands, record.tool = output.texts, output.argv, output.tool
+            record.facts |= output.facts
+            if not output.comparable:
+                record.benchmark_version = f"{benchmark.version} {output.tool}".strip()
         if not measurements:
             raise Failed(f"{benchmark.name} yielded no value")
         record.rows = as_rows(benchmark, measurements, point.params)
@@ -287,6 +284,7 @@ class Sampler:
 class MeasuringLoop:
     """Measures samples of one plan.
 
+    `note` is the reason of the samples under way, stored before them: their pod may be lost.
     Raises StoreError if a sample cannot be stored or no temporary folder can be created.
     KeyboardInterrupt passes through.
     """
@@ -297,24 +295,23 @@ class MeasuringLoop:
         store: Store,
         pool: LocalPool,
         listener: ProgressListener,
-        clock: Callable[[], float] = time.monotonic,
+        note: MissingReason | None = None,
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
-        self._clock = clock
-        self._sampler = Sampler(pool)
-        self._stored = RunStore(store).samples(plan.run_id)
+        self._note, self._sampler = note, Sampler(pool)
+        self._stored = stored_samples(store, plan.run_id)
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()
-        self.counts: dict[str, int] = {}
 
     def measure(
         self, positions: Sequence[int], batch: int = 0, deadline: float | None = None
     ) -> bool:
         """Measure samples, by position in the plan's order; return False if `deadline` ended it.
 
-        `deadline` is on the loop's clock. A canary frames every round. If one of several concurrent
-        pairs is not stored, all run again, so that each has its load; only missing ones are stored.
+        `deadline` is in monotonic seconds. A canary frames every round. If one of several
+        concurrent pairs is not stored, all run again, so that each has its load; only missing ones
+        are stored.
         """
         round_now: int | None = None
         in_time = True
@@ -322,20 +319,28 @@ class MeasuringLoop:
             left = [position for position in group if not self._skipped(position)]
             if not left:
                 continue
-            if deadline is not None and self._clock() >= deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 in_time = False
                 break
             repetition = self.plan.order[group[0]][1]
             if round_now != repetition:  # a canary on each side shows what changed within it
                 self._canary(batch)
                 round_now = repetition
+            if self._note:
+                samples = tuple(self.plan.key(position) for position in left)
+                note = replace(self._note, samples=samples)
+                write_reason(self.store, self.plan.run_id, note)
             for position in left:
                 self._listener.started(self.plan.point_at(position), repetition)
-            for position, record in zip(group, self._group(group, batch), strict=True):
+            if len(group) == 1:
+                records = [self._sample(group[0], batch)]
+            else:
+                records = self._group(group, batch)
+            for position, record in zip(group, records, strict=True):
                 if position in left:
-                    self._put(self.plan.key(position), record)
+                    name = self.plan.key(position)
+                    self.store.put(sample_key(self.plan.run_id, name), record.dump())
                     self._remember(self.plan.order[position][0], record)
-                    self.counts[record.status] = self.counts.get(record.status, 0) + 1
                     self._listener.finished(self.plan.point_at(position), record)
         if round_now is not None:
             self._canary(batch)
@@ -370,21 +375,16 @@ class MeasuringLoop:
         if record.repetition > 0 and record.status == "ok" and value is not None:
             self._headlines.setdefault(index, []).append(value)
 
-    def _put(self, name: str, record: SampleRecord) -> None:
-        self.store.put(sample_key(self.plan.run_id, name), record.dump())
-        self._stored.add(name)
-
     def _canary(self, batch: int) -> None:
         record = self._sampler.canary(batch)
         while (name := f"canary-b{batch}n{self._canaries}") in self._stored:
             self._canaries += 1
         record.repetition = self._canaries
-        self._put(name, record)
+        self.store.put(sample_key(self.plan.run_id, name), record.dump())
+        self._stored.add(name)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
-        if len(group) == 1:
-            return [self._sample(group[0], batch)]
         records = self._at_once([partial(self._sample, position, batch) for position in group])
         lonely = [missing_overlap(record, records) for record in records]
         for record, wrong in zip(records, lonely, strict=True):
@@ -399,8 +399,6 @@ class MeasuringLoop:
         Raises the exception of a sample after all have ended. An interrupt kills every child
         process: these samples are not stored.
         """
-        if len(samples) == 1:
-            return [samples[0]()]
         with ThreadPoolExecutor(len(samples)) as pool:
             running = [pool.submit(sample) for sample in samples]
             try:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from perfdag.benchmark.contract import Failed, Gang, NotInstalled, Skip, Tool
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.units import parse_cpu_list, parse_quantity
 
 Transport = Literal["tcp", "shm", "rdma"]
@@ -49,7 +49,7 @@ _CPUS = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
 # -- what the hosts must have ----------------------------------------------------------------------
 
 
-def few_cpus(shape: Shape, ranks: int) -> list[str]:
+def few_cpus(shape: Shape, ranks: int) -> list[Problem]:
     """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
 
     A request without a limit sets no quota. oversubscribe does not help, although this check
@@ -58,11 +58,12 @@ def few_cpus(shape: Shape, ranks: int) -> list[str]:
     limit = shape.resources.all_limits().get("cpu")
     if limit is None or parse_quantity(limit) >= ranks:
         return []
-    return [
+    text = (
         f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
         f" throttled by its CPU quota; raise it to {ranks}, use fewer, or write it"
         " below resources.requests, which sets no quota"
-    ]
+    )
+    return [Problem("cpu-quota", text)]
 
 
 def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: str) -> None:

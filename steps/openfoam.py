@@ -26,13 +26,13 @@ from perfdag.benchmark.contract import (
     Params,
     Skip,
     Tool,
+    bins,
     broken,
     refuse,
 )
-from perfdag.shape import Shape
-from perfdag.steps import devices, mpi
-from perfdag.steps.line_clock import RANK_LINE
-from perfdag.steps.reports import bins
+from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.steps import mpi
+from perfdag.steps.on_host import RANK_LINE
 from perfdag.units import parse_quantity, short
 
 EDGE, LID_SPEED, VISCOSITY = 0.1, 1.0, 0.01
@@ -130,24 +130,28 @@ class OpenFoamParams(Params):
         parts, cells = max(split(self.procs)), self.case.cells
         divisors = [str(n) for n in range(1, self.procs + 1) if self.procs % n == 0]
         refuse(
-            (self.size and self.cells, "set `size` or `cells`, not both"),
+            (self.size and self.cells, "size-and-cells", "set `size` or `cells`, not both"),
             (
                 self.procs % self.nodes,
+                "uneven-procs",
                 f"procs ({self.procs}) is not divisible by nodes ({self.nodes});"
                 f" nodes may be {', '.join(divisors)}",
             ),
             (
                 self.procs_per_node and self.procs_per_node * self.nodes != self.procs,
+                "other-procs-per-node",
                 f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes})"
                 f" is not procs ({self.procs})",
             ),
             (
                 self.transport == "rdma" and self.nodes == 1,
+                "rdma-on-one-node",
                 "transport rdma is between hosts, and nodes is 1: within a host all goes through"
                 " shared memory; use more nodes, or tcp",
             ),
             (
                 parts > cells,
+                "many-procs",
                 f"procs ({self.procs}) would cut {cells} cells an edge into {parts} parts;"
                 " use fewer",
             ),
@@ -245,29 +249,33 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             {"privileges": ["rdma"]} if params.transport == "rdma" else {}
         )
 
-    def check(self, params: OpenFoamParams, shape: Shape) -> list[str]:
+    def check(self, params: OpenFoamParams, shape: Shape) -> list[Problem]:
         cells, limit = params.case.cells**3, shape.resources.all_limits().get("memory")
         memory = BASE_MEMORY + MEMORY_PER_CELL * cells
         few = [] if params.oversubscribe else mpi.few_cpus(shape, params.procs // params.nodes)
         return few + broken(
             (
                 shape.hosts.count != params.nodes,
+                "own-hosts",
                 f"hosts.count is {shape.hosts.count} but the parameter nodes is"
                 f" {params.nodes}; leave hosts.count out",
             ),
             (
                 shape.volume is not None and shape.volume.mode == "Block",
+                "block-volume",
                 "volume.mode is Block, and the case is a folder of files;"
                 " use mode Filesystem, or leave volume out",
             ),
             (
                 limit is not None and parse_quantity(limit) < memory,
+                "little-memory",
                 f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the"
                 f" whole mesh, and resources.memory is {limit}; raise it or use fewer cells",
             ),
             (
-                params.transport == "rdma" and not devices.has_rdma(shape),
-                f"transport: rdma {devices.RDMA_WANTED}",
+                params.transport == "rdma" and not shape.has_rdma(),
+                "no-rdma",
+                f"transport: rdma {RDMA_WANTED}",
             ),
         )
 
@@ -338,7 +346,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         return timing
 
 
-_CLOCK = [sys.executable, "-m", "perfdag.steps.line_clock"]
+_CLOCK = [sys.executable, "-m", "perfdag.steps.on_host"]
 
 
 def environment() -> dict[str, str]:

@@ -23,9 +23,8 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import RDMA_WANTED, Problem, Shape
 from perfdag.stats.robust import needed
-from perfdag.steps import devices
 from perfdag.units import PositiveDuration, Size
 
 CM_READY = 1.0
@@ -116,15 +115,18 @@ class RdmaParams(Params):
         refuse(
             (
                 self.duration is not None and self.sizes == "all",
+                "duration-of-all-sizes",
                 "duration needs sizes as a list, for example sizes: [65536];"
                 " perftest cannot time all sizes",
             ),
             (
                 seconds < 3,
+                "short-duration",
                 "duration must be 3 s or more: perftest leaves out a margin at both ends",
             ),
             (
                 seconds % 1,
+                "whole-seconds",
                 f"duration {seconds:g} s: perftest takes whole seconds;"
                 f" use {int(seconds)}s or {int(seconds) + 1}s",
             ),
@@ -176,10 +178,14 @@ class Rdma(Benchmark[R], Generic[R]):
     def shape(self, params: R) -> dict[str, Any]:
         return {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
 
-    def check(self, params: R, shape: Shape) -> list[str]:
+    def check(self, params: R, shape: Shape) -> list[Problem]:
         return broken(
-            (not devices.has_rdma(shape), devices.RDMA_WANTED),
-            (shape.hosts.count != 2, f"measures between 2 hosts, not {shape.hosts.count}"),
+            (not shape.has_rdma(), "no-rdma", RDMA_WANTED),
+            (
+                shape.hosts.count != 2,
+                "two-hosts",
+                f"measures between 2 hosts, not {shape.hosts.count}",
+            ),
         )
 
     def seconds(self, params: R) -> float:

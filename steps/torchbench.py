@@ -21,15 +21,14 @@ from perfdag.benchmark.contract import (
     Metric,
     Params,
     Skip,
+    bins,
     broken,
     refuse,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import nearest_rank, needed
-from perfdag.steps import devices
-from perfdag.steps.reports import bins
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
@@ -104,6 +103,7 @@ class TorchbenchParams(Params):
         refuse(
             (
                 self.precision and self.precision not in precisions,
+                "no-precision",
                 f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
             ),
         )
@@ -179,16 +179,18 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def shape(self, params: TorchbenchParams) -> dict[str, Any]:
         return {"image": "torchbench"}
 
-    def check(self, params: TorchbenchParams, shape: Shape) -> list[str]:
-        gpus = devices.gpus(shape)
+    def check(self, params: TorchbenchParams, shape: Shape) -> list[Problem]:
+        gpus = shape.gpus()
         return broken(
             (
                 params.device == "cpu" and gpus,
+                "idle-gpu",
                 f"device: cpu would hold {', '.join(gpus[:1])} idle;"
                 " drop the resource, or use device: cuda",
             ),
             (
                 shape.hosts.count > 1,
+                "many-hosts",
                 f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
                 " leave hosts.count out",
             ),
@@ -215,13 +217,14 @@ class Torchbench(Benchmark[TorchbenchParams]):
         host, folder = gang.hosts[0], checkout(params)
         commit = commit_of(host, folder)
         self._download_weights(gang, params)
-        argv = [_python(params), str(RUNNER), "run", folder, str(params.warmup)]
+        argv = [params.python or sys.executable, str(RUNNER), "run", folder, str(params.warmup)]
         argv += [str(params.iterations), *arguments(params)]
+        env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
+        if params.threads:
+            env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
         watching = params.device == "cuda"
-        with devices.watched([host]) if watching else nullcontext(devices.Watch()) as watch:
-            finished = host.run(
-                argv, timeout=gang.timeout, env=_environment(params), cwd=gang.scratch
-            )
+        with gpu_use.watched([host]) if watching else nullcontext(gpu_use.Watch()) as watch:
+            finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
             gang.output.texts |= finished.texts()
             gang.output.argv.append(argv)
             if finished.code == 0 and not finished.timed_out:
@@ -258,7 +261,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
         Raises Skip if torch is missing. Another failure is explained by the run that follows.
         """
-        host, python = gang.hosts[0], _python(params)
+        host, python = gang.hosts[0], params.python or sys.executable
         if (host.name, python, params.model) in self._constructed:
             return
         argv = [python, str(RUNNER), "construct", checkout(params), params.model]
@@ -295,17 +298,6 @@ def commit_of(host: Host, folder: str) -> str:
             f" or write the commit to {folder}/.perfdag-commit"
         )
     return head.stdout.strip()
-
-
-def _python(params: TorchbenchParams) -> str:
-    return params.python or sys.executable
-
-
-def _environment(params: TorchbenchParams) -> dict[str, str]:
-    env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
-    if params.threads:
-        env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
-    return env
 
 
 def arguments(params: TorchbenchParams) -> list[str]:

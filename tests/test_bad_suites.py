@@ -15,8 +15,7 @@ from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
 from perfdag.steps.pods.context import from_environment
 from perfdag.steps.pods.plan import outputs, plan_of
-from perfdag.store.base import DamagedError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import DamagedError, FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine
@@ -283,7 +282,7 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
         monkeypatch.setenv(f"PERFDAG_{name}", value)
     lines = cli(["step", "plan", "--out", str(tmp_path / "out")], 2).err.splitlines()
     [line] = [line for line in lines if not line.startswith("cannot record on the workflow")]
-    assert line.startswith(f"perfdag: plan.json of {ID} is damaged: {expected}")
+    assert line.startswith(f"perfdag step: plan.json of {ID} is damaged: {expected}")
 
 
 def test_other_text_is_literal_in_the_manifest_and_in_no_pod(

@@ -127,8 +127,8 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
     [
         (["plan", "suite.yaml", "--store", "s3://b/r"], "no option --store"),
         (["benchmarks", "iperff"], "did you mean iperf?"),
-        (["logs", "last", "--tail", "x"], "argument --tail: 'x' is no whole number"),
-        (["ls", "--newest", "x"], "argument --newest: 'x' is no whole number"),
+        (["logs", "last", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
+        (["ls", "--newest", "x"], "argument --newest: invalid int value: 'x'"),
         (["run", "suite.yaml", "--", "sleep", "1"], "not both"),
         (["run", "--resume", "last", "--", "sleep", "1"], "leave out COMMAND"),
         (["run", "--"], "name a suite file"),
@@ -163,6 +163,7 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     assert point["params"]["argv"] == ["sleep", "0.01"]
     wall = point["metrics"][0]
     assert (wall["n"], wall["low"] <= wall["median"]) == (2, True)
+    assert "checks  none: the suite has no threshold" in cli(["check", "last"]).out
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])

@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from perfdag.commands.doctor import check_requirements
-from perfdag.commands.plan import plan_text
+from perfdag.commands.run import plan_text
 from perfdag.kube.patch import Context, hardened, patch, pod_security
-from perfdag.plan.ab import on_cluster, prepare_duet
-from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.plan.plan import Plan, make_plan, on_cluster, place_hosts, prepare_duet
 from perfdag.steps.loop import needs_cluster
-from perfdag.steps.pods.objects import unmet
+from perfdag.steps.pods.cluster import unmet
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.steps.test_feasibility import cluster

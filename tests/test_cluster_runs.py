@@ -9,20 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.cluster import (
-    InstalledTemplate,
-    NotInstalled,
-    View,
-    installed_template,
-)
-from perfdag.commands.status import describe, follow_run
+from perfdag.commands.status import View, describe, follow_run
 from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import result_key
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import Answer, ApiServer, kubeconfig
@@ -67,13 +59,9 @@ ROOT = "s3://bench/results"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
-    """An API server with the namespace bench; the folder `store` stands for the store ROOT."""
+    """An API server with the namespace bench."""
     server = ApiServer(namespace="bench")
     monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
-    monkeypatch.setattr(
-        "perfdag.commands.rm.open_store",
-        lambda root: FolderStore("store" if root == ROOT else "another"),
-    )
     return server
 
 
@@ -82,8 +70,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    installed = InstalledTemplate("bench", ROOT)
-    monkeypatch.setattr("perfdag.commands.submit.installed_template", lambda _: installed)
+    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: ROOT)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
         Path("suite.yaml").write_text(text)
@@ -121,53 +108,24 @@ def owned(kind: str, name: str, owner: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": metadata}
 
 
-def test_rm_takes_all_workflows_of_a_run_what_they_own_and_the_results_of_its_rechecks(
+def test_rm_takes_all_workflows_of_a_run_and_what_they_own_and_names_its_results(
     bench: ApiServer, cli: CommandLine
 ) -> None:
-    store, plan = FolderStore("store"), make_plan(parse_suite(SUITE))
-    recheck = make_plan(parse_suite(SUITE))
-    plan.options.rechecks = [recheck.run_id]
-    for item in (plan, recheck):
-        store.put(f"runs/{item.run_id}/plan.json", item.dump())
-        store.put(result_key(item.suite, item.run_id), b"")
+    run = "20260101T000000Z-00000000"
     bench.add(
-        workflow({}, name="first", run_id=plan.run_id, store=ROOT),
-        workflow({}, name="again", run_id=plan.run_id, store=ROOT),
+        workflow({}, name="first", run_id=run, store=ROOT),
+        workflow({}, name="again", run_id=run, store=ROOT),
         workflow({}, name="other", store=ROOT),
         owned("Pod", "p", "first"),
         owned("PersistentVolumeClaim", "p-measured", "p"),
     )
     bench.on("GET .*/pods", lambda _: bench.collect_garbage())
-    cli(["rm", plan.run_id, "--results", "--namespace", "bench"])
+    out = cli(["rm", run, "--namespace", "bench"]).out
+    assert f"its results stay: perfdag rm {run} --store {ROOT} removes them" in out
     assert bench.names("Workflow") == ["other"]
     assert bench.of("Pod") == bench.of("PersistentVolumeClaim") == [], "it waits for their end"
-    assert store.list("runs") == store.list("results") == []
-
-
-@pytest.mark.parametrize(
-    ("words", "store", "message"),
-    [
-        pytest.param(
-            ["20260101T000000Z-00000000"],
-            ROOT,
-            "to remove its results: perfdag rm 20260101T000000Z-00000000 --store ROOT",
-            id="no Workflow is left",
-        ),
-        pytest.param(
-            ["last", "--store", "s3://bench/wrong"],
-            ROOT,
-            "/wrong has no run 20260101T020000Z-0a1b2c3d, and nothing is deleted",
-            id="another store",
-        ),
-        pytest.param(["last"], "claim://results", "only pods reach", id="on a claim"),
-    ],
-)
-def test_results_that_are_not_reached_from_here_keep_the_workflow(
-    words: list[str], store: str, message: str, bench: ApiServer, cli: CommandLine
-) -> None:
-    bench.add(workflow({}, store=store))
-    assert message in cli(["rm", *words, "--results", "--namespace", "bench"], 2).err
-    assert bench.names("Workflow") == ["w"]
+    advice = f"to remove its results: perfdag rm {run} --store ROOT"
+    assert advice in cli(["rm", run, "--namespace", "bench"], 2).err
 
 
 def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(
@@ -257,15 +215,16 @@ def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:
 
 
 def test_nothing_is_submitted_to_an_installation_of_another_version(
-    monkeypatch: pytest.MonkeyPatch,
+    bench: ApiServer, cli: CommandLine
 ) -> None:
-    template = {
-        "kind": "WorkflowTemplate",
-        "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
-    }
-    monkeypatch.setattr("perfdag.commands.cluster.run_with_client", lambda work: template)
-    with pytest.raises(NotInstalled, match="another version: perfdag install --namespace bench"):
-        installed_template("bench")
+    Path("suite.yaml").write_text(SUITE)
+    submit = ["submit", "suite.yaml", "--namespace", "bench"]
+    assert "is not installed: perfdag install --namespace bench" in cli(submit, 4).err
+    metadata = {"name": "perfdag", "namespace": "bench"}
+    template = {"kind": "WorkflowTemplate", "apiVersion": "argoproj.io/v1alpha1"}
+    bench.add(template | {"metadata": metadata, "spec": {"templates": [{"name": "finish"}]}})
+    assert "is of another version: perfdag install --namespace bench" in cli(submit, 4).err
+    assert bench.names("ConfigMap") == bench.names("Workflow") == []
 
 
 def test_a_pod_that_ended_is_one_trouble_and_a_watchdog_that_fails_on_purpose_is_none() -> None:

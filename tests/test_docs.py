@@ -15,7 +15,7 @@ from perfdag.analysis.gate import put_acks
 from perfdag.benchmark import registry
 from perfdag.plan.plan import make_plan
 from perfdag.results.schema import SAMPLES
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite import model
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check

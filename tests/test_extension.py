@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 ODD = '''
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Output, Params
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 
 class Odd(Benchmark[Params]):
     """Nothing.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdag.benchmark.contract import Failed
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed
 
 LISTEN = (
     "import socket, time; time.sleep({wait}); s = socket.create_server(('127.0.0.1', {port})); "

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.conftest import CommandLine
 
 HEADER = "time,series,value,unit,better\n"

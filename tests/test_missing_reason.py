@@ -10,24 +10,26 @@ import orjson
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import (
+from perfdag.results.samples import (
     NOTES,
     UNKNOWN,
     MissingReason,
+    SampleRecord,
     as_annotation,
+    as_row,
     budget_spent,
-    forget,
+    forget_reasons,
     from_annotations,
+    now,
     reason_for,
+    sample_key,
     stored_reasons,
-    write,
+    write_reason,
 )
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import SampleRecord, as_row, now
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 FLIGHT = MissingReason("sample", "failed", "in flight", 0, ("a-1", "b-w2"), 2, "node-1")
@@ -64,11 +66,11 @@ def test_a_sample_in_flight_has_its_own_reason_and_what_ended_its_pod() -> None:
 def test_notes_in_the_store(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     for reason in (BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW):
-        write(store, "r", reason)
+        write_reason(store, "r", reason)
     assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, BATCH, PLAN, WORKFLOW}
-    forget(store, "r", "batch-0")
+    forget_reasons(store, "r", "batch-0")
     assert set(stored_reasons(store, "r")) == {BUDGET, FLIGHT, PLAN, WORKFLOW}
-    forget(store, "r")
+    forget_reasons(store, "r")
     assert stored_reasons(store, "r") == []
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark.contract import Failed, SampleError
 from perfdag.hosts import disturbance, facts
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.disturbance import Moment, canary as measure_canary
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, SampleError
 from perfdag.results.schema import load_rows
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.fakes.files import write_files
 
 BEFORE = Moment(0, 0, 1000, 2)

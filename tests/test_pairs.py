@@ -12,20 +12,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, series_labels
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.commands.results import finish_run
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Measurement
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.shape import Shape
 from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
-from perfdag.steps.pods.gather import GangPool, Hosts, wrong_placement
-from perfdag.store.folder import FolderStore
+from perfdag.steps.pods.lead import pool_of, wrong_placement
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.points import rounds
+from perfdag.suite.points import Point, rounds
 
 from .steps.test_measure import FakeBenchmark, Watcher, fake as fake
 from .steps.test_plan_step import place
@@ -119,9 +118,9 @@ def test_pairs_across_zones_are_numbered_by_zone() -> None:
     assert {point.label for point in plan.points} == {"pair=0-1", "pair=0-2", "pair=1-2"}
     shape = plan.shape_of(0)
     facts = {"a": {"zone": "z2"}, "b": {"zone": "z1"}}
-    zones = GangPool(place(), shape, Hosts([], {}), facts).zones
+    zones = pool_of(place(), shape, {}, nodes=facts).zones
     assert [host.name for host in by_number([Node("a"), Node("b")], zones)] == ["b", "a"]
-    assert not GangPool(place(), shape.pair(), Hosts([], {}), facts).zones
+    assert not pool_of(place(), shape.pair(), {}, nodes=facts).zones
     assert "across-zones: needs a cluster" in str(needs_cluster(shape))
 
 
@@ -168,8 +167,7 @@ class Nodes(LocalPool):
     def hosts_for(self, shape: Shape) -> Sequence[Any]:
         return self.hosts
 
-    def refuses(self, shape: Shape) -> str | None:
-        return None
+    def check(self, point: Point, shape: Shape) -> None: ...
 
     def misplacement(self, shape: Shape, hosts: Sequence[Any]) -> str | None:
         return wrong_placement(shape, hosts)
@@ -213,7 +211,7 @@ def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:
                 "1-2": (
                     ["b", "b"],
                     True,
-                    "2 nodes are required (placement: spread), but 2 hosts were on b",
+                    "placement: spread, but 2 hosts were on b",
                 ),
             },
         ),

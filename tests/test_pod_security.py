@@ -14,10 +14,9 @@ from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.pods.kinds import check_account, check_own_images
-from perfdag.steps.pods.lead import lead
-from perfdag.steps.pods.plan import outputs
-from perfdag.store.folder import FolderStore
+from perfdag.steps.pods.lead import check_account, lead
+from perfdag.steps.pods.plan import check_own_images, outputs
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer

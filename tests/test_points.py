@@ -93,6 +93,13 @@ def test_a_condition_on_what_set_fixes_leaves_nothing_out_and_is_no_mistake() ->
     assert sorted(params_of(plan, "bs", "iodepth")) == [(1 << 20, 1), (1 << 20, 8)]
 
 
+def test_each_round_has_an_order_of_its_own_so_that_drift_affects_all_points_alike() -> None:
+    axes: dict[str, list[int]] = {"exit_code": list(range(9))}
+    plan = plan_of({"permutations": {"product": axes}}, repetitions=4, warmup=1, seed=7)
+    rounds = {tuple(index for index, _ in plan.order[at : at + 9]) for at in range(0, 45, 9)}
+    assert len(rounds | {tuple(range(9))}) == 6
+
+
 @given(axis_lists, st.integers(1, 5), st.integers(0, 3), st.integers(0, 10**6))
 def test_the_order_holds_every_sample_once_round_by_round(
     axes: dict[str, list[int]], repetitions: int, warmup: int, seed: int

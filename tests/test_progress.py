@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.plan import plan_suite
-from perfdag.commands.progress import Progress
+from perfdag.commands.run import plan_suite
+from perfdag.commands.terminal import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import ANY, sample_key, with_learned_times
-from perfdag.results.samples import SampleRecord
+from perfdag.results.runs import ANY, with_learned_times
+from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.fakes.terminal import on_a_terminal

@@ -15,8 +15,7 @@ import s3fs
 
 from perfdag.commands.main import main
 from perfdag.results.schema import SAMPLES, load_rows
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store
 from perfdag.store.s3 import S3Store
 from tests.conftest import SuiteWriter
 from tests.stats import synthetic

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.result_text import RunResult, result_text
+from perfdag.commands.results import RunResult
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise
@@ -49,7 +49,7 @@ def result_with(label: str) -> RunResult:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = CollectionResult("results/x", table.num_rows)
+    collected = CollectionResult("results/x")
     return RunResult(plan, summarise(table), collected, "store/results/x")
 
 
@@ -58,9 +58,9 @@ def test_a_table_fits_80_columns_and_names_a_point_once(
     label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert max(map(len, result_text(result_with(label)).splitlines())) > 80, "folded in a pipe"
+    assert max(map(len, str(result_with(label)).splitlines())) > 80, "folded in a pipe"
     monkeypatch.setenv("COLUMNS", "80")
-    text = result_text(result_with(label)).partition("\n5 ok")[0].partition("\n4 ok")[0]
+    text = str(result_with(label)).partition("\n5 ok")[0].partition("\n4 ok")[0]
     assert max(map(len, text.splitlines())) <= 80
     for point in (0, 1):
         assert len(re.findall(rf"rw={label}{point}\b", text)) == 1

@@ -19,8 +19,8 @@ from perfdag.kube.patch import Context, patch
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
-from perfdag.steps.pods import credentials
-from perfdag.steps.pods.credentials import OF_LEAD, OF_PEER, take_credentials
+from perfdag.steps.pods import peer
+from perfdag.steps.pods.context import OF_LEAD, OF_PEER, take_credentials
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.installation import Installation
@@ -271,8 +271,8 @@ def test_another_uid_gets_an_entry_that_the_library_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ignores uids below 500, and groups below 500 except that of users, which is 100."""
-    monkeypatch.setattr(credentials, "USERS", tmp_path / "passwd")
+    monkeypatch.setattr(peer, "USERS", tmp_path / "passwd")
     monkeypatch.setattr(os, "getuid", lambda: 1234567)
     monkeypatch.setenv("HOME", "/tmp")
-    assert credentials.ensure_user() == "u1234567"
+    assert peer.ensure_user() == "u1234567"
     assert (tmp_path / "passwd").read_text() == "u1234567:x:1234567:100::/tmp:/bin/sh\n"

@@ -15,10 +15,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfdag.store.base import AddressError, BadKeyError, NotStoredError, Store, StoreError
-from perfdag.store.folder import FolderStore
-from perfdag.store.open import open_store
-from perfdag.store.s3 import S3Store
+from perfdag.store.base import (
+    AddressError,
+    BadKeyError,
+    FolderStore,
+    NotStoredError,
+    Store,
+    StoreError,
+)
+from perfdag.store.s3 import S3Store, open_store
 from tests.fakes.http_server import QuietHandler, serving
 
 
@@ -260,7 +265,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     version.
     """
     code = (
-        "import sys; from perfdag.store.folder import FolderStore; s = "
+        "import sys; from perfdag.store.base import FolderStore; s = "
         "FolderStore(sys.argv[1]); n = 0\n"
         "while True:\n    n += 1; s.put('key', str(n % 10).encode() * 200_000)\n"
         "    print(n, flush=True)"

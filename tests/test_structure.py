@@ -98,4 +98,4 @@ def test_a_measuring_pod_needs_no_library_of_analysis() -> None:
     )
     argv = [sys.executable, "-c", code, *sorted(modules | steps)]
     result = subprocess.run(argv, env={"HOME": "/"}, capture_output=True, text=True, check=False)
-    assert result.stderr.startswith("perfdag: no cluster: "), result.stderr
+    assert result.stderr.startswith("perfdag step: no cluster: "), result.stderr

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.cluster import InstalledTemplate, NewRun
 from perfdag.commands.status import follow_run
+from perfdag.commands.submit import NewRun
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer
 
@@ -46,16 +46,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     )
     played.started = []
 
-    def start(self: InstalledTemplate, run: NewRun) -> str:
+    def start(namespace: str, run: NewRun) -> str:
         played.started.append(run)
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
-    monkeypatch.setattr(
-        "perfdag.commands.submit.installed_template",
-        lambda namespace: InstalledTemplate(namespace, played.store),
-    )
-    monkeypatch.setattr(InstalledTemplate, "start", start)
+    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: played.store)
+    monkeypatch.setattr("perfdag.commands.submit.start_run", start)
     return played
 
 

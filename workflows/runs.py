@@ -108,7 +108,7 @@ def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_
 
 def _too_large(loaded: LoadedSuite, size: int, limit: int, advice: str) -> BadDocument:
     text = f"{size:,} bytes are more than one object may have ({limit:,}); {advice}, or split it"
-    return BadDocument([Problem(loaded.document.file, 1, "", text)])
+    return BadDocument([Problem("too-large", text, "", loaded.document.file, 1)])
 
 
 AnySuite = Suite | Entry | str | Path

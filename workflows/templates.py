@@ -49,7 +49,7 @@ from perfdag.kube.patch import (
     pod_security,
     store_volume,
 )
-from perfdag.results.missing_reason import NOTES
+from perfdag.results.samples import NOTES
 from perfdag.suite.document import dump
 from perfdag.workflows.installation import Grant, Installation, supporting_objects
 

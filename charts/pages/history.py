@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import Judged, banner
 from perfdag.analysis.history import Series
 from perfdag.charts import style
 from perfdag.charts.pages import screen
@@ -71,7 +71,10 @@ def panel(ax: Axes, line: Series) -> None:
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown[np.isfinite(shown)]))
     ax.set_ylim(low - 0.08 * (high - low), high + 0.22 * (high - low) or 1.0)
     ax.set_xlim(first - 0.5, ends)
-    ax.set_xticks([])
+    oldest, last = int(known[0]), int(known[-1])
+    ax.set_xticks([oldest, last], [day_of(line.runs[oldest]), day_of(line.runs[last])])
+    ax.get_xticklabels()[0].set_horizontalalignment("left")
+    ax.get_xticklabels()[-1].set_horizontalalignment("right")
     newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
     ax.set_xlabel(f"one point a run, the newest: {newest}")
     unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)

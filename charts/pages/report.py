@@ -4,7 +4,7 @@ Its script sorts, filters and copies tables. The page is whole without it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from perfdag.analysis.alerts import GateResult
-from perfdag.analysis.banner import Judged, banner
+from perfdag.analysis.alerts import GateResult, Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
@@ -32,6 +31,7 @@ from perfdag.results.summary import (
     points_of,
     relative_spread,
     statuses_text,
+    unusable,
     worst_of_points,
 )
 from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
@@ -44,6 +44,12 @@ SUITE_TEXT = 200_000
 NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
 """Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
 BAD = ("failed", "invalid", "missing")
+MARKS = {
+    "~": "~: disturbed while it was measured",
+    "unusable": "unusable: the samples are too far apart",
+}
+KINDS = {"same": "measured", "noisy": "noisy", "bad": "failed", "skipped": "skipped"}
+"""What the squares of the points say by their colours."""
 _BYTES = re.compile("(bytes|size|bs|block)$")
 
 
@@ -52,19 +58,19 @@ def write(
     plan: Plan,
     put: Callable[[str, bytes], Any],
     root: str,
-    links: Mapping[str, str],
+    site: bool,
     gate: GateResult | None,
 ) -> None:
     """Draw all charts of a run, and write them and report.html by `put(name, bytes)`.
 
-    `root` is the address of the store, `links` has pages beside the report by their titles, and
-    `gate` the answers about the series of the run.
+    `root` is the address of the store, `site` whether it has pages over all runs, and `gate` the
+    answers about the series of the run.
     """
     pictures = list(pick.draw(summary.table))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
-    html = report(summary, plan, pictures, root, links, gate)
+    html = report(summary, plan, pictures, root, site, gate)
     put("report.html", html.encode("utf-8", "replace"))
 
 
@@ -73,7 +79,7 @@ def report(
     plan: Plan,
     pictures: Sequence[Picture],
     root: str,
-    links: Mapping[str, str],
+    site: bool,
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
@@ -81,16 +87,20 @@ def report(
     run, trust, said = Judged(summary, gate), summary.trust, banner(Judged(summary, gate))
     first = _first_picture(run, pictures)
     names = list(dict.fromkeys(state.benchmark for state in states))
+    points = [_point(names.index(state.benchmark), state, trust) for state in states]
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
     context = {
         "plan": plan,
-        "links": links,
+        "site": site,
         "head": head(table),
         "banner": said,
         "colour": screen.colour(said.word),
         "rows": screen.rows(run),
         "first": Markup("") if first is None else page.picture(first, 0),
-        "points": [_point(names.index(state.benchmark), state, trust) for state in states],
+        "points": points,
+        "key": [
+            (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
+        ],
         "trust": trust,
         "problems": list(_problems(states, BAD)),
         "skipped": list(_problems(states, ("skipped",))),
@@ -184,7 +194,7 @@ def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, s
         kind, why = "bad" if state.point in trust.points else "skipped", state.why
     else:
         own = trust.points[state.point]
-        kind = "good" if own.level == "good" else "noisy"
+        kind = "same" if own.level == "good" else "noisy"
         why = "; ".join(own.reasons.values()) or "ok"
     return number, kind, f"{state.benchmark} {state.title}: {why}"
 
@@ -253,7 +263,9 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
     kept = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
     rows = [[row[i] for i in kept] for row in rows]
     more = max(0, len(pairs) - limit)
-    return Values([columns[i] for i in kept], rows, more, caption and f"spread: {caption}")
+    keys = [caption and f"spread: {caption}"]
+    keys += [text for mark, text in MARKS.items() if any(mark in row for row in rows)]
+    return Values([columns[i] for i in kept], rows, more, "; ".join(filter(None, keys)))
 
 
 def _value(state: PointState, series: Series) -> Iterator[Any]:
@@ -268,7 +280,7 @@ def _value(state: PointState, series: Series) -> Iterator[Any]:
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
     yield "" if part is None else f"{digits(round(50 * part, 2))} %"
     yield band.n
-    yield "~" if state.noise else ""
+    yield "unusable" if unusable(series) else "~" if state.noise else ""
     yield series.nominal
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdag.analysis.banner import Judged
+from perfdag.analysis.alerts import Judged
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
 from perfdag.charts.series import amount, spread_text

@@ -4,11 +4,9 @@ A page that is opened from a folder may load scripts but no other data, so data 
 run only the files that it changed are written.
 """
 
-import importlib.util
 import logging
 from collections.abc import Iterator
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +18,28 @@ from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
-from perfdag.charts.pages.site_data import Data, comparison_path, key_name
-from perfdag.digest import digest
+from perfdag.charts.pages.site_data import Data, key_name
 from perfdag.results.runs import PARTIAL, RunStore, month_of
 from perfdag.results.schema import explain_unreadable
+from perfdag.shape import digest
 from perfdag.store.base import NotStoredError, Store
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Version of the data. The site of another version is written again."""
-SERIES = 1_000
+SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""
 COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
 FOLDER = "site"
 DATA, HEAD = f"{FOLDER}/data", "suite.js"
-PAGES = {"index": "Suites", "history": "History of a suite", "compare": "Two runs compared"}
-LIBRARY = ("bokeh.min.js", "bokeh-api.min.js")
-"""The part of Bokeh that draws in a browser, and its programming interface."""
+PAGES = {
+    "index": "Suites",
+    "history": "History of a suite",
+    "benchmark": "A benchmark in all suites",
+    "compare": "Two runs compared",
+}
 FILES = Path(__file__).resolve().parent.parent
 """The folder of the styles, scripts and templates."""
 
@@ -63,24 +64,13 @@ def read_script(data: bytes) -> Any:
 
 
 def static_files() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of pages, style, scripts and licence. Raises SiteError."""
-    spec = importlib.util.find_spec("bokeh")  # importing it would take half a second
-    if spec is None or not spec.submodule_search_locations:
-        raise SiteError("bokeh, which draws the charts, is absent: pip install 'perfdag[site]'")
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    library = f"bokeh-{version('bokeh')}.js"
+    """Yield name and content of pages, style and scripts."""
     yield "site.css", (FILES / "report.css").read_bytes() + (FILES / "site/site.css").read_bytes()
     for path in (FILES / "page.js", *sorted((FILES / "site").glob("*.js"))):
         yield path.name, path.read_bytes()
     page = (FILES / "templates/site.html").read_text("utf-8")
     for name, title in PAGES.items():
-        filled = (
-            page.replace("@TITLE@", title).replace("@PAGE@", name).replace("@LIBRARY@", library)
-        )
-        yield f"{name}.html", filled.encode()
-    yield "bokeh-LICENSE.txt", (folder / "LICENSE.txt").read_bytes()
-    parts = (folder / "server/static/js" / name for name in LIBRARY)
-    yield library, b"\n".join(part.read_bytes() for part in parts)
+        yield f"{name}.html", page.replace("@TITLE@", title).replace("@PAGE@", name).encode()
 
 
 class _Folder:
@@ -136,8 +126,8 @@ def write_site(store: Store, suite: str | None = None) -> str:
     for name in heads - set(names):
         store.delete(f"{DATA}/{name}")
     for name, data in static_files():
-        key = f"{FOLDER}/{name}"  # the name of the library says its version: it is not compared
-        if key not in present or (len(data) < 1_000_000 and store.get(key) != data):
+        key = f"{FOLDER}/{name}"
+        if key not in present or store.get(key) != data:
             store.put(key, data)
     shown = [name for name in names if name in heads]
     store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
@@ -169,8 +159,9 @@ def _write_suite(store: Store, suite: str) -> None:
     _write_runs(folder, medians, runs)
     for benchmark, lines in site_data.series_data(clusters).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
-            data = {"series": lines[start : start + SERIES]}
-            folder.put(f"series/{key_name(benchmark)}/{number}.js", data)
+            name = key_name(benchmark)
+            data = {"folder": name, "series": lines[start : start + SERIES]}
+            folder.put(f"series/{name}/{number}.js", data)
     for path, block in site_data.values(medians):
         folder.put(path, block)
     head = {
@@ -178,6 +169,7 @@ def _write_suite(store: Store, suite: str) -> None:
         "suite": suite,
         "headline": site_data.card(clusters),
         "runs": [[run.run_id, run.cluster, run.trigger] for run in medians.runs],
+        "report": next((run["id"] for run in reversed(runs) if run.get("report")), None),
         "alerts": _alerts(store, medians, records),
         "acks": [ack.__dict__ for ack in rules.accepted],
         "acks_wrong": rules.acks_wrong,
@@ -202,7 +194,7 @@ def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, st
                 pairs.append((before[run.cluster], run.run_id))
             before[run.cluster] = run.run_id
     for number, (a, b) in enumerate(reversed(pairs)):
-        path = comparison_path(a, b)
+        path = f"compare/{b}/{a}.js"
         if number >= COMPARED and not folder.has(path):
             continue
         compared = partial(site_data.verdicts, folder.store, medians.suite, a, b)

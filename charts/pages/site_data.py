@@ -11,16 +11,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import Record
-from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.compare import Comparison, Row, compare_selections
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.selection import Selection
-from perfdag.analysis.verdict import Tuning, percent
-from perfdag.digest import digest
+from perfdag.analysis.verdict import (
+    Answer,
+    Tuning,
+    compare_levels,
+    compare_sides,
+    percent,
+    within,
+)
 from perfdag.results.runs import month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
+from perfdag.shape import digest
+from perfdag.stats.levels import STEP, Level
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, short_seconds
 
@@ -28,6 +36,8 @@ REPORTS_LATER = 30
 """Newest runs that are looked at again for a report that was written after the site."""
 REASONS, MISSING, ANSWERS = 3, 20, 3
 """Most reasons of a run, series that are named as not compared, and answers on a card."""
+LEVELS = 8
+"""Newest levels of a series that are compared with each other."""
 CELLS = 30_000
 """Values of one script file, about 1 MB."""
 
@@ -115,19 +125,18 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
             by_id[run.run_id]["word"] = word if len(own.runs) > 1 else None
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
-        said = [f"{line.name}: {line.answer.text}" for line in deciding]
+        said = [[line.name, line.answer.text] for line in deciding]
         newest["answers"] = said[:ANSWERS]
 
 
 def card(clusters: Clusters) -> Data | None:
     """Return the series that stands for a suite: the worst, else the first headline series."""
     rank = {"failed": 0, "worse": 1}
-    every = [(own, line) for own, series in clusters for line in headlines(series)]
+    every = [line for _, series in clusters for line in headlines(series)]
     if not every:
         return None
-    medians, line = min(every, key=lambda pair: rank.get(pair[1].answer.word, 2))
-    values = [[run.run_id, rounded(v)] for run, v in zip(medians.runs, line.value, strict=True)]
-    return _series(line, medians) | {"values": values}
+    line = min(every, key=lambda line: rank.get(line.answer.word, 2))
+    return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
 def series_data(clusters: Clusters) -> dict[str, list[Data]]:
@@ -135,12 +144,13 @@ def series_data(clusters: Clusters) -> dict[str, list[Data]]:
     by_benchmark: dict[str, list[Data]] = {}
     for here, series in clusters:
         for line in series:
-            data = _series(line, here) | {"cluster": here.runs[0].cluster}
+            data = _series(line) | _answers(line)
+            data["cluster"] = here.runs[0].cluster
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     return by_benchmark
 
 
-def _series(line: Series, medians: RunMedians) -> Data:
+def _series(line: Series) -> Data:
     info = line.info
     factor, unit = scaled(info.unit, line.levels.levels[-1].reference, info.metric)
     return {
@@ -155,13 +165,39 @@ def _series(line: Series, medians: RunMedians) -> Data:
         "newest": rounded(line.newest),
         "levels": [
             [
-                medians.runs[level.start].run_id,
+                line.runs[level.start],
                 *map(rounded, (level.reference, level.low, level.high)),
             ]
             for level in line.levels.levels
         ],
         "left": line.left.run if line.left else None,
         "changes": [_change(step, info) for step in line.steps],
+    }
+
+
+def _answers(line: Series) -> Data:
+    """Return the answers about any two runs of a series: of the first ones, and by their levels.
+
+    `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
+    has those about two in one level, and `between` those about two in different newest levels.
+    """
+    better, levels = line.info.better, line.levels.levels
+    newest, first = levels[-LEVELS:], levels[0]
+    known = np.flatnonzero(np.isfinite(line.value))[:STEP].tolist()
+    sides = [np.array([line.low[i], line.value[i], line.high[i]]) for i in known]
+    rule: Any = {"better": better, "min_effect": first.min_effect}
+    rule["absolute"] = first.scale.kind == "absolute"
+    rule["noise"] = levels[-1].noise if line.levels.measured >= STEP else None
+
+    def between(a: Level, b: Level) -> Any:
+        found = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
+        return _cells(found) if found and a is not b else None
+
+    return {
+        "first": [line.runs[i] for i in known],
+        "early": [[_cells(compare_sides(a, b, **rule)) for b in sides] for a in sides],
+        "within": [_cells(within(level, better)) for level in levels],
+        "between": [[between(a, b) for b in newest] for a in newest],
     }
 
 
@@ -224,11 +260,6 @@ def key_name(text: str) -> str:
     return text if is_key(text) and "/" not in text else digest(text)
 
 
-def comparison_path(before: str, after: str) -> str:
-    """Return the path of a comparison below the folder of a suite."""
-    return f"compare/{after}/{before}.js"
-
-
 def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     """Return the verdict of each headline series, and each that shows something, by series id.
 
@@ -240,10 +271,11 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after)))
     other = {row.info.series_id: row.series_a for row in comparison.rows}
     return {
-        "count": count(comparison.rows),
         "parameters": comparison.parameters,
         "missing": _missing(comparison),
-        "series": {row.info.series_id: _row(row) for row in comparison.rows if _shown(row)},
+        "series": {
+            row.info.series_id: _cells(row.answer) for row in comparison.rows if _shown(row)
+        },
         "paired": {b: a for b, a in other.items() if a != b},
         "same": [row.info.series_id for row in comparison.rows if not _shown(row)],
     }
@@ -263,9 +295,8 @@ def _shown(row: Row) -> bool:
     return row.info.headline or row.answer.word != "same"
 
 
-def _row(row: Row) -> list[str | float | None]:
-    """Return word, text, effect and noise of an answer, and the figures in A and B compared."""
-    answer = row.answer
+def _cells(answer: Answer) -> list[str | float | bool | None]:
+    """Return word, text, effect, noise, the figures compared, and whether they are too noisy."""
     noise = percent(answer.noise, answer.absolute, sign=False)
     figures = rounded(answer.before), rounded(answer.value)
-    return [answer.word, answer.text, answer.size, noise, *figures]
+    return [answer.word, answer.text, answer.size, noise, *figures, answer.noisy]

@@ -1,91 +1,69 @@
-// Charts by Bokeh in the colours of the page: values of series over runs.
+// Charts of series over runs, one point a run. They are SVG in the colours of the page, so that paper and dark screens have them too.
 "use strict";
 
-const drawn = new Map();
-
-/** Draw a figure, which `build` returns, into an element. */
-async function draw(element, build) {
-  await loadLibrary();
-  remove(element);
-  const figure = build();
-  drawn.set(element, figure);
-  await Bokeh.Plotting.show(figure, element);
-  element.dataset.drawn = "yes";
-}
-
-/** Remove a chart from its element. */
-function remove(element) {
-  const figure = drawn.get(element), view = figure && Bokeh.index[figure.id];
-  if (view) Bokeh.index.delete(view);
-  figure?.document?.remove_root(figure);
-  drawn.delete(element);
-}
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...drawn.keys()].forEach((element) => element.start()));
-
-/** Return an element that draws itself by `build`, so that paper has it too. `name` says what it shows. */
-function plot(build, height, name) {
-  const element = make("div", { className: "plot", role: "img", ariaLabel: name, tabIndex: 0 });
-  element.style.minHeight = `${height}px`;
-  element.start = () => draw(element, () => build(height)).catch((error) => element.replaceChildren(error.message));
-  setTimeout(element.start);
+function shape(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+  element.append(...children);
   return element;
 }
 
-/** Ticks of a time axis. The day stands below the first one, since those of hours lack it. */
-const TIMES = { minsec: "%H:%M:%S", seconds: "%H:%M:%S", minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M", days: "%m-%d", months: "%Y-%m", context: "%Y-%m-%d", context_which: "start" };
-
-/** Return an empty figure over time in the colours of the page. */
-function newFigure(height, y_axis_label) {
-  const narrow = innerWidth < 700, [ink, muted, grid] = ["ink", "muted", "grid"].map(colour), font = "system-ui, sans-serif";
-  const figure = Bokeh.Plotting.figure({ height, y_axis_label, x_axis_type: "datetime", sizing_mode: "stretch_width", tools: "box_zoom,xpan,xwheel_zoom,reset,copy,save", toolbar_location: narrow ? "above" : "right" });
-  figure.toolbar.setv({ logo: null, active_scroll: null, active_drag: narrow ? null : figure.toolbar.tools.find((tool) => tool.type === "BoxZoomTool") }); // the wheel and a finger scroll the page
-  figure.setv({ background_fill_color: null, border_fill_color: null, outline_line_color: grid });
-  for (const axis of [...figure.xaxis, ...figure.yaxis]) {
-    axis.setv({ axis_line_color: muted, major_tick_line_color: muted, minor_tick_line_color: null, major_label_text_color: ink, axis_label_text_color: ink, axis_label_text_font_style: "normal", axis_label_text_font: font, major_label_text_font: font });
-  }
-  for (const lines of [...figure.xgrid, ...figure.ygrid]) lines.grid_line_color = grid;
-  figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter(TIMES);
-  figure.x_range.default_span = 2 * 86400e3; // milliseconds: a single run stands amid two days
-  return figure;
+/** Return round numbers between two, about five. */
+function ticks(low, high) {
+  const rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough);
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => +((first + i) * step).toPrecision(6));
 }
 
-/** Return the figure of a series over runs: {run, value, low, high, n} each, the noise of its levels as bands, and its steps. */
-function overRuns(series, points, height) {
-  const figure = newFigure(height, series.unit || "value");
-  const scaled = (key) => points.map((point) => point[key] === null ? NaN : point[key] / series.factor);
-  const levelOf = (run) => series.levels.filter(([start]) => start <= run).at(-1)?.[1];
-  const x = points.map((point) => timeOf(point.run)), y = scaled("value"), line_color = colour("s0");
-  const source = new Bokeh.ColumnDataSource({ data: {
-    x, y, low: scaled("low"), high: scaled("high"), run: points.map((point) => point.run), n: points.map((point) => point.n),
-    when: points.map((point) => whenOf(point.run)), text: points.map((point) => shown(point.value, series)),
-    spread: points.map((point) => `${digits(point.low / series.factor)} to ${shown(point.high, series)}`),
-    against: points.map((point) => { const level = levelOf(point.run); return level ? percent(point.value / level - 1) : "-"; }),
-  } });
-  levels(figure, series, x);
-  figure.segment({ x0: { field: "x" }, x1: { field: "x" }, y0: { field: "low" }, y1: { field: "high" }, source, line_color, line_alpha: 0.45, line_width: 2 });
-  figure.line({ x, y, line_color, line_width: 1.5 }); // a source of its own: hovering a point must not change the line
-  const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source, size: 8, fill_color: line_color, line_color });
-  const tooltips = [["run", "@when"], ["value", "@text"], ["spread", "@spread"], ["n", "@n"], ["to its level", "@against"]];
-  figure.add_tools(new Bokeh.HoverTool({ renderers: [marks], tooltips, point_policy: "snap_to_data", mode: "mouse" }));
-  figure.add_tools(new Bokeh.CrosshairTool({ line_color: colour("muted"), line_alpha: 0.6 }));
-  figure.add_tools(new Bokeh.TapTool({ renderers: [marks], callback: new Bokeh.OpenURL({ url: reportOf("@run"), same_tab: true }) }));
-  return figure;
-}
-
-/** Add the levels of a series as lines in the band of their noise, its steps with their sizes, and the span of an open one. */
-function levels(figure, series, times) {
-  const start = times[0], end = times.at(-1), fill_color = colour("muted");
-  series.levels.forEach(([run, ...values], i) => {
-    const next = series.levels[i + 1], x = [Math.max(timeOf(run), start), next ? timeOf(next[0]) : end];
-    const [y, low, high] = values.map((value) => value === null ? null : value / series.factor);
-    if (y === null || x[1] < start) return;
-    if (low !== null && high !== null) figure.quad({ left: [x[0]], right: [x[1]], top: [high], bottom: [low], fill_color, fill_alpha: 0.12, line_color: null });
-    figure.line({ x, y: [y, y], line_color: fill_color, line_dash: "dashed", line_width: 1.5 });
+/** Return a chart of a series over points {run, value, low, high, n}: the noise of its levels as bands, its steps with their sizes,
+ * and the span of an open one. A wide one has axes, and says under the pointer what a run measured; a click opens its report. */
+function chartOf(series, points, width, height = 96, wide = false) {
+  const [left, right, top, bottom] = wide ? [52, 8, 36, 22] : [4, 4, 18, 4], last = points.length - 1;
+  const runs = points.map(({ run }) => run), known = points.map((point, i) => ({ ...point, i })).filter(({ value }) => value !== null);
+  if (!known.length || (!wide && known.length < 2)) return null;
+  const place = (run) => Math.max(0, runs.findIndex((other) => other >= run) - 0.5), start = (i) => i in series.levels ? place(series.levels[i][0]) : last;
+  const levels = series.levels.map(([, middle, low, high], i) => ({ from: start(i), to: start(i + 1), middle, low, high })).filter(({ from, to, low, high }) => to > from && low !== null && high !== null);
+  const bounds = [...known.map(({ value }) => value), ...levels.flatMap(({ low, high }) => [low, high])];
+  const low = Math.min(...bounds), range = Math.max(...bounds) - low || Math.abs(low) || 1, floor = height - bottom;
+  const x = (i) => left + (last ? i / last : 0.5) * (width - left - right), y = (value) => Math.max(top, Math.min(floor, floor - (value - low) / range * (floor - top)));
+  const box = (from, to, above, below, name, opacity) => shape("rect", { x: x(from), y: above, width: x(to) - x(from), height: below - above, fill: `var(--${name})`, opacity });
+  const line = (x1, y1, x2, y2, name, more = {}) => shape("line", { x1, y1, x2, y2, stroke: `var(--${name})`, ...more });
+  const label = (x, y, text, name, more = {}) => shape("text", { x, y, fill: `var(--${name})`, "font-size": 12, ...more }, text);
+  const axes = !wide ? [] : [label(0, 12, series.unit || "value", "muted"),
+    ...ticks(low / series.factor, (low + range) / series.factor).flatMap((tick) => [line(left, y(tick * series.factor), width - right, y(tick * series.factor), "grid"), label(left - 6, y(tick * series.factor) + 4, `${tick}`, "ink", { "text-anchor": "end" })]), line(left, floor, width - right, floor, "muted")];
+  const count = Math.max(2, Math.floor(width / 170)), dates = wide ? [...new Set(Array.from({ length: count }, (_, k) => Math.round(k * last / (count - 1))))] : [];
+  const named = dates.map((i) => label(x(i), height - 4, dayOf(runs[0]) === dayOf(runs[last]) ? whenOf(runs[i]) : dayOf(runs[i]), "ink", { "text-anchor": i === 0 ? "start" : i === last ? "end" : "middle" }));
+  const noise = levels.flatMap((level) => [box(level.from, level.to, y(level.high), y(level.low), "muted", 0.15),
+    line(x(level.from), y(level.middle), x(level.to), y(level.middle), "muted", { "stroke-dasharray": "4 3" })]);
+  const taken = [];
+  const steps = series.changes.filter(({ run }) => run > runs[0] && run <= runs[last]).reverse().flatMap((change) => {
+    const at = x(place(change.run)), name = colours[change.word] ?? "muted", text = `${change.size} ${dayOf(change.run)}`, end = at > width / 2, from = end ? at - 7 * text.length : at;
+    const free = taken.every((other) => Math.abs(other - from) > 140) && taken.push(from); // no label over another
+    return [line(at, top - 4, at, floor, name, { "stroke-dasharray": "3 3" }), ...free ? [label(at, top - 6, text, name, { "text-anchor": end ? "end" : "start", "font-weight": 600 })] : []];
   });
-  if (series.left) figure.add_layout(new Bokeh.BoxAnnotation({ left: timeOf(series.left), fill_color: colour("bad"), fill_alpha: 0.07 }));
-  for (const change of series.changes.filter((item) => timeOf(item.run) >= start)) {
-    const at = timeOf(change.run), line_color = colour({ worse: "bad", better: "good" }[change.word] ?? "noisy");
-    figure.add_layout(new Bokeh.Span({ location: at, dimension: "height", line_color, line_dash: "dotted", line_width: 1.5 }));
-    figure.add_layout(new Bokeh.Label({ x: at, y: 4, y_units: "screen", x_offset: at > (start + end) / 2 ? -4 : 4, text_align: at > (start + end) / 2 ? "right" : "left", text: `${change.size} ${dayOf(change.run)}`, text_color: line_color, text_font_size: "12px", text_font_style: "bold" }));
-  }
+  const newest = known.at(-1), half = (x(1) - x(0)) / 2, dot = (point, r, name) => shape("circle", { cx: x(point.i), cy: y(point.value), r, fill: `var(--${name})` });
+  /** Return a run as a strip as high as the chart, which shows its line and its words under the pointer. */
+  const strip = (point) => {
+    const level = series.levels.filter(([run]) => run <= point.run).at(-1)?.[1];
+    const said = `${whenOf(point.run)}: ${shown(point.value, series)}${point.n > 1 ? ` (${digits(point.low / series.factor)} to ${digits(point.high / series.factor)}, n ${point.n})` : ""}${level ? `, ${percent(point.value / level - 1)} to its level` : ""}`;
+    return shape("a", { href: reportOf(point.run), class: "run", tabindex: -1 }, shape("rect", { x: x(point.i) - half, y: top, width: 2 * half || 20, height: floor - top, fill: "transparent" }),
+      line(x(point.i), top, x(point.i), floor, "muted", { visibility: "hidden" }), line(x(point.i), y(point.low), x(point.i), y(point.high), "s0", { opacity: 0.45, "stroke-width": 2 }), dot(point, 3.5, "s0"),
+      label(width - right, 12, said, "ink", { visibility: "hidden", "text-anchor": "end" }));
+  };
+  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${points.length} runs: ${series.answer}`, style: `max-width: ${1.5 * width}px`, ...wide ? { tabindex: 0 } : {} },
+    ...axes, ...named, ...series.left && wide ? [box(place(series.left), last, top, floor, "bad", 0.07)] : [], ...noise,
+    shape("polyline", { points: known.map((point) => `${x(point.i).toFixed(1)},${y(point.value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": wide ? 1.5 : 2 }), ...steps,
+    ...wide ? known.map(strip) : [dot(newest, 3.5, colours[series.word] ?? "muted")]);
+}
+
+/** Return an element with a wide chart, which is drawn again where the window or paper has another width. */
+function plot(series, points) {
+  const element = make("div", { className: "plot" });
+  element.draw = (width) => element.replaceChildren(chartOf(series, points, width, 280, true));
+  element.draw(wideEnough());
+  return element;
+}
+const wideEnough = () => Math.min(innerWidth, 1280) - 32;
+for (const [event, width] of [["resize"], ["beforeprint", 720], ["afterprint"]]) {
+  addEventListener(event, () => document.querySelectorAll(".plot").forEach((element) => element.draw(width ?? wideEnough())));
 }

@@ -1,31 +1,38 @@
-// The pages: the suites, the history of a suite, and two runs compared.
+// The pages: the suites, the history of a suite, a benchmark over all suites, and two runs compared.
 "use strict";
 
-const ENOUGH_RUNS = 60, CHARTS = 6, SQUARES = 30;
+const ENOUGH_RUNS = 60, SQUARES = 30;
+/** The words of an answer, the one that matters most first. */
+const WORDS = ["failed", "worse", "better", "unclear", "same"];
 
-/** Return the months of the newest runs of a suite. */
 const newestMonths = (head, enough) => [...new Set(head.runs.slice(-enough).map(([run]) => monthOf(run)))];
 
-/** Return the values of series in some months and runs by id, each a list of points, oldest first. */
-async function pointsOf(head, series, months, wanted) {
-  const folders = [...new Set(series.map((line) => line.folder))], points = new Map();
-  const blocks = await loadAll(head, ...folders.flatMap((folder) => months.map((month) => `values/${folder}/${month}/`)));
-  for (const block of blocks) {
-    for (const [id, [value, low, high, n]] of Object.entries(block.series)) {
-      const own = block.runs.map((run, i) => ({ run, value: value[i], low: low[i], high: high[i], n: n[i] }));
-      points.set(id, [...points.get(id) ?? [], ...own.filter((point) => point.value !== null && wanted.has(point.run))]);
+/** Return the values of series by id, each a list of points, oldest first, in the months that `monthsOf` gives of a suite. */
+async function pointsOf(series, monthsOf) {
+  const points = new Map();
+  for (const head of new Set(series.map((line) => line.head))) {
+    const folders = [...new Set(series.filter((line) => line.head === head).map((line) => line.folder))];
+    for (const block of await loadAll(head, ...folders.flatMap((folder) => monthsOf(head).map((month) => `values/${folder}/${month}/`)))) {
+      for (const [id, [value, low, high, n]] of Object.entries(block.series)) {
+        const own = block.runs.map((run, i) => ({ run, value: value[i], low: low[i], high: high[i], n: n[i] }));
+        points.set(id, [...points.get(id) ?? [], ...own.filter((point) => point.value !== null)]);
+      }
     }
   }
   for (const list of points.values()) list.sort((a, b) => a.run < b.run ? -1 : 1);
   return points;
 }
 
-/** Return the series of a suite, each with its suite's head and the folder of its benchmark. */
-async function seriesOf(head) {
-  const paths = Object.keys(head.files).filter((path) => path.startsWith("series/"));
-  const files = await Promise.all(paths.map((path) => load(`${head.suite}/${path}`, head.files[path])));
-  return files.flatMap((file, i) => file.series.map((series) => ({ ...series, head, folder: paths[i].split("/")[1] })));
+/** Return the series of a suite, of all benchmarks or of one, each with its suite's head and the folder of its benchmark. */
+async function seriesOf(head, benchmark) {
+  const files = await loadAll(head, benchmark ? `series/${benchmark}/` : "series/");
+  return files.flatMap(({ folder, series }) => series.map((line) => ({ ...line, head, folder })));
 }
+
+const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
+const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
+const rank = (line) => WORDS.indexOf(line.word);
+const counted = (words) => WORDS.map((word) => [words.filter((other) => other === word).length, word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
@@ -36,16 +43,16 @@ function before(head, run, cluster) {
 const reportOf = (run) => `../runs/${run}/report.html`;
 
 const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
+const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "bad");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
 function runColumns(head, runs) {
   const values = new Map(head.headline?.values ?? []);
-  const bad = (run) => Object.keys(run.statuses ?? {}).find((status) => colours[status] === "bad");
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
-    { name: "status", value: statuses, cell: (run) => make("span", { className: bad(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
+    { name: "status", value: statuses, cell: (run) => make("span", { className: lost(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
     { name: "verdict", value: judged, cell: (run) => make("span", {},
-      word(judged(run), [...(run.answers ?? []), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
+      word(judged(run), [...(run.answers ?? []).map((answer) => answer.join(": ")), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
     { name: "duration", number: true, value: (run) => run.seconds, cell: (run) => run.duration },
     { name: head.headline?.name ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
@@ -66,16 +73,19 @@ async function runsOf(head, enough) {
 }
 
 function ago(run) {
-  const hours = (Date.now() - timeOf(run)) / 3600e3;
+  const hours = (Date.now() - new Date(`${whenOf(run).replace(" ", "T")}Z`)) / 3600e3;
   return hours < 1 ? "now" : hours < 48 ? `${Math.floor(hours)} h ago` : `${Math.floor(hours / 24)} days ago`;
 }
+
+const kindOf = (run) => ({ same: "same", passed: "same" })[judged(run)] ?? colours[judged(run)] ?? "";
+const KEY = { same: "same", good: "better", noisy: "unclear", bad: "worse or failed", "": "first runs" };
 
 /** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
 async function suiteCard(suite) {
   const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
-  const said = runs.filter((run) => run.answers?.length).flatMap((run) => run.answers.map((answer) => word(answer, "", run.word)));
+  const said = runs.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
   const series = head.headline, squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
-    { className: { same: "good", passed: "good" }[judged(run)] ?? colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
+    { className: kindOf(run), title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
   const list = make("details", {}, make("summary", {}, `${head.runs.length} run${head.runs.length > 1 ? "s" : ""}`));
   list.ontoggle = async () => {
     list.ontoggle = null;
@@ -86,23 +96,29 @@ async function suiteCard(suite) {
   const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}` },
     make("h2", {}, link(suite, page("history", { suite })), word(state ?? "first run", "", state)),
     make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
-    ...said.slice(0, 3).map((answer) => make("p", { className: "small" }, answer)), series ? bigLine(series) : null,
+    ...said.slice(0, 3).map((answer) => sentence(...answer)), series ? chartOf(series, series.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value })), 340) : null,
     series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
-    make("div", { className: "squares" }, ...squares), ...head.damaged.map((line) => make("p", { className: "alert" }, line)), parameters.has("wall") ? null : list);
-  return { card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
+    make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), parameters.has("wall") ? null : list);
+  return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
 }
 
 /** The suites as cards, those with trouble first. `?wall` is for a screen that nobody touches. */
 async function indexPage() {
   const index = await load("index.js"), wall = parameters.has("wall");
   if (wall) { document.body.dataset.wall = "yes"; setTimeout(() => location.reload(), 60e3); }
-  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite).catch((error) => ({ card: make("p", { className: "alert" }, error.message), rank: 0 }))));
+  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite).catch((error) => ({ card: warning(error.message), rank: 0 }))));
   cards.sort((a, b) => a.rank - b.rank);
-  return [make("div", { className: "wall" }, ...cards.map(({ card }) => card)), wall ? null : make("p", { className: "muted small" }, `perfdag ${index.version}. Times are UTC. `, link("For a wall", "index.html?wall"))];
+  const heads = cards.flatMap(({ head }) => head ?? []);
+  return [wall ? null : make("nav", {}, ...benchmarkLinks(heads), link("For a wall", "index.html?wall")), make("div", { className: "wall" }, ...cards.map(({ card }) => card)),
+    make("p", { className: "squares muted small" }, ...Object.entries(KEY).flatMap(([kind, text]) => [make("i", { className: kind }), `${text}\u2003`]), `perfdag ${index.version}, times are UTC`)];
 }
 
+const warning = (text) => make("p", { className: "alert bad" }, text);
+const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
+const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
+
 const seriesColumns = [
-  { name: "series", kind: "text", cell: (series) => link(series.name, `#${series.id}`) },
+  { name: "series", kind: "text", cell: (series) => link(series.name, historyOf(series)) },
   { name: "answer", cell: (series) => word(series.answer, "", series.word) },
   { name: "level", number: true, value: (series) => series.levels.at(-1)?.[1], cell: (series) => shown(series.levels.at(-1)?.[1], series) },
   { name: "noise", number: true, cell: (series) => percent(series.noise, false) },
@@ -114,14 +130,54 @@ function changeText(change) {
   return `${dayOf(change.run)}: ${change.size} ${change.word}, ${change.step}. Changed: ${facts.slice(0, 300) || "nothing that is recorded"}.`;
 }
 
+const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ run }) => series.head.runs.some(([id, cluster]) => id === run && cluster === series.cluster));
+
 /** Return one chart of one series with its changes, which a link can name. */
 function seriesChart(series, points) {
-  const own = points.get(series.id) ?? [], texts = series.changes.map(changeText);
+  const own = ownPoints(series, points), texts = series.changes.map(changeText);
   const markdown = () => `**${series.head.suite}: ${series.name}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
-  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ", copyButton("Markdown", "text/plain", markdown));
+  const chart = own.length ? plot(series, own) : make("p", { className: "muted" }, "no run in these months");
+  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ",
+    copyButton("PNG", "image/png", () => pngOf(chart)), " ", copyButton("Markdown", "text/plain", markdown));
   const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
-  const chart = own.length ? plot((height) => overRuns(series, own, height), 280, `${series.name}: ${series.answer}`) : make("p", { className: "muted" }, "no run in these months");
   return make("section", { id: series.id, className: "chart" }, heading, chart, changes.length ? make("ul", { className: "small" }, ...changes) : null);
+}
+
+/** Return a small chart of a series, which leads to its history. */
+function smallChart(series, points) {
+  return make("section", { id: series.id, className: `card ${colours[series.word] ?? ""}` },
+    make("h2", {}, link(series.name, historyOf(series)), word(series.word)),
+    make("p", { className: "muted small" }, [series.head.suite, series.cluster].filter(Boolean).join(", ")),
+    chartOf(series, ownPoints(series, points).slice(-ENOUGH_RUNS), 340),
+    make("p", { className: "small" }, make("b", {}, series.newest === null ? "absent" : shown(series.newest, series)), ` ${series.answer}`));
+}
+
+/** Return a table of series, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
+async function tableWithCharts(columns, all, chart, most, monthsOf, kind = "") {
+  const charts = make("div", { className: kind }), more = make("button", { type: "button" }), named = () => decodeURIComponent(location.hash.slice(1));
+  let chosen = [], drawing;
+  async function draw() {
+    const some = [...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most);
+    const points = await pointsOf(some, monthsOf);
+    charts.replaceChildren(...some.map((series) => chart(series, points)));
+    more.hidden = chosen.length <= most;
+    more.textContent = `More charts (${chosen.length - some.length})`;
+    requestAnimationFrame(() => document.getElementById(named())?.scrollIntoView());
+  }
+  more.onclick = () => { most += 20; draw(); };
+  addEventListener("hashchange", draw);
+  const series = table(columns, all, { most: 25, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
+  await drawing;
+  return [series, charts, more];
+}
+
+/** Return an alert: its word in colour and what it is about, then its lines by their names. What to do begins with the report. */
+function alertOf({ kind, run, text }, suite) {
+  const [title, ...lines] = text.split("\n"), tone = { recovered: "good", acks: "noisy" }[kind] ?? "bad";
+  const value = (name, words) => name !== "do" && name !== "accept" ? [words] : words.split("   ")
+    .flatMap((part) => [part.endsWith("/report.html") ? link("report", reportOf(run)) : make("code", {}, part), " "]);
+  const rows = lines.map((line) => line.match(/^(\S*)\s+(.*)$/) ?? ["", "", line]).map(([, name, words]) => make("tr", {}, make("th", {}, name), make("td", { className: "text" }, ...value(name, words))));
+  return make("div", { className: `alert ${tone}` }, make("p", {}, make("strong", { className: tone }, kind), ` ${title.slice(kind.length + suite.length + 2).trim()}`), make("table", { className: "small" }, ...rows));
 }
 
 async function historyPage() {
@@ -130,72 +186,81 @@ async function historyPage() {
   const cluster = parameters.get("cluster") ?? clusters[0], enough = parameters.get("runs") === "all" ? Infinity : ENOUGH_RUNS;
   const runs = head.runs.filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
   const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
-    .sort((a, b) => changed(b).localeCompare(changed(a)) || b.headline - a.headline);
-  const charts = make("div"), named = () => decodeURIComponent(location.hash.slice(1));
-  let most = CHARTS, chosen = [], drawing;
-  /** Draw the first series of the table, before them the one that the address names. */
-  async function draw() {
-    const some = [...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most);
-    const points = await pointsOf(head, some, newestMonths(head, enough), new Set(runs.map(([run]) => run)));
-    const more = make("button", { type: "button", hidden: chosen.length <= most }, `More charts (${chosen.length - some.length})`);
-    more.onclick = () => { most += 20; draw(); };
-    [...charts.querySelectorAll(".plot")].forEach(remove);
-    charts.replaceChildren(...some.map((series) => seriesChart(series, points)), more);
-    requestAnimationFrame(() => document.getElementById(named())?.scrollIntoView());
-  }
-  addEventListener("hashchange", draw);
-  const series = table(seriesColumns, all, { most: 25, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
-  await drawing;
+    .sort((a, b) => b.headline - a.headline || rank(a) - rank(b) || changed(b).localeCompare(changed(a)));
+  const [series, ...charts] = await tableWithCharts(seriesColumns, all, seriesChart, 6, () => newestMonths(head, enough));
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
   const newest = runs.at(-1)?.[0], fall = all.find((line) => line.headline && line.word === "worse")?.changes.at(-1)?.before;
   return [
     make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
-    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare the newest run with the last one before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null),
+    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare the newest run with the last one before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null,
+      head.report ? link("Newest report", reportOf(head.report)) : null, ...benchmarkLinks([head])),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
-    ...head.damaged.map((line) => make("p", { className: "alert" }, line)),
-    head.acks_wrong ? make("p", { className: "alert" }, head.acks_wrong) : null,
-    ...alerts.map((alert) => make("div", { className: "alert" }, make("pre", {}, alert.text))),
-    ...(alerts.length ? [] : all.filter((series) => series.headline && series.word === "worse")).map((series) => make("p", {}, `${series.name}: `, word(series.answer, "", series.word))),
+    ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
-    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), charts,
+    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), ...charts,
   ];
 }
 
-/** Return the series of two runs side by side. `verdicts` are those of the product, by series id. */
+/** A benchmark: its headline series in all suites, those with trouble first. */
+async function benchmarkPage() {
+  const name = parameters.get("name"), { suites } = await load("index.js"), every = await Promise.all(suites.map((suite) => load(`${suite}/suite.js`)));
+  const heads = every.filter((head) => benchmarksOf([head]).includes(name));
+  if (!heads.length) throw new Error(`no benchmark ${name ?? ""}; there are ${benchmarksOf(every).join(", ")}`);
+  const all = (await Promise.all(heads.map((head) => seriesOf(head, name)))).flat(), own = all.some((line) => line.headline) ? all.filter((line) => line.headline) : all;
+  own.sort((a, b) => rank(a) - rank(b));
+  const columns = [{ name: "suite", cell: (series) => series.head.suite }, ...seriesColumns];
+  const [series, ...charts] = await tableWithCharts(columns, own, smallChart, 12, (head) => newestMonths(head, ENOUGH_RUNS), "wall");
+  return [
+    make("p", { className: "muted" }, `${heads.length} suite${heads.length > 1 ? "s" : ""}, ${own.length} headline series: ${counted(own.map((line) => line.word))}`),
+    ...heads.map((head) => make("nav", {}, head.suite, link("history", page("history", { suite: head.suite })), head.report ? link("newest report", reportOf(head.report)) : null)),
+    ...charts, make("h2", {}, "Series"), series,
+  ];
+}
+
+/** Return the stored answer about two points of a series: its first runs are compared by their spreads, others by the levels that they lie in. */
+function answerOf(series, a, b) {
+  const [i, j] = [a, b].map(({ run }) => series.first.indexOf(run)), count = series.levels.length;
+  if (i >= 0 && j >= 0) return series.early[i][j];
+  const [from, to] = [a, b].map(({ run }) => series.levels.findLastIndex(([start]) => start <= run));
+  if (from !== to) return series.between.at(from - count)?.at(to - count) ?? ["unclear", `unclear: more than ${series.between.length} levels apart`];
+  const [, , low, high] = series.levels[to], [beyond] = [["B", b], ["A", a]].find(([, { value }]) => value < low || value > high) ?? [];
+  return beyond ? ["unclear", `unclear: ${beyond} is beyond its level, and one run decides nothing`] : series.within[to];
+}
+
+/** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
-  const at = (id, run) => points.get(id)?.find((point) => point.run === run);
+  const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
+  const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
+    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"] : answerOf(line, left, right);
+  const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
-    const [verdict, answer, size, noise, before, after] = verdicts?.series[line.id] ?? [];
-    const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
-    const [left, right] = [compared(at(inA[line.id] ?? line.id, a), before), compared(at(line.id, b), after)];
-    const change = left && right && left.value ? right.value / left.value - 1 : null;
-    return { series: line, name: line.name, left, right, change, verdict, answer, size, noise, same: same.has(line.id) };
+    const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
+    const [verdict, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
+    const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
+    return { series: line, name: line.name, left, right, change, verdict, answer, size: size === "-" ? undefined : size, noise, noisy };
   });
 }
 
-function pairColumns(judged, head, rows) {
+/** Return the word of two runs: the one that matters most of their headline series, without the noisy ones where there are others. */
+function wordOf(rows) {
+  const own = rows.some((row) => row.series.headline) ? rows.filter((row) => row.series.headline) : rows, clear = own.filter((row) => !row.noisy);
+  return WORDS.find((name) => (clear.length ? clear : own).some((row) => row.verdict === name)) ?? "unclear";
+}
+
+function pairColumns(rows) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
     ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : row[key].n ? " (n 1)" : " (level)")) : "-" });
   const part = (row) => Math.max(-1, Math.min(row.change ?? 0, 1)), largest = Math.max(0.2, ...rows.map((row) => Math.abs(part(row))));
-  const columns = [
-    { name: "series", kind: "text", cell: (row) => link(row.name, page("history", { suite: head.suite, cluster: row.series.cluster }, row.series.id)) },
+  return [
+    { name: "series", kind: "text", cell: (row) => link(row.name, historyOf(row.series)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
     { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
-  ];
-  if (judged) columns.push(
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
-    { name: "answer", cell: (row) => row.verdict ? word(row.answer, "", row.verdict) : make("span", { className: "muted" }, row.same ? "same" : "not compared") });
-  return columns;
-}
-
-/** Return the verdicts of a run against another: stored for neighbours, else by `site --serve`. */
-async function verdictsOf(head, a, b) {
-  const path = `compare/${b}/${a}.js`;
-  if (!(path in head.files) && location.protocol === "file:") return null;
-  return load(`${head.suite}/${path}`, head.files[path] ?? "live").catch(() => null);
+    { name: "answer", cell: (row) => word(row.answer, "", row.verdict) },
+  ];
 }
 
 async function comparePage() {
@@ -206,36 +271,30 @@ async function comparePage() {
   const b = ids.includes(parameters.get("b")) ? parameters.get("b") : ids.at(-1);
   const cluster = (run) => head.runs[ids.indexOf(run)][1];
   const a = ids.includes(parameters.get("a")) ? parameters.get("a") : before(head, b, cluster(b)) ?? ids[0];
-  const all = await seriesOf(head);
-  const series = [...new Map(all.map((line) => [line.id, line])).values()];
-  const months = [...new Set([monthOf(a), monthOf(b)])];
-  const points = await pointsOf(head, series, months, new Set([a, b]));
-  const [files, verdicts] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), verdictsOf(head, a, b)]);
-  const facts = (run) => files.flatMap((file) => file.runs.filter((item) => item.id === run).map((item) => file.environments[item.environment]))[0] ?? {};
-  const [from, to] = [facts(a), facts(b)];
-  const differs = [...new Set([...Object.keys(from), ...Object.keys(to)])].sort().filter((key) => from[key] !== to[key]);
-  const rows = pairs(series, points, a, b, verdicts);
-  const ranks = ["worse", "better", "unclear"];
-  const rank = (row) => ranks.includes(row.verdict) ? ranks.indexOf(row.verdict) : 3;
-  rows.sort((x, y) => rank(x) - rank(y) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
-  const kind = colours[rows[0]?.verdict] ?? "";
+  const all = await seriesOf(head), months = [...new Set([monthOf(a), monthOf(b)])];
+  const series = [...new Map([a, b].flatMap((run) => all.filter((line) => line.cluster === cluster(run))).map((line) => [line.id, line])).values()];
+  const [files, [verdicts], points] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), loadAll(head, `compare/${b}/${a}.js`), pointsOf(series, () => months)]);
+  const [from, to] = [a, b].map((id) => files.flatMap((file) => file.runs.map((run) => ({ ...run, facts: file.environments[run.environment] }))).find((run) => run.id === id));
+  const differs = [...new Set([...Object.keys(from.facts), ...Object.keys(to.facts)])].sort().filter((key) => from.facts[key] !== to.facts[key]);
+  const rows = pairs(series, points, from, to, verdicts), state = wordOf(rows), kind = colours[state] ?? "";
+  rows.sort((x, y) => WORDS.indexOf(x.verdict) - WORDS.indexOf(y.verdict) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const choices = [...head.runs].reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
-    verdicts ? make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, verdicts.count))
-      : make("p", { className: "muted" }, "No verdicts are stored for these two: ", make("code", {}, `perfdag compare ${a} ${b}`), ", or open the pages with ", make("code", {}, "perfdag site --serve"), "."),
-    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from[key] ?? "-"} -> ${to[key] ?? "-"}`)))),
+    make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, `${state[0].toUpperCase()}${state.slice(1)}: ${counted(rows.map((row) => row.verdict)) || "no series in common"}`),
+      verdicts ? null : make("p", {}, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " reads the samples too")),
+    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key] ?? "-"} -> ${to.facts[key] ?? "-"}`)))),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
-    table(pairColumns(verdicts, head, rows), rows, { most: 50 }),
+    table(pairColumns(rows), rows, { most: 50 }),
   ];
 }
 
 const pagesByName = {
   index: ["Suites", indexPage], history: [`${parameters.get("suite") ?? "?"}: history`, historyPage],
-  compare: ["Two runs compared", comparePage],
+  benchmark: [`${parameters.get("name") ?? "?"}: benchmark`, benchmarkPage], compare: ["Two runs compared", comparePage],
 };
 show(...pagesByName[document.body.dataset.page]);

@@ -11,13 +11,15 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
 
-from perfdag.analysis.history import Acknowledgement, Series, headlines
+from perfdag.analysis.history import Acknowledgement, Series, headlines, shorten
 from perfdag.analysis.verdict import RANK, counts, percent, worst_word
 from perfdag.results.runs import day_of
+from perfdag.results.summary import SeriesInfo, Summary
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check
@@ -265,7 +267,6 @@ def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
     before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
-    differs = "; ".join(f"{key} {a} -> {b}" for key, (a, b) in left.environment.items())
     moved = [
         f"{line.info.metric} {line.answer.text}"
         for line in canaries
@@ -275,12 +276,12 @@ def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
         f"since   run {left.run}, decided by run {left.decided}",
-        f"changed {_shorten(differs) or 'nothing recorded of kernel, images, tools and nodes'}",
+        f"changed {left.changed}",
         *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),
     ]
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
-        lines.append(f"also    {_shorten(also)}")
+        lines.append(f"also    {shorten(also)}")
     compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.store)}"
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
     keys = [line.info.series_id for line in group]
@@ -308,14 +309,10 @@ def _recovered(gate: GateResult, group: Sequence[Series]) -> Alert:
     first = group[0]
     run = first.steps[-1].run if first.steps else ""
     title = f"RECOVERED {gate.suite}/{first.name}: {first.answer.text}"
-    names = _shorten("; ".join(line.name for line in group))
+    names = shorten("; ".join(line.name for line in group))
     text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
     keys = [line.info.series_id for line in group]
     return Alert("recovered", title, text, keys, run, gates=False)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
@@ -361,6 +358,14 @@ def _xml_text(text: str) -> str:
     return re.sub("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
+STATES: dict[State, str] = {
+    "ok": "ok",
+    "failed": "failed",
+    "absent": "without data",
+    "unsure": "undecided",
+    "skipped": "skipped",
+}
+"""The states of checks, as a gate counts them."""
 MOST_LINES = 10
 """Series that a gate names; the report has all of them."""
 
@@ -380,20 +385,22 @@ def gate_lines(gate: GateResult) -> list[str]:
     elif gate.series:
         history = plural(gate.runs, "run")
         lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
-    lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+    if gate.runs > 1:
+        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    lines.append(f"checks  {gate_counts(gate)}")
+    # The answers about series are counted above.
+    states = Counter(case.state for case in gate.cases if case.group != "change")
+    count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
+    lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
     lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
     return lines
 
 
 def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
-    """Return a line for each headline series that is not the same as before.
+    """Return a line for each headline series of a run with history that is not as before.
 
-    Series whose ids are in `told` are left out, and all of a first run.
+    Series whose ids are in `told` are left out.
     """
-    if gate.runs < 2:
-        return []
     lines = [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
@@ -418,19 +425,6 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
         return f"| {' | '.join(texts)} |"
 
     return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]
-
-
-def gate_counts(gate: GateResult) -> str:
-    """Return the number of checks by state, such as `41 ok, 1 failed, 3 skipped`."""
-    labels = {
-        "ok": "ok",
-        "failed": "failed",
-        "absent": "without data",
-        "unsure": "undecided",
-        "skipped": "skipped",
-    }
-    parts = [f"{n} {text}" for state, text in labels.items() if (n := gate.states[state])]
-    return ", ".join(parts) or "nothing to check"
 
 
 def send(gate: GateResult) -> bool:
@@ -480,3 +474,90 @@ def _host(url: str) -> str:
     """Return scheme and host of a webhook. The rest is often a secret and must not reach logs."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{re.split('[/?#]', rest, maxsplit=1)[0].rpartition('@')[2]}"
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The answer about a run in one sentence, and below it what decided it."""
+
+    word: str
+    sentence: str
+    why: Sequence[str] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run with what is said of it: its summary, and the answers of its gate."""
+
+    summary: Summary
+    gate: GateResult | None
+
+    @cached_property
+    def lines(self) -> dict[str, Series]:
+        """The histories of the series by their ids."""
+        return {line.info.series_id: line for line in self.gate.series} if self.gate else {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there are earlier runs to compare with."""
+        return self.gate is not None and self.gate.runs > 1
+
+    def line(self, series: SeriesInfo) -> Series | None:
+        """Return the history of a series, or None for a first run."""
+        return self.lines.get(series.series_id) if self.known else None
+
+    def deciding(self) -> list[Series]:
+        """Return the headline series that have the word of the run, those of usable values first.
+
+        The largest change stands first.
+        """
+        word = self.gate.word if self.gate and self.known else None
+        every = self.gate.headlines if self.gate and word else ()
+        own = [line for line in every if line.answer.word == word]
+        return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
+
+
+def banner(run: Judged) -> Banner:
+    """Return the sentence about a run: what failed, what changed, or why nothing can be said."""
+    states, gate, trust = run.summary.points, run.gate, run.summary.trust
+    points, unusable, failed = len(trust.points), trust.count("unusable"), trust.count("failed")
+    broken = [verdict for verdict in run.summary.verdicts if verdict.word == "failed"]
+    gating = [a for a in gate.alerts if a.gates and a.kind != "worse"] if gate else []
+    deciding = run.deciding()
+    history = (
+        [f"{gate.counted}, {plural(gate.runs, 'run')} of history"] if gate and run.known else []
+    )
+    noisy = f"; {unusable} of {points} points too noisy" if unusable else ""
+    lost = [state for state in states if state.why]
+    lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
+    why = [f"{state.title}: {state.why}" for state in lost[:1]]
+    if failed == points:
+        return Banner("failed", "Nothing was measured", why)
+    if failed:
+        return Banner("failed", f"{failed} of {points} points failed{noisy}", [*why, *history])
+    if broken:
+        return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
+    if gating:
+        return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
+    if unusable == points:
+        return Banner("unclear", "Too noisy to judge", [trust.text, *history])
+    if not deciding or gate is None:
+        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
+        return Banner("", sentence, [trust.text])
+    answer, name = deciding[0].answer, deciding[0].name
+    rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
+    if answer.word == "same":
+        earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
+        return Banner("same", f"Same as the {earlier}{noisy}", history)
+    text = answer.text.removeprefix(answer.word).lstrip(": ")
+    if answer.word == "unclear":
+        sentence = f"Unclear: {len(deciding)} of {plural(len(gate.headlines), 'value')}{noisy}"
+        return Banner("unclear", sentence, [f"{name}: {text}", *history])
+    sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
+    left = deciding[0].left
+    if answer.word == "worse" and left:
+        changed = f"changed with it: {left.changed}"
+        command = f"perfdag compare {left.run_before} {gate.run}"
+        return Banner("worse", sentence, [changed[:200], *history], command)
+    return Banner(answer.word, sentence, history)

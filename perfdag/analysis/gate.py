@@ -3,7 +3,6 @@
 import fnmatch
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +39,12 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers
-from perfdag.plan.plan import Options, Plan
-from perfdag.results.runs import PARTIAL, RunStore, report_key
+from perfdag.plan.plan import Plan
+from perfdag.results.runs import PARTIAL, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
-from perfdag.stats.levels import Word
+from perfdag.stats.levels import Array, Word
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
-from perfdag.stats.scales import Array
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check, checks_of
@@ -135,7 +133,7 @@ def read_checks(store: Store, run_id: str) -> list[Check]:
 def _plan(store: Store, run_id: str) -> Plan | None:
     """Return the plan of a run, or None where it was removed or is damaged."""
     try:
-        return RunStore(store).plan(run_id)
+        return stored_plan(store, run_id)
     except StoreError:
         return None
 
@@ -149,33 +147,9 @@ def check(
     run that it repeats. Thresholds and presence come from that run alone, because a recheck has
     suspicious points only. Raises StoreError, SelectionError.
     """
-    plan = _plan(store, run_id)
-    if plan and plan.options.repeats:
-        run_id, summary = plan.options.repeats, None
-        plan = _plan(store, run_id)
-    everything = read_run_medians(store, suite)
-    known, damaged = {run.run_id: run.cluster for run in everything.runs}, everything.damaged
-    lost: list[str] = []
-    if summary is None:
-        summary = summarise(load_rows(store, suites=[suite], runs=[run_id], damaged=lost))
-    if run_id not in known:
-        why = [explain_unreadable(store, key) for key in lost]
-        raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
-    rechecks = [each for each in (plan.options if plan else Options()).rechecks if each in known]
-    own = everything.on_cluster(known[run_id])
-    history, night = own.until(run_id), own.until(max([run_id, *rechecks]))
-    gate = GateResult(
-        run_id,
-        suite,
-        store.url(report_key(run_id)),
-        damaged=list(damaged),
-        runs=sum(run.trigger not in PARTIAL for run in night.runs),
-        rechecks=rechecks,
-        store=store.root,
-        acks_file=rules.acks_file,
-    )
-    _Judge(store, gate, rules, everything, history, night, summary, plan).judge()
-    return gate
+    judge = _Judge(store, suite, run_id, rules, summary)
+    judge.judge()
+    return judge.gate
 
 
 class _Judge:
@@ -185,26 +159,43 @@ class _Judge:
     """
 
     def __init__(
-        self,
-        store: Store,
-        gate: GateResult,
-        rules: Rules,
-        everything: RunMedians,
-        history: RunMedians,
-        night: RunMedians,
-        summary: Summary,
-        plan: Plan | None,
+        self, store: Store, suite: str, run_id: str, rules: Rules, summary: Summary | None
     ) -> None:
-        self.store, self.gate, self.everything = store, gate, everything
-        self.history, self.night = history, night
-        self.summary, self.plan, self.run = summary, plan, history.runs[-1]
+        self.store, self.rules, self.plan = store, rules, _plan(store, run_id)
+        if self.plan and self.plan.options.repeats:
+            run_id, summary = self.plan.options.repeats, None
+            self.plan = _plan(store, run_id)
+        self.everything = read_run_medians(store, suite)
+        known = {run.run_id: run.cluster for run in self.everything.runs}
+        lost: list[str] = []
+        self.summary = summary or summarise(
+            load_rows(store, suites=[suite], runs=[run_id], damaged=lost)
+        )
+        if run_id not in known:
+            why = [explain_unreadable(store, key) for key in lost]
+            raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
+        rechecks = (
+            [each for each in self.plan.options.rechecks if each in known] if self.plan else []
+        )
+        own = self.everything.on_cluster(known[run_id])
+        self.history, self.night = own.until(run_id), own.until(max([run_id, *rechecks]))
+        self.gate = GateResult(
+            run_id,
+            suite,
+            store.url(report_key(run_id)),
+            damaged=list(self.everything.damaged),
+            runs=sum(run.trigger not in PARTIAL for run in self.night.runs),
+            rechecks=rechecks,
+            store=store.root,
+            acks_file=rules.acks_file,
+        )
+        self.run = self.history.runs[-1]
         self.tuning = Tuning(rules.checks, self.run.cluster)
-        self.rules = replace(rules, checks=self.tuning.checks)
-        self.finite = np.isfinite(history.value)
-        self.names = series_names(history)
+        self.finite = np.isfinite(self.history.value)
+        self.names = series_names(self.history)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
         self.series = {
-            line.info.series_id: line for line in series_of(night, self.tuning, rules.accepted)
+            line.info.series_id: line for line in series_of(self.night, self.tuning, rules.accepted)
         }
 
     def judge(self) -> None:
@@ -322,7 +313,7 @@ class _Judge:
 
     def _thresholds(self, absent: dict[str, bool]) -> None:
         """Check each threshold for each series that it covers."""
-        for rule in self.rules.checks:
+        for rule in self.tuning.checks:
             if rule.op is None:
                 continue
             covered = [

@@ -35,10 +35,9 @@ from perfdag.results.labels import difference, facts_of_nodes
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SeriesInfo
-from perfdag.stats.levels import STEP, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import median
-from perfdag.stats.scales import Array
 from perfdag.store.base import Store
 from perfdag.units import readable, short
 
@@ -68,6 +67,11 @@ class Acknowledgement(BaseModel):
         )
 
 
+def shorten(text: str) -> str:
+    """Return the first 300 characters of a text."""
+    return text if len(text) <= 300 else f"{text[:300]} ..."
+
+
 @dataclass(frozen=True)
 class Step:
     """Where a level of a series ended: the levels `before` and `after`, and their runs.
@@ -94,6 +98,12 @@ class Step:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.effect, self.before.scale.kind == "absolute")
 
+    @property
+    def changed(self) -> str:
+        """What is known to have changed with it, such as `kernel 6.1 -> 6.8`."""
+        text = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in self.environment.items())
+        return shorten(text) or "nothing recorded of kernel, images, tools and nodes"
+
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""
         levels = self.before.reference, self.after.reference
@@ -102,7 +112,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Series:
-    """One series over the runs. Arrays are as long as the runs, NaN where it was not measured.
+    """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
     `newest` is the value of the newest run or its re-measurement. `accepted` are the positions of
     runs whose level was acknowledged, `left` is the first step of the change for the worse that is
@@ -119,7 +129,8 @@ class Series:
     left: Step | None
     answer: Answer
     newest: float
-    accepted: Sequence[int] = ()
+    accepted: Sequence[int]
+    runs: Sequence[str]
 
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""
@@ -198,7 +209,7 @@ def series_of(
             answer = _against_run_before(medians, i, tuning)
         newest = float(values[at]) if at >= first else math.nan
         found.append(
-            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts)
+            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts, runs)
         )
     return found
 

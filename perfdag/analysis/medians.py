@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten, words_by_point
-from perfdag.results.runs import RunStore, month_of, result_key, rollup_key
+from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
+from perfdag.stats.levels import Array, middle
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
-from perfdag.stats.scales import Array, middle
 from perfdag.store.base import Store, StoreError
 
 
@@ -306,7 +306,7 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
     StoreError.
     """
     stored: dict[str, dict[str, str]] = {}
-    for run_id in RunStore(store).with_rows(suite):
+    for run_id in runs_with_rows(store, suite):
         stored.setdefault(month_of(run_id), {})[run_id] = result_key(suite, run_id)
     present = set(store.list(f"rollups/{suite}"))
     wanted = [key for month in sorted(stored) if (key := rollup_key(suite, month)) in present]

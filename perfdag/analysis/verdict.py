@@ -21,13 +21,16 @@ from perfdag.stats.levels import (
     SIGMAS,
     STEP,
     WINDOW,
+    Array,
     Level,
     Levels,
     Word,
+    finite,
+    middle,
     noise_of,
+    scale_for,
     side_word,
 )
-from perfdag.stats.scales import Array, finite, middle, scale_for
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
@@ -248,6 +251,11 @@ def _between(before: Level, after: Level, better: str) -> Answer:
         before=before.reference,
         value=after.reference,
     )
+
+
+def within(level: Level, better: str) -> Answer:
+    """Return the answer about two measurements of one level, neither of them beyond it."""
+    return _unless_noisy(_at(level, better))
 
 
 def _unless_noisy(answer: Answer) -> Answer:

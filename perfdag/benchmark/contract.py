@@ -6,45 +6,43 @@ are read by a plain function of the benchmark's module, `parse(texts, params)`, 
 output of the real tool tests it.
 """
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
-from perfdag.hosts.base import Host, install_command
-
-# with the outcomes that a benchmark returns or raises: it imports its contract from here
-from perfdag.outcome import (
-    VERDICT as VERDICT,
-    VERDICT_VALUES as VERDICT_VALUES,
+# with the errors that a benchmark raises: it imports its contract from here
+from perfdag.hosts.base import (
     Failed as Failed,
+    Host,
     Infrastructure as Infrastructure,
     Invalid as Invalid,
-    Measurement as Measurement,
     SampleError as SampleError,
     Skip as Skip,
-    VerdictWord as VerdictWord,
-    verdict as verdict,
+    install_command,
 )
-from perfdag.shape import Shape
+from perfdag.shape import Problem as Problem, Shape
 
-Rule = tuple[object, str]
-"""A condition and the message if it is true."""
+Rule = tuple[object, str, str]
+"""A condition, and the code and the text of the problem if it is true."""
 
 
-def broken(*rules: Rule) -> list[str]:
-    """Return the messages of the rules whose condition is true."""
-    return [message for condition, message in rules if condition]
+def broken(*rules: Rule) -> list[Problem]:
+    """Return the problems of the rules whose condition is true."""
+    return [Problem(code, text) for condition, code, text in rules if condition]
 
 
 def refuse(*rules: Rule) -> None:
-    """Raise ValueError with the message of the first rule whose condition is true."""
-    for message in broken(*rules):
-        raise ValueError(message)
+    """Raise ValueError with the first problem of the rules, as a validator of `Params` does."""
+    for problem in broken(*rules):
+        raise PydanticCustomError(problem.code, "{text}", {"text": problem.text})
 
 
 if TYPE_CHECKING:
@@ -59,6 +57,39 @@ OWN_PORT = "port: a Service forwards ports of its own; leave port out"
 """Why a benchmark over a Service takes no `port`."""
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
+
+
+VERDICT = "verdict"
+"""The metric of a benchmark's own verdict."""
+VerdictWord = Literal["failed", "inconclusive", "passed"]
+VERDICT_VALUES: dict[VerdictWord, float] = {"failed": 0.0, "inconclusive": 0.5, "passed": 1.0}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one metric.
+
+    `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
+    observations behind the value. `subject` names the part of the sample that it belongs to.
+    `note` says what a number cannot, such as the figure that decided a verdict. `step` is by how
+    much the tool's clock or its print can be off, in the unit of the value.
+    """
+
+    metric: str
+    value: float
+    stat: str = "value"
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    n: int | None = None
+    subject: str | None = None
+    note: str | None = None
+    step: float = 0.0
+
+
+def verdict(
+    word: VerdictWord, rule: str, note: str, coords: Mapping[str, Any] | None = None
+) -> Measurement:
+    """Return the verdict of a benchmark by one of its rules; `note` has the figure that decided."""
+    return Measurement(VERDICT, VERDICT_VALUES[word], coords=coords or {}, subject=rule, note=note)
 
 
 @dataclass(frozen=True)
@@ -258,10 +289,10 @@ class Benchmark(ABC, Generic[P]):
         """
         return {}
 
-    def check(self, params: P, shape: Shape) -> list[str]:
+    def check(self, params: P, shape: Shape) -> list[Problem]:
         """Return why params and shape cannot be measured together, or an empty list.
 
-        Each text names the allowed values.
+        Each text names the allowed values (`broken` makes problems of rules).
         """
         return []
 
@@ -319,3 +350,48 @@ def metrics_by_name(
     """Return the metrics of a benchmark with params as a suite has them."""
     declared = benchmark.Params.declared(params or {})
     return {metric.name: metric for metric in (*benchmark.metrics, *declared)}
+
+
+_START = re.compile(r"(?:\A\ufeff?\s*|^)([{\[])", re.M)
+_END = re.compile(r"[^\S\n]*$", re.M)
+
+
+def read_report(tool: str, text: str) -> Any:
+    """Return the JSON object, or the list, that has whole lines of `text` for itself.
+
+    A line such as `[WARN] ...` is text. Raises Failed where no report is whole, and where there are
+    several.
+    """
+    reports, problem, at = [], "no { or [ begins a line", 0
+    while start := _START.search(text, at):
+        at = start.end()
+        try:
+            report, end = json.JSONDecoder().raw_decode(text, start.start(1))
+            whole = _END.match(text, end)
+            problem = "text follows it on its line"
+        except (ValueError, RecursionError) as error:
+            whole, problem = None, str(error)
+        if whole:
+            reports.append(report)
+            at = end
+        elif start[1] == "{":  # what is behind its cut or garbled part may look like a report
+            break
+    else:
+        if len(reports) == 1:
+            return reports[0]
+        problem = f"{len(reports)} reports, and not one" if reports else problem
+    raise Failed(f"{tool} printed no JSON ({problem}): {text[-200:].strip() or 'nothing at all'}")
+
+
+def bins(metric: str, coordinate: str, durations: Sequence[float], limit: int) -> list[Measurement]:
+    """Return the mean of `durations` (s) in at most `limit` bins, in their order.
+
+    They show drift and outliers that a total hides. The coordinate is the number of the last value
+    of a bin, from 1.
+    """
+    count = min(limit, len(durations))
+    bounds = [len(durations) * number // count for number in range(count + 1)] if count else []
+    return [
+        Measurement(metric, sum(durations[a:b]) / (b - a), "mean", {coordinate: b}, n=b - a)
+        for a, b in pairwise(bounds)
+    ]

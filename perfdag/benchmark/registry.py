@@ -60,7 +60,7 @@ def mistakes(benchmark: Any) -> Iterator[str]:
 
 
 class BrokenBenchmark(KeyError):
-    """An installed benchmark that cannot be used. The message names its package."""
+    """A benchmark that cannot be used. The message names its package."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -82,9 +82,11 @@ def benchmark_entry_points() -> dict[str, EntryPoint]:
 def get(name: str) -> Benchmark[Any]:
     """Return the benchmark of that name.
 
-    Raises KeyError if none is installed, BrokenBenchmark if it breaks the contract.
+    Raises BrokenBenchmark if none is installed, or if it breaks the contract.
     """
-    point = benchmark_entry_points()[name]
+    point = benchmark_entry_points().get(name)
+    if point is None:
+        raise BrokenBenchmark(f"benchmark {name} is not installed")
     try:
         benchmark = point.load()
         text = next(mistakes(benchmark), "")
@@ -104,17 +106,12 @@ def package(name: str) -> str:
 
 
 def fault(name: str) -> str | None:
-    """Return why the installed benchmark `name` cannot be used, or None."""
+    """Return why the benchmark `name` cannot be used, or None."""
     try:
         get(name)
     except BrokenBenchmark as error:
         return str(error)
     return None
-
-
-def usable(name: str) -> bool:
-    """Return whether a benchmark of that name is installed and can be used."""
-    return name in names() and fault(name) is None
 
 
 def working() -> tuple[str, ...]:

@@ -5,18 +5,17 @@ import asyncio
 import logging
 import math
 import shlex
-import time
 from collections.abc import Iterator
 
 import orjson
 
-from perfdag.analysis.ab import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.commands.cluster import NewRun, installed_template
 from perfdag.commands.options import (
     EXIT_OK,
     JSON,
+    NAMESPACE,
     ONLY,
     SET,
     WATCH,
@@ -27,28 +26,26 @@ from perfdag.commands.options import (
     print_json,
     print_now,
 )
-from perfdag.commands.progress import Progress
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
     absent_program,
+    check_samples,
+    measure_turns,
     only_process,
+    plan_text,
     prepare_resume,
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.runs import check_samples
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, styled, text_table
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.plan.plan import Plan
-from perfdag.results import missing_reason
+from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
+from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
 from perfdag.stats.paired import Bound, Paired
-from perfdag.steps.loop import LocalPool, MeasuringLoop
-from perfdag.steps.pods.kinds import kinds_of
+from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
 from perfdag.units import digits, plural, short, short_seconds
@@ -129,11 +126,7 @@ def add_ab(sub: Verbs) -> None:
             action="store_true",
             help="run on the cluster of the current context, where perfdag is installed",
         ),
-        option(
-            *("--namespace", "-n"),
-            default="perfdag",
-            help="with --submit: namespace of the installation",
-        ),
+        NAMESPACE,
         WATCH,
         option("--all", action="store_true", help="show every series, not only headline series"),
         [JSON, option("--markdown", action="store_true", help="print Markdown")],
@@ -170,8 +163,6 @@ def compare_commands(args: argparse.Namespace) -> int:
     labels = shlex.join(commands[0]), shlex.join(commands[1])
     duet = prepare_duet(a, b, labels, BLOCKS)
     if args.dry_run:
-        from perfdag.commands.plan import plan_text
-
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     store, outcome = measure_duet(duet, args.store)
@@ -188,11 +179,11 @@ def _ratio_text(labels: tuple[str, str], paired: Paired) -> str:
     """Return how many times slower or faster B is, or that both are the same, or why neither."""
     a, b = labels
     if paired.word not in ("worse", "better"):
-        return fitted(f"{paired.word}: {a} and {b}; {paired.why}")
+        return highlighted([f"{paired.word}: {a} and {b}; {paired.why}"])
     ratio = 1 + paired.effect
     times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
     text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
-    return styled([(fitted(text), HIGHLIGHTS[paired.word])])
+    return styled([(text, HIGHLIGHTS[paired.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -206,7 +197,17 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
     except ValueError as error:
         raise CommandError(f"--within: {error}") from None
     if args.resume is not None:
-        return _stored_variants(root, args.resume, limit), root
+        runs = RunStore(open_store(root))
+        plan = runs.plan(args.resume, of_ab=True)
+        if plan.trigger != "ab":
+            raise CommandError(f"run {args.resume} is not a run of `perfdag ab`")
+        duet = stored_duet(*variants(runs.store, plan))
+        for variant in (duet.a, duet.b):
+            check_samples(runs.store, variant)
+        if limit is not None:  # it replaces the one that the run has
+            duet.a.options.within = limit
+            put_plan(runs.store, duet.a)
+        return duet, root
     if args.suite is None:
         raise CommandError("name a suite file, or --resume RUN")
     if args.other is None and not args.a and not args.b:
@@ -221,22 +222,6 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
     for loaded, plan in () if args.submit else ((a, duet.a), (b, duet.b)):
         refuse_absent_programs(loaded, plan)
     return duet, root or a.suite.store
-
-
-def _stored_variants(root: str | None, run_id: str, limit: float | None) -> Duet:
-    """Read both plans of a stored run. A limit is stored instead of the one that it has."""
-    store = open_store(root)
-    runs = RunStore(store)
-    plan = runs.plan(run_id, of_ab=True)
-    if plan.trigger != "ab":
-        raise CommandError(f"run {run_id} is not a run of `perfdag ab`")
-    duet = stored_duet(*runs.variants(plan))
-    for variant in (duet.a, duet.b):
-        check_samples(store, variant)
-    if limit is not None:
-        duet.a.options.within = limit
-        runs.put_plan(duet.a)
-    return duet
 
 
 HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
@@ -267,7 +252,7 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
         return "\n".join([head, *markdown_table(headings, rows), *notes])
     styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
     table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, *map(fitted, notes)])
+    return "\n".join([f"A  {a}\nB  {b}", table, highlighted(notes)])
 
 
 def _cells(line: SeriesVerdict) -> list[str]:
@@ -322,44 +307,30 @@ def measure_duet(
     """Measure what is not stored yet, then compare. Return the store and the outcome."""
     store = open_store(root)
     plans = (duet.a, duet.b)
-    command = f"perfdag ab --resume {duet.a.run_id}" + (f" --store {root}" if root else "")
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
             for plan in plans:
-                if not resumed:
-                    RunStore(store).put_plan(plan)
-                else:
+                if resumed:
                     prepare_resume(store, plan.run_id)
-            with resumable(command):
-                measure_rounds(duet, store)
+                else:
+                    put_plan(store, plan)
+            expected = short_seconds(sum(plan.seconds() for plan in plans))
+            samples = sum(len(plan.order) for plan in plans)
+            size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
+            logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
+            with resumable(resume_command(duet.a, root or "")):
+                measure_turns(store, {"A": duet.a, "B": duet.b}, _announced(duet))
     for plan in plans:
         collect(store, plan)
     return store, conclude(store, duet, everything=everything)
 
 
-def measure_rounds(duet: Duet, store: Store) -> None:
-    """Measure the rounds of both variants in the order of the blocks, within their budget."""
-    blocks, expected = len(duet.blocks), short_seconds(duet.a.seconds() + duet.b.seconds())
-    total = len(duet.a.order) + len(duet.b.order)
-    head = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    logger.info(f"{head}: {plural(blocks, 'block')}, {total} samples, about {expected}")
-    budget = duet.a.budget
-    deadline = time.monotonic() + budget if budget else None
-    with Progress(duet.a, duet.b) as progress:
-        loops = {
-            variant: MeasuringLoop(plan, store, LocalPool(), progress)
-            for variant, plan in (("A", duet.a), ("B", duet.b))
-        }
-        for i, (variant, positions) in enumerate(duet.turns(), -2):  # the warm-up comes first
-            if i >= 0 and i % 4 == 0:
-                block = f"block {i // 4 + 1} of {blocks}  {duet.blocks[i // 4]}"
-                logger.info(f"{block}  {progress.done} of {total} samples")
-            progress.variant = variant
-            if not loops[variant].measure(positions, deadline=deadline):
-                reason = missing_reason.budget_spent(budget or 0)
-                for plan in (duet.a, duet.b):
-                    missing_reason.write(store, plan.run_id, reason)
-                break
+def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
+    """Yield the turns of a duet, and log each block as it begins."""
+    for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
+        if i >= 0 and i % 4 == 0:
+            logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
+        yield turn
 
 
 def submit_variants(args: argparse.Namespace) -> int:
@@ -368,10 +339,10 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
+    from perfdag.commands.submit import NewRun, installed_store, start_run
 
     namespace = args.namespace
-    template = installed_template(namespace)
-    root = template.store
+    root = installed_store(namespace)
     if args.store not in (None, root):
         raise CommandError(f"the installation of namespace {namespace} has the store {root}")
     if not root.startswith("s3://"):
@@ -385,15 +356,14 @@ def submit_variants(args: argparse.Namespace) -> int:
         duet = on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
-            RunStore(store).put_plan(plan)
+            put_plan(store, plan)
     elif not duet.a.options.cluster:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    priority = duet.a.options.priority
-    name = template.start(NewRun(duet.a.run_id, duet.a.suite, priority))
-    runs = f"ab {duet.a.run_id} and {duet.b.run_id}"
-    print_now(f"{runs}, workflow {name} in namespace {namespace}")
+    run = NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority)
+    name = start_run(namespace, run)
+    print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
     if args.watch:
         return asyncio.run(follow_run(name, namespace))
     print(f"follow it: perfdag status {name} --namespace {namespace}")
@@ -406,7 +376,7 @@ def finish_variants(store: Store, plan: Plan) -> Outcome:
 
     Raises StoreError.
     """
-    duet = stored_duet(*RunStore(store).variants(plan))
+    duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
         write_report(store, variant, summarise(rows), None)

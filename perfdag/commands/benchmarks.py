@@ -1,14 +1,32 @@
-"""`perfdag benchmarks`: list the benchmarks, or describe one."""
+"""`perfdag benchmarks`: list or describe them; `init` and `new`: write a suite, or a benchmark."""
 
 import argparse
+import keyword
 import logging
-from typing import Any
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from perfdag.benchmark import registry
-from perfdag.commands.options import JSON, CommandError, Verbs, add_verb, option, print_json
+from perfdag.commands.options import (
+    EXIT_OK,
+    JSON,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
+from perfdag.commands.terminal import text_table
+from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
+from perfdag.suite.load import suite_name
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +59,13 @@ def run(args: argparse.Namespace) -> int:
         logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
         print_json(descriptions)
+    elif args.name:
+        print(details_text(descriptions[0]))
     else:
-        print(details_text(descriptions[0]) if args.name else names_text(descriptions))
-    return 0
+        width = max(len(benchmark["name"]) for benchmark in descriptions)
+        for item in descriptions:
+            print(f"{item['name']:<{width}}  {item['summary']}")
+    return EXIT_OK
 
 
 Description = dict[str, Any]
@@ -101,42 +123,160 @@ def _allowed(schema: dict[str, Any]) -> str:
     return " ".join([str(kind), *bounds])
 
 
-def names_text(descriptions: list[Description]) -> str:
-    """Return a line for each benchmark."""
-    width = max(len(benchmark["name"]) for benchmark in descriptions)
-    return "\n".join(f"{item['name']:<{width}}  {item['summary']}" for item in descriptions)
-
-
 def details_text(benchmark: Description) -> str:
     """Return everything about one benchmark as text."""
-    lines = [
-        f"{benchmark['name']}: {benchmark['summary']}\n",
-        f"Clock: {benchmark['clock']}",
-        f"Canaries: {', '.join(benchmark['canaries'])}",
-        f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}\n",
+    tools = [
+        f"Tool: {tool['program']} "
+        f"({', '.join(f'{manager}: {name}' for manager, name in tool['packages'].items())})"
+        for tool in benchmark["tools"]
     ]
-    for tool in benchmark["tools"]:
-        packages = ", ".join(f"{manager}: {name}" for manager, name in tool["packages"].items())
-        lines.append(f"Tool: {tool['program']} ({packages})")
-    lines.append("\nParameters")
-    width = max(len(param["name"]) for param in benchmark["params"])
-    for param in benchmark["params"]:
-        about = f"  {param['about']}" if param["about"] else ""
-        lines.append(f"  {param['name']:<{width}}  {param['allowed']}; {_default(param)}{about}")
-    lines.append("\nMetrics (* headline)")
-    for metric in benchmark["metrics"]:
-        mark = "*" if metric["headline"] else " "
-        name = f"{metric['name']} [{metric['unit']}], {metric['better']} is better"
-        lines.append(f" {mark} {name}: {metric['about']}")
-    return "\n".join(lines)
+    params = [
+        (param["name"], param["allowed"], _default(param), param["about"])
+        for param in benchmark["params"]
+    ]
+    metrics = [
+        (metric["name"], metric["unit"], metric["better"], metric["about"])
+        for metric in benchmark["metrics"]
+    ]
+    styles = ["bold" if metric["headline"] else "" for metric in benchmark["metrics"]]
+    return "\n".join(
+        [
+            f"{benchmark['name']}: {benchmark['summary']}\n",
+            f"Clock: {benchmark['clock']}",
+            f"Canaries: {', '.join(benchmark['canaries'])}",
+            f"Coordinates of rows: {', '.join(benchmark['coords']) or 'none'}",
+            *tools,
+            "",
+            text_table(("parameter", "allowed", "default", ""), params),
+            "",
+            text_table(("metric", "unit", "better", ""), metrics, styles=styles),
+        ]
+    )
 
 
 def _default(param: Description) -> str:
     """Return the default of a parameter as a suite writes it."""
-    if param["required"]:
-        return "required"
     default = param["default"]
-    if default is None:
-        return "optional"
+    if param["required"] or default is None:
+        return "(required)" if param["required"] else "(none)"
     text = default if isinstance(default, str) else orjson.dumps(default).decode()
-    return f"default {text or 'empty'}"
+    return text or "(empty)"
+
+
+INIT_EPILOG = """examples:
+  perfdag init
+  perfdag init net.yaml --cluster
+"""
+
+
+def add_init(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "init",
+        run_init,
+        "Write a small suite with comments, as a beginning. It measures this machine "
+        "with the tools that are installed, or with --cluster two nodes of a cluster.",
+        INIT_EPILOG,
+        option("file", nargs="?", metavar="FILE", default="suite.yaml", help="new file"),
+        option("--cluster", action="store_true", help="for a cluster, not this machine"),
+    )
+
+
+def run_init(args: argparse.Namespace) -> int:
+    """Write a suite with comments, and print the command that runs it.
+
+    For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
+    file exists or cannot be written.
+    """
+
+    def usable(text: str, benchmark: str) -> str:
+        tools = registry.get(benchmark).tools
+        if args.cluster or all(LocalHost().which(tool.program) for tool in tools):
+            return text
+        advice = "  # not installed here: `perfdag doctor` says how to get it\n"
+        return advice + "".join(f"  #{line[1:]}" for line in text.splitlines(keepends=True))
+
+    templates = _templates()
+    templates.filters["usable"] = usable
+    name = suite_name(Path(args.file).stem)
+    text = templates.get_template("suite.yaml.j2").render(name=name, cluster=args.cluster)
+    try:
+        with Path(args.file).open("x") as output:
+            output.write(text)
+    except FileExistsError:
+        raise CommandError(f"{args.file} exists; name another file") from None
+    except OSError as error:
+        raise CommandError(f"{args.file}: {error.strerror}; name another file") from None
+    command = f"perfdag {'submit' if args.cluster else 'run'} {args.file}"
+    print(f"wrote {args.file}; run it: {command}")
+    return EXIT_OK
+
+
+NEW_EPILOG = """examples:
+  perfdag new sysbench
+  perfdag new sysbench --folder ../sysbench
+"""
+
+
+def add_new(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "new",
+        run_new,
+        "Write a package with one benchmark: its entry point, its code, its "
+        "Containerfile, a test that records the tool, and a suite. It measures dd until you "
+        "change it.",
+        NEW_EPILOG,
+        option("name", metavar="NAME", help="name of the benchmark in suites"),
+        option(
+            "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
+        ),
+    )
+
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def run_new(args: argparse.Namespace) -> int:
+    """Write the files of a benchmark into a new folder, print them, and what to do next.
+
+    Raises CommandError for a name that is no name or is taken, and for a folder that exists.
+    """
+    name: str = args.name
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise CommandError(f"{name!r}: a name has a-z, 0-9 and -, and begins with a letter")
+    if name in registry.names():
+        raise CommandError(f"package {registry.package(name)} has a benchmark {name}; rename yours")
+    root = Path(args.folder or f"perfdag-{name}")
+    if os.path.lexists(root):
+        raise CommandError(f"{root} exists; remove it, or name another folder with --folder")
+    module = f"perfdag_{name.replace('-', '_')}"
+    cls = "".join(part.capitalize() for part in name.split("-"))
+    names = {"name": name, "module": module, "cls": cls}
+    templates, files = _templates(), []
+    try:
+        for template in templates.list_templates(filter_func=lambda path: "benchmark/" in path):
+            path = template.removeprefix("benchmark/").removesuffix(".j2")
+            files.append(root / path.replace("package/", f"{module}/"))
+            files[-1].parent.mkdir(parents=True, exist_ok=True)
+            files[-1].write_text(templates.get_template(template).render(names))
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
+    for file in files:
+        print(file)
+    print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
+    return EXIT_OK
+
+
+def _templates() -> "Environment":
+    """Return the templates of the files that `init` and `new` write."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("perfdag.commands"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )

@@ -1,13 +1,13 @@
-"""`perfdag compare`: compare two runs or selections, with a verdict for each series."""
+"""`perfdag compare`: compare two runs or selections; `baseline`: name runs to compare with."""
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from perfdag.analysis import selection
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
-from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.options import (
     EXIT_GATE,
@@ -15,18 +15,19 @@ from perfdag.commands.options import (
     JSON,
     STORE,
     SUITE,
+    CommandError,
     Verbs,
     add_verb,
     option,
     print_json,
 )
-from perfdag.commands.runs import explain_last
+from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
 from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
-from perfdag.units import short, with_spread
+from perfdag.store.s3 import open_store
+from perfdag.units import plural, short, with_spread
 
-EPILOG = """examples:
+COMPARE_EPILOG = """examples:
   perfdag compare last~1 last
   perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
   perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
@@ -47,11 +48,11 @@ def add_compare(sub: Verbs) -> None:
     add_verb(
         sub,
         "compare",
-        run,
+        run_compare,
         "Compare two runs or selections: first environment and parameters, then each "
         "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
         "of one history are answered by its levels.",
-        EPILOG,
+        COMPARE_EPILOG,
         option("a", metavar="A", help="run or selection to compare against"),
         option("b", metavar="B", help="run or selection in question"),
         STORE,
@@ -67,12 +68,14 @@ def add_compare(sub: Verbs) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
     runs = RunStore(open_store(args.store))
     runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
-    side_a = select(runs, args.a, args.suite)
-    side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
+    side_a = selection.select(runs, args.a, args.suite)
+    side_b = selection.select(
+        runs_b, args.b, args.suite or (None if args.store_b else side_a.suite)
+    )
     explain_last(runs, args.a, side_a.runs[-1])
     explain_last(runs_b, args.b, side_b.runs[-1])
     tuning = Tuning(read_checks(runs_b.store, side_b.runs[-1]))
@@ -122,18 +125,6 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _table_rows(comparison: Comparison, everything: bool) -> list[Row]:
-    """Return the headline series and those that changed, or all series."""
-    if everything:
-        return comparison.rows
-    rows = [
-        row
-        for row in comparison.rows
-        if row.info.headline or row.answer.word in ("better", "worse")
-    ]
-    return (rows or comparison.rows)[:MAX_ROWS]
-
-
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
     yield count(comparison.rows)
@@ -154,8 +145,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     """Return the comparison as text with a table."""
-    rows = _table_rows(comparison, everything)
-    lines = []
+    rows, lines = comparison.rows, list[str]()
+    if not everything:
+        changed = ("better", "worse")
+        headline = [row for row in rows if row.info.headline or row.answer.word in changed]
+        rows = (headline or rows)[:MAX_ROWS]
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
@@ -180,3 +174,77 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
     series = [row.pop("info") | row.pop("answer") | row for row in data.pop("rows")]
     left_out = data.pop("left_out")
     return {**data, **left_out, "series": series}
+
+
+BASELINE_EPILOG = """examples:
+  perfdag baseline set v1.0 last --note 'release 1.0'
+  perfdag baseline set acceptance 'suite=net month=2026-10' \\
+      --store s3://bench/blue
+  perfdag baseline show --json
+
+`perfdag compare baseline:v1.0 last` compares a run with a baseline. The `checks` of a suite can
+hold each run against one.
+"""
+
+
+def add_baseline(sub: Verbs) -> None:
+    """Register the verb."""
+    parser = add_verb(
+        sub,
+        "baseline",
+        show_baselines,
+        "Give runs a name to compare with, or show the names. "
+        "They are stored in baselines.json of the store.",
+        BASELINE_EPILOG,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
+    text = "name a run or a selection"
+    add_verb(
+        actions,
+        "set",
+        set_baseline,
+        text,
+        "",
+        option("name", metavar="NAME"),
+        option("runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"),
+        option("--note", default="", help="what the baseline is for"),
+        STORE,
+        SUITE,
+        help=text,
+    )
+    text = "show all names"
+    add_verb(actions, "show", show_baselines, text, "", JSON, STORE, help=text)
+
+
+def set_baseline(args: argparse.Namespace) -> int:
+    """Give the selected runs a name. Raises CommandError, SelectionError, StoreError."""
+    if not args.name.strip():
+        raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
+    store = open_store(args.store)
+    runs = selection.select(RunStore(store), args.runs, args.suite)
+    selection.set_baseline(store, args.name, runs, args.note)
+    print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
+    return EXIT_OK
+
+
+def show_baselines(args: argparse.Namespace) -> int:
+    """Print the names with their runs. Raises SelectionError, StoreError."""
+    names = selection.baselines(open_store(args.store))
+    if args.json:
+        print_json(
+            {
+                name: {each: of.model_dump() for each, of in suites.items()}
+                for name, suites in names.items()
+            }
+        )
+        return EXIT_OK
+    for name, suites in sorted(names.items()):
+        for suite, baseline in sorted(suites.items()):
+            runs = baseline.runs
+            extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
+            print(
+                f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {baseline.note}".rstrip()
+            )
+    if not names:
+        print("no baselines; `perfdag baseline set NAME RUN` adds one")
+    return EXIT_OK

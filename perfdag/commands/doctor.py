@@ -13,9 +13,19 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang, NotInstalled, need_tools
-from perfdag.commands.cluster import ARGO, is_other_version, store_of
-from perfdag.commands.options import EXIT_FAILED, EXIT_OK, Verbs, add_verb, option, print_json
+from perfdag.benchmark.contract import Gang, NotInstalled, SampleError, need_tools
+from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_REACH,
+    JSON,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
+    print_json,
+)
+from perfdag.commands.status import ARGO
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import CommandResult
@@ -27,6 +37,7 @@ from perfdag.kube.patch import (
     HELPER,
     LEVELS,
     STORE,
+    STORE_ADDRESS,
     account_of,
     enforced_level,
     hardened,
@@ -37,14 +48,12 @@ from perfdag.kube.patch import (
     store_volume,
 )
 from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
-from perfdag.outcome import SampleError
-from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
-from perfdag.steps.devices import without_gpu
 from perfdag.steps.loop import needs_cluster
-from perfdag.steps.pods.objects import has_class, read_inventory, requirements_of
+from perfdag.steps.pods.cluster import has_class, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 
@@ -81,7 +90,7 @@ def add_doctor(sub: Verbs) -> None:
         option(
             "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
         ),
-        option("--json", action="store_true", help="print the findings as JSON"),
+        JSON,
     )
 
 
@@ -253,6 +262,12 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
         return [Finding("missing", f"the cluster: {error}", advice)]
 
 
+def _missing(error: Exception) -> Finding:
+    """Return an error whose message ends with what to do as a finding."""
+    what, _, do = str(error).rpartition(": ")
+    return Finding("missing", what, do)
+
+
 def _install_again(namespace: str) -> str:
     """Return the command that changes an installation; options that it omits return to defaults."""
     return f"perfdag install --namespace {namespace} --store ... (with all its other options)"
@@ -304,6 +319,32 @@ async def check_argo(client: Kube) -> AsyncIterator[Finding]:
     yield Finding("warn", text, "make sure that it is 4.1 or newer")
 
 
+REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
+"""Templates of an installation that this version reads."""
+
+
+async def installed_template(client: Kube, namespace: str) -> Object:
+    """Return the WorkflowTemplate of an installation.
+
+    Raises CommandError if there is none or one of another version, KubeError.
+    """
+    found, template = "not installed", Object()
+    with ignore_status(404):
+        kind = await client.resource(ARGO, "WorkflowTemplate")
+        template = await client.get(kind, "perfdag", namespace)
+        found = "of another version"
+    templates = (template.get("spec") or {}).get("templates") or []
+    if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
+        return template
+    message = f"perfdag in namespace {namespace} is {found}: {_install_again(namespace)}"
+    raise CommandError(message, EXIT_REACH)
+
+
+def store_of(template: Object) -> str:
+    """Return the address of the store of an installation, or an empty text."""
+    return str((template.get("metadata", {}).get("annotations") or {}).get(STORE_ADDRESS, ""))
+
+
 async def check_installation(
     client: Kube, namespace: str, root: str | None, plan: Plan | None = None
 ) -> AsyncIterator[Finding]:
@@ -311,15 +352,10 @@ async def check_installation(
 
     Raises KubeError.
     """
-    templates = await _listed(client, ARGO, "WorkflowTemplate", namespace) or []
-    template = next((item for item in templates if item["metadata"]["name"] == "perfdag"), None)
-    if template is None:
-        advice = f"perfdag install --namespace {namespace} --store ..."
-        yield Finding("missing", f"perfdag is not installed in namespace {namespace}", advice)
-        return
-    if is_other_version(template["spec"]):
-        text = f"perfdag in namespace {namespace} was installed by another version"
-        yield Finding("missing", text, _install_again(namespace))
+    try:
+        template = await installed_template(client, namespace)
+    except CommandError as error:
+        yield _missing(error)
         return
     yield Finding("ok", f"perfdag is installed in namespace {namespace}")
     for finding in await check_pod_security(client, namespace, plan):
@@ -356,13 +392,9 @@ def check_nodes(nodes: list[Object] | None) -> Iterator[Finding]:
 
 async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncIterator[Finding]:
     """Yield what the shapes and benchmarks of a plan require of the cluster. Raises KubeError."""
-    shapes, inventory = place_hosts(plan).shapes, await read_inventory(client)
-    requirements = {
-        requirement
-        for shape in shapes
-        for requirement in await requirements_of(client, shape, inventory, namespace)
-    }
-    for each in sorted(requirements, key=lambda each: (each.kind, each.what)):
+    shapes = place_hosts(plan).shapes
+    required = {each for some in await requirements(client, shapes, namespace) for each in some}
+    for each in sorted(required, key=lambda each: (each.kind, each.what)):
         if each.there is None:
             reason = "it may not be read, or nodes are added on demand"
             yield Finding("warn", f"whether the cluster has {each.what} is not known: {reason}")
@@ -438,8 +470,7 @@ async def check_store(
     try:
         check_cluster_address(root)
     except AddressError as error:
-        what, _, do = str(error).rpartition(": ")
-        return [Finding("missing", what, do)]
+        return [_missing(error)]
     spec = template["spec"]
     step = next(item for item in spec["templates"] if item["name"] == "watchdog-pod")["container"]
     main = {

@@ -1,21 +1,30 @@
-"""`perfdag history`: series over runs, with their change points."""
+"""`perfdag history`: series over runs, with their change points; `check`, `acks`: a run by them."""
 
 import argparse
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import asdict
-from datetime import date
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from math import isnan
+from pathlib import Path
 from typing import Any
 
-from perfdag.analysis.gate import read_acks, read_checks
+from perfdag.analysis import alerts
+from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict
+from perfdag.analysis.gate import (
+    ACKS as ACKS_KEY,
+    check,
+    put_acks,
+    read_acks,
+    read_checks,
+    stored_acks,
+)
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
     Noise,
     Series,
-    Step,
     failures,
     node_outliers,
     nodes_of,
@@ -26,33 +35,38 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.selection import select
+from perfdag.analysis.selection import select, select_one
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
+    EXIT_GATE,
     EXIT_OK,
+    EXIT_REACH,
     JSON,
+    RUN,
     STORE,
+    SUITE,
     CommandError,
     Verbs,
     add_verb,
+    duration,
     option,
     print_json,
+    print_now,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, fitted, text_table
-from perfdag.results.runs import RunStore, day_of
+from perfdag.commands.results import explain_last, publish
+from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
+from perfdag.results.runs import RunStore, began_at, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
-from perfdag.units import plural, readable, short
+from perfdag.store.s3 import open_store
+from perfdag.units import plural, readable, short, short_seconds
 
 logger = logging.getLogger(__name__)
 
-
-EPILOG = """examples:
+HISTORY_EPILOG = """examples:
   perfdag history net
-  perfdag history net --since 2026-10-01
   perfdag history net --only 'iperf streams=8*' --all
   perfdag history net --noise
   perfdag history net --failures 'no route'
@@ -67,13 +81,12 @@ def add_history(sub: Verbs) -> None:
     add_verb(
         sub,
         "history",
-        run,
+        run_history,
         "Show the history of a suite: the level of each series; its changes, with "
         "size, date and what changed in the environment; slow nodes, noise and failures.",
-        EPILOG,
+        HISTORY_EPILOG,
         option("suite", metavar="SUITE", help="name of a suite that has results"),
         STORE,
-        option("--since", metavar="DAY", help="use only runs from this day on"),
         option(
             "--cluster",
             metavar="NAME",
@@ -104,7 +117,7 @@ def add_history(sub: Verbs) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_history(args: argparse.Namespace) -> int:
     """Print the history of a suite, its noise, or its failures."""
     store = open_store(args.store)
     medians = read_runs(store, args)
@@ -131,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(as_data(medians, series, nodes, noise))
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
-        print("\n".join([*lines, *map(fitted, map(_node_line, nodes))]))
+        lines += [styled([(_node_line(node), HIGHLIGHTS[node.word])]) for node in nodes]
+        print("\n".join(lines))
     return EXIT_OK
 
 
@@ -140,12 +154,7 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
 
     Raises CommandError, SelectionError, StoreError.
     """
-    suite, since = args.suite, args.since or ""
-    try:
-        date.fromisoformat(since or "2026-10-31")
-    except ValueError:
-        raise CommandError(f"--since {since}: write a day as 2026-10-31") from None
-    medians = read_run_medians(store, suite)
+    suite, medians = args.suite, read_run_medians(store, args.suite)
     runs = medians.runs
     if not runs:
         if not medians.damaged:
@@ -155,14 +164,14 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster
-    own = [run.run_id for run in runs if run.cluster == cluster and day_of(run.run_id) >= since]
-    if not own:
+    own = medians.select(lambda run: run.cluster == cluster)
+    if not own.runs:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    return medians.select(lambda run: run.run_id in set(own))
+    return own
 
 
 def as_data(
@@ -192,7 +201,18 @@ def as_data(
                     }
                     for level in series.levels.levels
                 ],
-                "steps": [_step_data(step) for step in series.steps],
+                "steps": [
+                    {
+                        "run": step.run,
+                        "decided": step.decided,
+                        "word": step.word,
+                        "effect": step.effect,
+                        "before": step.before.reference,
+                        "after": step.after.reference,
+                        "environment": step.environment,
+                    }
+                    for step in series.steps
+                ],
             }
             for series in lines
         ],
@@ -201,18 +221,6 @@ def as_data(
             for own in nodes
         ],
         "noise": [asdict(one) for one in noise],
-    }
-
-
-def _step_data(step: Step) -> dict[str, Any]:
-    return {
-        "run": step.run,
-        "decided": step.decided,
-        "word": step.word,
-        "effect": step.effect,
-        "before": step.before.reference,
-        "after": step.after.reference,
-        "environment": step.environment,
     }
 
 
@@ -246,7 +254,11 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
         lines.append(f"{count - len(rows)} more series (--all shows them)")
     steps = [(step.run, line, step) for line in rows for step in line.steps]
     for _, line, step in sorted(steps, key=lambda item: item[0]):
-        lines += map(fitted, _step_lines(line, step))
+        values = f"{line.name}  {step.values(line.info)}"
+        head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
+        since = f"            since run {step.run}, decided by run {step.decided}"
+        changed = f"            changed {step.changed}"
+        lines.append(styled([(head, HIGHLIGHTS[step.word]), (since, ""), (changed, "")]))
     return lines
 
 
@@ -266,16 +278,6 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
         short(newest, info.unit, info.metric) if not isnan(newest) else absent,
         answer.text,
     )
-
-
-def _step_lines(series: Series, step: Step) -> list[str]:
-    facts = [f"{key} {before} -> {after}" for key, (before, after) in step.environment.items()]
-    differs = "; ".join(facts) or "nothing recorded of the environment"
-    sizes = step.values(series.info)
-    return [
-        f"{day_of(step.run)}  {step.size:>8} {step.word:7} {series.name}  {sizes}",
-        f"            first run {step.run}; changed: {differs[:300]}",
-    ]
 
 
 def _node_line(node: NodeOutlier) -> str:
@@ -299,22 +301,151 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
         for one in noise
     ]
     table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
-    return [table, *map(fitted, NOISE_LEGEND.splitlines())]
+    return [table, highlighted(NOISE_LEGEND.splitlines())]
 
 
 def failures_text(rows: list[Failure]) -> str:
     """Return a line for each failure, and their number."""
-    lines = []
-    for row in rows:
-        count = (
-            f"{plural(row.bad, 'object')}"
-            if row.total is None
-            else f"{row.bad} of {plural(row.total, 'sample')}"
-        )
-        lines.append(f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}")
+    counts = [
+        plural(row.bad, "object")
+        if row.total is None
+        else f"{row.bad} of {plural(row.total, 'sample')}"
+        for row in rows
+    ]
+    lines = [
+        f"{row.run}  {row.entry}  {row.point}  {count}  {row.reason}"
+        for row, count in zip(rows, counts, strict=True)
+    ]
     points = sum(row.total is not None for row in rows)
     lines.append(
         f"{plural(points, 'point')} with samples that were not ok, "
         f"{plural(len(rows) - points, 'message')} of objects"
     )
     return "\n".join(lines)
+
+
+CHECK_EPILOG = """examples:
+  perfdag check last
+  perfdag check last --suite daily --junit check.xml --markdown summary.md
+  perfdag check last --suite daily --max-age 26h
+  perfdag check last --acks acks.yaml
+  perfdag check 20261120T020000Z-1a2b3c4d --json
+
+Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
+threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
+absent, or a point has no valid sample (`optional: true` of its entry allows that).
+Exit 4: the store is out of reach, or the webhook did not accept a message.
+The webhook in the variable PERFDAG_WEBHOOK gets a message when this run changed something: a series
+became worse or good again, a check broke, data vanished. With --max-age, every check of a run that
+is too old sends one.
+"""
+
+
+def add_check(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "check",
+        run_check,
+        "Check a run against the thresholds of its suite and against its history. "
+        "Exit with 3 if the gate fails.",
+        CHECK_EPILOG,
+        RUN,
+        STORE,
+        SUITE,
+        ACKS,
+        option(
+            "--max-age",
+            metavar="DURATION",
+            type=duration,
+            help="check only the age of RUN: print one line, and exit with 3 if it is older than "
+            "this, for example 26h",
+        ),
+        option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
+        option("--markdown", metavar="FILE", type=Path, help="write a Markdown summary"),
+        JSON,
+    )
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
+    store = open_store(args.store)
+    if args.max_age is not None:
+        return check_age(store, args.run_id, args.suite, args.max_age)
+    runs = RunStore(store)
+    run_id, suite = select_one(runs, args.run_id, args.suite)
+    explain_last(runs, args.run_id, run_id)
+    acks, file = read_acks(args.acks, store)
+    gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
+    reached = publish(store, gate)
+    if args.junit:
+        args.junit.write_bytes(alerts.junit(gate))
+    if args.markdown:
+        args.markdown.write_text(alerts.markdown(gate) + "\n")
+    print_json(gate_as_dict(gate)) if args.json else print(highlighted(alerts.gate_lines(gate)))
+    return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
+
+
+def check_age(store: Store, selector: str, suite: str | None, limit: float) -> int:
+    """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
+
+    4: the webhook did not take the message. Raises SelectionError, StoreError.
+    """
+    run_id, suite = select_one(RunStore(store), selector, suite)
+    age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
+    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
+    if age <= limit:
+        print_now(line)
+        return EXIT_OK
+    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
+    print_now(title)
+    alert = Alert("stale", title, title, [run_id], run_id)
+    reached = alerts.send(GateResult(run_id, suite, "", alerts=[alert]))
+    return EXIT_GATE if reached else EXIT_REACH
+
+
+ACKS_EPILOG = """examples:
+  perfdag acks set acks.yaml --store s3://bench/results
+  perfdag acks show --store s3://bench/results
+
+`perfdag check` reads ./acks.yaml, which belongs under version control. Without that file it reads
+the acknowledgements of the store.
+"""
+
+
+def add_acks(sub: Verbs) -> None:
+    """Register the verb."""
+    parser = add_verb(
+        sub,
+        "acks",
+        show_acks,
+        "Validate a file of acknowledgements and put it into the store, or show the "
+        "acknowledgements of the store.",
+        ACKS_EPILOG,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
+    text = "replace the acknowledgements of the store"
+    format = "acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]"
+    file = option("file", metavar="FILE", help=format)
+    add_verb(actions, "set", set_acks, text, "", file, STORE, help=text)
+    text = "show the acknowledgements of the store"
+    add_verb(actions, "show", show_acks, text, "", STORE, help=text)
+
+
+def set_acks(args: argparse.Namespace) -> int:
+    """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
+    store = open_store(args.store)
+    count = plural(len(put_acks(store, args.file)), "acknowledgement")
+    print(f"{count} in {store.url(ACKS_KEY)}")
+    return EXIT_OK
+
+
+def show_acks(args: argparse.Namespace) -> int:
+    """Print the acknowledgements of the store. Raises BadDocument, StoreError."""
+    acks, url = stored_acks(open_store(args.store))
+    lines = [
+        f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
+        for ack in acks
+    ]
+    print("\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them")
+    return EXIT_OK

@@ -9,7 +9,6 @@ from dataclasses import fields
 from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
-from perfdag.commands.cluster import ARGO
 from perfdag.commands.options import (
     EXIT_OK,
     NAMESPACE,
@@ -23,6 +22,7 @@ from perfdag.commands.options import (
     option,
     print_now,
 )
+from perfdag.commands.status import ARGO
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
 from perfdag.store.base import check_cluster_address
@@ -251,7 +251,7 @@ def installation_objects(installation: Installation) -> list[Object]:
 
 
 def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
-    rights = registry.get(name).api if registry.usable(name) else Rights()
+    rights = Rights() if registry.fault(name) else registry.get(name).api
     if not rights.named:
         declaring = ", ".join(name for name in registry.working() if registry.get(name).api.named)
         raise CommandError(

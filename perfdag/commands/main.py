@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -22,7 +23,10 @@ from perfdag.commands.options import (
     EXIT_REACH,
     CommandError,
     Parser,
+    Verbs,
+    add_verb,
     log_to_stderr,
+    option,
 )
 
 GROUPS = {
@@ -68,12 +72,16 @@ GROUPS = {
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 MODULES = {
     **{verb: f"commands.{verb}" for verb in (*VERBS, "step")},
-    **dict.fromkeys(("init", "new"), "commands.new"),
-    **dict.fromkeys(("ls", "prune"), "commands.runs"),
+    **dict.fromkeys(("init", "new"), "commands.benchmarks"),
+    **dict.fromkeys(("ls", "rm", "prune"), "commands.runs"),
     **dict.fromkeys(("show", "report", "open", "collect"), "commands.results"),
-    **dict.fromkeys(("check", "acks"), "commands.check"),
+    **dict.fromkeys(("check", "acks"), "commands.history"),
+    "baseline": "commands.compare",
+    "plan": "commands.run",
+    "completion": "commands.main",
     "import": "commands.imports",
     "logs": "commands.status",
+    "render": "commands.submit",
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")
@@ -121,7 +129,6 @@ def parser(*used: str) -> Parser:
         usage="perfdag [-h] [--version] VERB ...",
         description="\n\n".join([DESCRIPTION, *lists]),
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"perfdag {__version__}")
     verbs = top.add_subparsers(
@@ -146,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         print(START, end="", file=sys.stderr)
         return EXIT_INPUT
-    if other := [text for text in arguments if not _is_utf8(text)]:
+    # The bytes of a name that is not UTF-8 (PEP 383).
+    if other := [text for text in arguments if re.search("[\udc80-\udcff]", text)]:
         print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
         return EXIT_INPUT
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -167,16 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except CommandError as error:
-        print(f"perfdag {verb}: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:
         return _explain(error, verb)
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether a text has no byte of a name that is not UTF-8 (PEP 383)."""
-    return not any("\udc80" <= character <= "\udcff" for character in text)
 
 
 class Output:
@@ -239,13 +239,13 @@ def _explain(error: Exception, verb: str | None) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return EXIT_INPUT
-    if isinstance(error, SelectionError):
+    if isinstance(error, CommandError):
         print(f"perfdag {verb}: {error}", file=sys.stderr)
-        return EXIT_INPUT
-    if isinstance(error, StoreError | KubeError):
-        print(f"perfdag: {error}", file=sys.stderr)
-        bad_input = isinstance(error, NotStoredError | DamagedError | AddressError)
-        return EXIT_INPUT if bad_input else EXIT_REACH
+        return error.exit_code
+    if isinstance(error, SelectionError | StoreError | KubeError):
+        print(f"perfdag {verb}: {error}", file=sys.stderr)
+        bad_input = SelectionError | NotStoredError | DamagedError | AddressError
+        return EXIT_INPUT if isinstance(error, bad_input) else EXIT_REACH
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT
@@ -258,3 +258,62 @@ def _explain(error: Exception, verb: str | None) -> int:
         print(f"perfdag: no space for temporary files: {error}; {advice}", file=sys.stderr)
         return EXIT_REACH
     raise error
+
+
+COMPLETION_EPILOG = """examples:
+  perfdag completion bash > ~/.local/share/bash-completion/completions/perfdag
+  perfdag completion zsh > ~/.zfunc/_perfdag
+  perfdag completion fish > ~/.config/fish/completions/perfdag.fish
+
+zsh reads ~/.zfunc if ~/.zshrc has `fpath+=~/.zfunc` before `compinit`.
+"""
+_STORED = "last last~1 $(perfdag ls 2>/dev/null | awk 'NR > 1 { print $1 }')"
+COMPLETE_RUNS: dict[str, Any] = {
+    "bash": "_perfdag_runs",
+    "zsh": "_perfdag_runs",
+    "fish": "(_perfdag_runs)",
+    "preamble": {
+        "bash": f'_perfdag_runs() {{ compgen -W "{_STORED}" -- $1; }}',
+        "zsh": f"_perfdag_runs() {{ compadd {_STORED}; }}",
+        "fish": f"function _perfdag_runs; string split ' ' {_STORED}; end",
+    },
+}
+"""Shell functions that complete the runs of the store, in the form that shtab takes."""
+
+
+def add_completion(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "completion",
+        run_completion,
+        "Print a script that completes verbs, options, file names and runs in a shell. "
+        "The file that takes it depends on the shell; a new shell reads it.",
+        COMPLETION_EPILOG,
+        option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
+    )
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    """Print the script of a shell."""
+    import shtab
+
+    top = parser(*VERBS)
+    verbs: Any = next(action for action in top._actions if action.dest == "verb")
+    verbs.help = "what to do"
+    for name, summary in VERBS.items():
+        verbs._choices_actions.append(verbs._ChoicesPseudoAction(name, (), summary))
+    completions = {
+        **dict.fromkeys(("SUITE", "SUITE_B", "FILE"), shtab.FILE),
+        **dict.fromkeys(("ROOT", "DIR"), shtab.DIRECTORY),
+        **dict.fromkeys(("RUN", "A", "B"), COMPLETE_RUNS),
+    }
+    parsers = [top]
+    for each in parsers:  # which grows
+        for action in each._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+            elif action.metavar in completions:
+                action.complete = completions[action.metavar]  # type: ignore[attr-defined]
+    print(shtab.complete(top, args.shell))
+    return EXIT_OK

@@ -35,19 +35,23 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps the paragraphs of a text. Lines that begin with a space stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return re.sub(r"(?m)^\S.*(?:\n\S.*)*", lambda paragraph: fill(paragraph[0], 79), text)
+
+
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose messages name no type of Python, and whose texts fit 80 columns.
+    """An ArgumentParser with a hint for each word that it does not know.
 
     If `takes_command` is set, all words after the first `--` become `args.command`, a list.
     """
 
     takes_command = False
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.description, self.epilog = _wrapped(self.description), _wrapped(self.epilog)
-        self.register("type", int, _number(int, "whole number"))
-        self.register("type", float, _number(float, "number"))
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        return _HelpFormatter(prog=self.prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the parsed arguments and the unknown words."""
@@ -87,21 +91,6 @@ class Parser(argparse.ArgumentParser):
         super().error(removal_note(*words) or message)
 
 
-def _wrapped(text: str | None) -> str:
-    """Return a text with its paragraphs wrapped. Lines that begin with a space stay as they are."""
-    return re.sub(r"(?m)^\S.*(?:\n\S.*)*", lambda paragraph: fill(paragraph[0], 79), text or "")
-
-
-def _number(kind: type[int] | type[float], name: str) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            return kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {name}") from None
-
-    return read
-
-
 @dataclass(frozen=True)
 class Option:
     """An option or an argument: its names, and the keyword arguments of `add_argument`."""
@@ -137,7 +126,6 @@ def add_verb(
         name,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
     parser.set_defaults(run=run)

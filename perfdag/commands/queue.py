@@ -32,6 +32,7 @@ from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.units import plural
 
 if TYPE_CHECKING:
+    from perfdag.steps.queue.backend import Backend
     from perfdag.steps.queue.frontend import Frontend
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def _backend(args: argparse.Namespace) -> int:
     if args.glob:
         logger.info(f"{backend.FILENAME} stands for {workload.device}")
     if args.once:
-        outcome = workload.run(None, 0.0)
+        outcome = asyncio.run(workload.run(None, 0.0))
         if outcome.error:
             logger.info(outcome.error)
         return EXIT_FAILED if outcome.retcode or outcome.timeout else EXIT_OK
@@ -169,14 +170,17 @@ def _backend(args: argparse.Namespace) -> int:
         backoff_max=max(args.backoff, args.backoff_max),
     )
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
-    for number in SIGNALS:
-        signal.signal(number, worker.stop)
     try:
-        worker.serve()
+        asyncio.run(_serve_backend(worker))
     except backend.UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
     logger.info(f"{plural(worker.completed, 'item')} done")
     return EXIT_OK
+
+
+async def _serve_backend(worker: "Backend") -> None:
+    worker.stopping = until_signal()
+    await worker.serve()
 
 
 CLIENT_EXAMPLES = """\

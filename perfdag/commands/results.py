@@ -2,17 +2,31 @@
 
 import argparse
 import logging
+import re
 import tempfile
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.alerts import (
+    GateResult,
+    Judged,
+    answer_lines,
+    banner,
+    gate_as_dict,
+    gate_lines,
+)
 from perfdag.commands.options import (
     EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_INPUT,
     EXIT_OK,
+    EXIT_REACH,
     JSON,
     RUN,
     STORE,
@@ -22,16 +36,22 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
-from perfdag.commands.result_text import RunResult
-from perfdag.commands.runs import read_run
+from perfdag.commands.terminal import HIGHLIGHTS, highlighted, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
-from perfdag.results.collect import collect, gather, write_exports
-from perfdag.results.runs import RunStore, report_key
-from perfdag.results.summary import Summary, summarise
-from perfdag.store.base import NotStoredError, Store
-from perfdag.store.folder import FolderStore
+from perfdag.results.collect import CollectionResult, collect, gather, write_exports
+from perfdag.results.runs import RunStore, report_key, runs_with_rows
+from perfdag.results.summary import (
+    PointState,
+    Summary,
+    headlines,
+    statuses_text,
+    summarise,
+    worst_of_points,
+)
+from perfdag.store.base import FolderStore, NotStoredError, Store
+from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
-from perfdag.units import plural
+from perfdag.units import digits, plural, scaled
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +111,9 @@ def add_report(sub: Verbs) -> None:
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
-    store, result = runs.store, draw_report(runs.store, plan)
+    store, result = runs.store, finish_run(runs.store, plan)
+    if result.report is None:
+        return EXIT_INPUT
     print(result.report)
     if args.card:
         from perfdag.charts.pages.report import card_of
@@ -135,7 +157,8 @@ def run_open(args: argparse.Namespace) -> int:
             raise CommandError(
                 f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
             ) from None
-        draw_report(store, plan)
+        if finish_run(store, plan).report is None:
+            return EXIT_INPUT
         data = store.get(key)
     if isinstance(store, FolderStore):
         path = Path(store.url(key)).resolve()
@@ -171,13 +194,232 @@ def run_collect(args: argparse.Namespace) -> int:
     runs, plan = read_run(args.store, args.run_id)
     store = runs.store
     table, collected = collect(store, plan)
-    print(f"{plural(collected.rows, 'row')}  {store.url(collected.key)}")
+    print(f"{plural(table.num_rows, 'row')}  {store.url(collected.key)}")
     if collected.kept:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
     good = summarise(table).statuses.keys() <= {"ok", "skipped"}
     return EXIT_OK if good else EXIT_FAILED
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A collected run: its samples by status, its points, and the addresses of its files."""
+
+    plan: Plan
+    summary: Summary
+    collected: CollectionResult
+    rows: str
+    report: str | None = None
+    exports: Sequence[str] = ()
+    gate: GateResult | None = None
+    """The answers about the series of the run, and its checks. None where there is no history."""
+    published: bool = True
+    """Whether the webhook took the messages of the gate."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verb that measured or collected the run."""
+        if not self.published:
+            return EXIT_REACH
+        if gated(self.plan):  # the gate knows what is acknowledged
+            failed = self.gate is not None and self.gate.failed
+        else:
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
+        if failed:
+            return EXIT_GATE
+        statuses = self.summary.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
+
+    def __str__(self) -> str:
+        """Return a table of headline metrics for each entry, counts, addresses and the answer."""
+        judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
+        for state in self.summary.points:
+            entries.setdefault(state.entry, []).append(state)
+        tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
+        gate = [highlighted(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
+        answer = banner(judged)  # the sentence of the first screen of the report
+        counted = f" ({self.gate.counted})" if self.gate and judged.known else ""
+        style = HIGHLIGHTS.get(answer.word, "bold")
+        return "\n".join(
+            [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]
+        )
+
+    def data(self) -> dict[str, Any]:
+        """Return the result as data for JSON."""
+        answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
+        points = [
+            {
+                "point": state.point,
+                "entry": state.entry,
+                "benchmark": state.benchmark,
+                "params": state.params,
+                "statuses": state.statuses,
+                "reasons": state.reasons,
+                "noise": state.noise,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
+                "metrics": [
+                    {
+                        "metric": series.metric,
+                        "stat": series.stat,
+                        "coords": series.coords,
+                        "unit": series.unit,
+                        "better": series.better,
+                        "headline": series.headline,
+                        "median": series.middle,
+                        "low": series.band.low,
+                        "high": series.band.high,
+                        "spread": series.band.kind,
+                        "n": len(series.values),
+                        "nominal": series.nominal,
+                    }
+                    for series in state.series
+                ],
+            }
+            for state in self.summary.points
+        ]
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": self.summary.statuses,
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "answer": answer,
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
+            "points": points,
+        }
+
+
+HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
+BAD_STATE = re.compile("failed|invalid|missing")
+MAX_REASONS = 10
+"""Points whose failures and verdicts the terminal shows; the report has all of them."""
+
+
+def _table(entry: str, states: Sequence[PointState], judged: Judged) -> str:
+    """Return the table of an entry, without the columns that are empty. A point is named once."""
+    largest: dict[tuple[str, str], float] = {}
+    for series in (series for state in states for series in headlines(state)):
+        key = series.metric, series.unit
+        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+    units = {key[0]: scaled(key[1], value, key[0]) for key, value in largest.items()}
+    verdicts = {each.point: each.word for each, _ in worst_of_points(judged.summary.verdicts)}
+    rows = [
+        (state.label if not at else "", *cells, _state_text(state, judged, verdicts))
+        for state in states
+        for at, cells in enumerate(_cells(state, judged, units))
+    ]
+    columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
+    return text_table(
+        [HEADINGS[i] for i in columns],
+        [[row[i] for i in columns] for row in rows],
+        right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
+        styles=[HIGHLIGHTS["failed"] if BAD_STATE.search(row[-1]) else "" for row in rows],
+        title=entry,
+    )
+
+
+def _cells(
+    state: PointState, judged: Judged, units: Mapping[str, tuple[float, str]]
+) -> list[tuple[str, ...]]:
+    """Return metric, median, spread, unit, n, nominal and last runs of each headline series."""
+    cells: list[tuple[str, ...]] = []
+    for series in headlines(state):
+        factor, unit = units[series.metric]
+        low, middle, high = (
+            digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
+        )
+        history = judged.line(series)
+        own = (
+            str(len(series.values)),
+            series.nominal,
+            spark(history.value.tolist()) if history else "",
+        )
+        cells.append((series.name, middle, f"{low} to {high}", unit, *own))
+    return cells or [("", "-", "", "", "0", "", "")]
+
+
+def _state_text(state: PointState, judged: Judged, verdicts: Mapping[str, str]) -> str:
+    """Return the samples by status, the trust, the verdict, and why there is no value."""
+    statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
+    text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
+    trust = judged.summary.trust.points.get(state.point)
+    if trust and trust.level != "good" and state.series:
+        text += f", {trust.level}"
+    if state.point in verdicts:
+        text += f", verdict {verdicts[state.point]}"
+    if not state.series and state.reasons:
+        text += f": {shorten(state.reasons[0], 300, placeholder=' ...')}"
+    return text
+
+
+def _lines(result: RunResult) -> list[str]:
+    """Return what stands below the table: counts, noise, failures, precision and addresses."""
+    plan, collected, summary = result.plan, result.collected, result.summary
+    statuses = statuses_text(summary.statuses) or "no samples"
+    spread = "range of n < 6, else 95 % interval of the median"
+    lines = [f"{statuses}; spread: {spread}", f"trust   {summary.trust.text}"]
+    if result.gate and result.gate.runs > 1 and not gated(plan):
+        lines += answer_lines(result.gate)
+    verdicts = [
+        f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
+        for verdict, count in worst_of_points(summary.verdicts)
+    ]
+    # The table itself has the reason of a point without any value.
+    reasons = [
+        f"{state.name}: {shorten(state.reasons[0], 300, placeholder=' ...')}"
+        for state in summary.points
+        if state.reasons and state.series
+    ]
+    for own, what in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
+        lines += own[:MAX_REASONS]
+        if len(own) > MAX_REASONS:
+            lines.append(f"and {len(own) - MAX_REASONS} more {what}; the report has all")
+    for point in plan.points:
+        if point.until is not None and point.id in collected.reached:
+            n, precision = collected.reached[point.id]
+            text = "no interval yet" if precision is None else f"{precision:.1%}"
+            goal = f"{point.until.relative_spread:.1%}"
+            lines.append(
+                f"{point.entry} {point.label}: {text} after {plural(n, 'sample')} (goal: {goal})"
+            )
+    if plan.merged:
+        lines.append(f"{plural(plan.merged, 'equal point')} merged")
+    lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
+    lines = [highlighted(lines), f"rows    {result.rows}"]
+    if result.report:
+        lines.append(f"report  {result.report}")
+    return lines + [f"also    {file}" for file in result.exports]
+
+
+def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
+    """Return the runs of a store, and the plan of the one that `selector` names.
+
+    The plan has no points where the run's rows alone are left. Raises StoreError.
+    """
+    runs = RunStore(open_store(root))
+    if selector.startswith("baseline:"):
+        from perfdag.analysis.selection import select_one
+
+        selector = select_one(runs, selector)[0]
+    run_id = runs.find(selector)
+    explain_last(runs, selector, run_id)
+    return runs, runs.plan_or_rows(run_id)
+
+
+def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
+    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
+    if selector == "last" and (note := runs.newer_note(run_id)):
+        logger.info(f"note: {note}")
 
 
 def finish_run(
@@ -200,26 +442,35 @@ def finish_run(
     if recheck and gate and gate.suspects:
         recheck(gate)
         gate = judge(store, plan, summary)
-    page, told = None, True
-    if charts and (missing := missing_drawing()):
-        logger.warning(f"perfdag: no report: {missing.replace('RUN', plan.run_id)}")
-    elif charts:
+    page, published = None, True
+    if charts and find_spec("matplotlib"):
         page = write_report(store, plan, summary, gate)
+    elif charts:  # an image for pods has none
+        advice = f"run `perfdag report {plan.run_id}` where it is"
+        logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
-        from perfdag.commands.check import publish
-
-        told = publish(store, gate)
+        published = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
     rows = store.url(collected.key)
-    return RunResult(plan, summary, collected, rows, page, files, gate, gated(plan), told)
+    return RunResult(plan, summary, collected, rows, page, files, gate, published)
+
+
+def publish(store: Store, gate: GateResult) -> bool:
+    """Send the alerts of a gate and record which were sent. Return whether the webhook took them.
+
+    Raises StoreError.
+    """
+    reached = alerts.send(gate)
+    alerts.store_record(store, gate)
+    return reached
 
 
 def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
     """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
     if plan.trigger == "ab":
         return None
-    if not plan.where and not gated(plan) and len(RunStore(store).with_rows(plan.suite)) == 1:
+    if not plan.where and not gated(plan) and len(runs_with_rows(store, plan.suite)) == 1:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
         report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
@@ -232,20 +483,6 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
     except SelectionError as error:
         logger.warning(f"perfdag: no verdict: {error}")
         return None
-
-
-def draw_report(store: Store, plan: Plan) -> RunResult:
-    """Collect a run, and write its charts and report. Raises CommandError without matplotlib."""
-    if missing := missing_drawing():
-        raise CommandError(missing)
-    return finish_run(store, plan)
-
-
-def missing_drawing() -> str | None:
-    """Return why this machine cannot draw, or None. An image for pods has no matplotlib."""
-    if find_spec("matplotlib"):
-        return None
-    return "matplotlib is not installed here: run `perfdag report RUN` where it is"
 
 
 def write_report(
@@ -264,7 +501,7 @@ def write_report(
     def put(name: str, data: bytes) -> None:
         store.put(f"runs/{plan.run_id}/{name}", data)
 
-    links = {"History of the suite": f"../../site/history.html?suite={plan.suite}"}
-    has_site = bool(store.list(f"site/data/{plan.suite}"))
-    report_page.write(summary, plan, put, store.root, links if has_site else {}, gate)
+    # the last step of a run on a cluster writes the site
+    has_site = bool(plan.where or store.list(f"site/data/{plan.suite}"))
+    report_page.write(summary, plan, put, store.root, has_site, gate)
     return store.url(report_key(plan.run_id))

@@ -1,18 +1,22 @@
-"""`perfdag ls` and `prune`: the runs of a store."""
+"""`perfdag ls`, `rm` and `prune`: the runs of a store, and the objects of one on a cluster."""
 
 import argparse
+import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from perfdag.analysis.selection import baselines, select_one
+from perfdag.analysis.selection import baselines
 from perfdag.commands.options import (
     EXIT_OK,
+    EXIT_REACH,
     JSON,
+    RUN_HELP,
     STORE,
     SUITE,
     CommandError,
@@ -21,15 +25,19 @@ from perfdag.commands.options import (
     duration,
     option,
     print_json,
+    print_now,
 )
+from perfdag.commands.results import read_run
+from perfdag.commands.run import only_process
+from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.results.collect import kept_rows
-from perfdag.results.runs import RunStore, began_at, report_key, result_key, run_lock
+from perfdag.results.runs import RunStore, began_at, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -86,6 +94,68 @@ def run_ls(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+RM_EPILOG = """examples:
+  perfdag rm last~1
+  perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
+  perfdag rm last --namespace bench
+"""
+
+
+def add_rm(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "rm",
+        run_rm,
+        "Remove the samples, rows and report of a run from the store, with its "
+        "rechecks and its other variant. With --namespace: delete instead the Workflows of a run "
+        "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
+        "stay in the store.",
+        RM_EPILOG,
+        option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
+        [
+            STORE,
+            option("--namespace", "-n", help="delete the objects of the run in this namespace"),
+        ],
+    )
+
+
+def run_rm(args: argparse.Namespace) -> int:
+    """Remove a run from a store, or its objects from a cluster."""
+    if args.namespace is not None:
+        delete_workflows(args.name, args.namespace)
+        return EXIT_OK
+    runs, plan = read_run(args.store, args.name)
+    for key in removable_keys(runs, plan):
+        runs.store.delete(key)
+    print(f"removed run {plan.run_id} of suite {plan.suite} from {runs.store.root}")
+    return EXIT_OK
+
+
+def delete_workflows(name: str, namespace: str) -> None:
+    """Delete the Workflows of a run, and wait until what they own is gone.
+
+    Raises CommandError, KubeError.
+    """
+    try:
+        workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun as error:
+        raise NoRun(
+            f"{error}; Workflows are kept for some days only; "
+            f"to remove its results: perfdag rm {name} --store ROOT"
+        ) from None
+    view = View(workflows[-1])
+    remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
+    for workflow in workflows:
+        run_id = view.run_id or "(no plan)"
+        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+    if view.run_id:
+        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
+    if remaining:
+        seconds = max(DELETE_TIMEOUT, *remaining.values())
+        raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
+
+
 PRUNE_EPILOG = """examples:
   perfdag prune --keep 90d --dry-run
   perfdag prune --keep 90d --suite quick
@@ -121,17 +191,17 @@ def run_prune(args: argparse.Namespace) -> int:
     A run that cannot be read, or that may not be finished, stays, and is named.
     """
     store = open_store(args.store)
-    limit, unfinished = _run_ids_before(args.keep), _run_ids_before(UNFINISHED)
     runs = RunStore(store)
     protected, removed = _protected_runs(runs), 0
     for run_id, rows_of in runs.known.items():
-        if run_id >= limit or run_id in protected:
+        age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
+        if age <= args.keep or run_id in protected:
             continue
         try:
             plan = runs.plan_or_rows(run_id)
             if args.suite not in (None, plan.suite):
                 continue
-            if run_id >= unfinished and rows_of is None:
+            if age <= UNFINISHED and rows_of is None:
                 logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
             keys = removable_keys(runs, plan)
@@ -152,53 +222,30 @@ UNFINISHED = 7 * 86400
 """Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
 
-def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
-    """Return the runs of a store, and the plan of the one that `selector` names.
-
-    The plan has no points where the run's rows alone are left. Raises StoreError.
-    """
-    runs = RunStore(open_store(root))
-    if selector.startswith("baseline:"):
-        selector = select_one(runs, selector)[0]
-    run_id = runs.find(selector)
-    explain_last(runs, selector, run_id)
-    return runs, runs.plan_or_rows(run_id)
-
-
-def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
-    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
-    if selector == "last" and (note := runs.newer_note(run_id)):
-        logger.info(f"note: {note}")
-
-
-def check_samples(store: Store, plan: Plan) -> None:
-    """Raise CommandError if a run cannot be resumed because only its rows are left.
-
-    Raises StoreError.
-    """
-    stored = RunStore(store).samples(plan.run_id)
-    if not stored and kept_rows(store, plan, stored) is not None:
-        raise CommandError(
-            f"run {plan.run_id} was collected and its samples are stored no more: "
-            "its rows stay as they are, and it cannot be resumed"
-        )
-
-
 def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = runs.store.list(f"runs/{run_id}")
-    suite, trust = runs.known[run_id], ""
-    if suite is not None:
-        kind, samples, trust = _collected(runs.store, run_id, suite)
-    else:
-        try:
+    suite, kind, trust = runs.known[run_id], "", ""
+    try:
+        if suite is None:
             plan = runs.plan(run_id)
-            suite, kind = plan.suite, _kind(plan.trigger)
+            suite, kind = plan.suite, plan.trigger
             stored = sum("/parts/" in key and "/canary" not in key for key in files)
             samples = f"{stored} of {len(plan.order)} stored"
-        except (NotStoredError, DamagedError) as error:
-            why = "damaged" if isinstance(error, DamagedError) else "gone"
-            suite, kind, samples = "-", "-", f"plan.json is {why}"
+        else:
+            rows = read_rows(runs.store.get(result_key(suite, run_id)))
+            summary = summarise(rows)
+            kind = rows["trigger"][0].as_py() or "" if rows.num_rows else ""
+            samples, trust = statuses_text(summary.statuses), summary.trust.level
+    except NotStoredError:
+        suite, kind, samples = suite or "-", "-", "plan.json is gone"
+    except DamagedError:
+        suite, kind, samples = suite or "-", "-", "plan.json is damaged"
+    except NewerSchemaError:
+        samples = "newer schema: update perfdag"
+    except (pa.ArrowInvalid, OSError):
+        samples = "damaged: perfdag collect RUN"
+    kind = "" if kind == "manual" else kind
     about = {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "trust": trust}
     return {**about, "answer": "", "report": report_key(run_id) in files}
 
@@ -227,23 +274,6 @@ def _age(run_id: str) -> str:
     )
 
 
-def _kind(trigger: str | None) -> str:
-    return "" if trigger in (None, "manual") else trigger
-
-
-def _collected(store: Store, run_id: str, suite: str) -> tuple[str, str, str]:
-    """Return what kind of run a collected run is, its samples by status, and the trust in it."""
-    try:
-        rows = read_rows(store.get(result_key(suite, run_id)))
-    except NewerSchemaError:
-        return "", "newer schema: update perfdag", ""
-    except (pa.ArrowInvalid, OSError):
-        return "", "damaged: perfdag collect RUN", ""
-    kind = _kind(rows["trigger"][0].as_py() if rows.num_rows else None)
-    summary = summarise(rows)
-    return kind, statuses_text(summary.statuses), summary.trust.level
-
-
 def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
     """Return the keys of a run and its companions. The run's own folder is the last.
 
@@ -259,21 +289,11 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
             f"perfdag baseline set {name} RUN"
         )
     for run in plans:
-        with run_lock(run.run_id) as alone:
-            if not alone:
-                raise CommandError(
-                    f"run {run.run_id} still measures on this machine; "
-                    "wait for it, or end it with Ctrl-C, then remove it"
-                )
+        with only_process(run):  # none measures it
+            pass
     return [
         key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
     ]
-
-
-def _run_ids_before(seconds: float) -> str:
-    """Return a text that is above the ids of the runs that began more than `seconds` ago."""
-    limit = max(0.0, datetime.now(UTC).timestamp() - seconds)
-    return datetime.fromtimestamp(limit, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:
@@ -296,3 +316,69 @@ def _protected_runs(runs: RunStore) -> dict[str, str]:
             companions = _with_companions(runs, runs.plan(run))
             protected |= {plan.run_id: name for plan in companions}
     return protected
+
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait until deleted objects are gone."""
+OWNED_KINDS = (
+    ("v1", "Pod"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Secret"),
+    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
+)
+"""Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
+
+
+async def _delete_objects(
+    client: Kube, workflows: list[Object], namespace: str
+) -> dict[str, float]:
+    """Delete the Workflows and wait; return what remains, as `_owned_objects`.
+
+    Raises KubeError.
+    """
+    kinds = []
+    for api, kind in OWNED_KINDS:
+        try:
+            kinds.append(await client.resource(api, kind))
+        except KubeError as error:
+            if error.reason != "NoKind":
+                raise
+    owners = {workflow["metadata"]["uid"] for workflow in workflows}
+    # A pod owns its ephemeral claims: note its uid while it exists.
+    await _owned_objects(client, kinds, owners, namespace)
+    resource = await client.resource(ARGO, "Workflow")
+    for workflow in workflows:
+        await client.delete(resource, workflow["metadata"]["name"], namespace)
+    start = time.monotonic()
+    while remaining := await _owned_objects(client, kinds, owners, namespace):
+        # At least the longest grace period of a pod.
+        if time.monotonic() >= start + max(DELETE_TIMEOUT, *remaining.values()):
+            break
+        await asyncio.sleep(0.5)
+    return remaining
+
+
+async def _owned_objects(
+    client: Kube, kinds: list[Resource], owners: set[str], namespace: str
+) -> dict[str, float]:
+    """Return the objects that `owners` own, with the grace period of a pod in seconds.
+
+    The owners grow by them. Kinds that may not be listed are left out.
+    """
+    owned = {}
+    for kind in kinds:
+        try:
+            items = await client.list(kind, namespace)
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            continue
+        for item in items:
+            metadata = item["metadata"]
+            references = metadata.get("ownerReferences") or []
+            if owners.intersection(reference["uid"] for reference in references):
+                owners.add(metadata["uid"])
+                grace = (item.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
+                owned[f"{kind.kind} {metadata['name']}"] = float(grace)
+    return owned

@@ -1,8 +1,9 @@
 """`perfdag site`: write pages over all runs of a store, and serve them over HTTP."""
 
 import argparse
-import contextlib
 import mimetypes
+import re
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,28 +11,26 @@ from ipaddress import ip_address
 from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
-from perfdag.analysis.selection import SelectionError
 from perfdag.commands.options import (
+    EXIT_OK,
     EXIT_REACH,
-    JSON,
     STORE,
     CommandError,
     Verbs,
     add_verb,
     option,
-    print_json,
     print_now,
 )
 from perfdag.store.base import NotStoredError, Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 EPILOG = """examples:
   perfdag site
   perfdag site --store s3://bench/results
   perfdag site --serve
 
-The pages open from the folder, from static hosting of the bucket, or behind --serve, which also
-compares any two runs with verdicts. The last step of a run on a cluster writes them again.
+The pages open from the folder, from static hosting of the bucket, or behind --serve. The last step
+of a run on a cluster writes them again.
 """
 
 
@@ -48,7 +47,6 @@ def add_site(sub: Verbs) -> None:
         option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
         option("--address", default="127.0.0.1", help="address to serve on"),
         option("--port", default=8600, help="port to serve on; 0: any free one"),
-        JSON,
     )
 
 
@@ -61,24 +59,18 @@ def run(args: argparse.Namespace) -> int:
         url = write_site(store)
     except SiteError as error:
         raise CommandError(str(error)) from None
-    print_json({"url": url}) if args.json else print_now(url)
+    print_now(url)
     if args.serve:
-        serve(store, args.address, args.port)
-    return 0
-
-
-PICTURES = (".html", ".svg", ".png")
-"""Endings of the files of a run that are served. Its plan and samples are not."""
-
-
-def serve(store: Store, address: str, port: int) -> None:
-    """Serve the site until Ctrl-C. Raises CommandError where it cannot listen."""
-    with server(store, address, port) as running:
-        print_now(f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)")
-        try:
+        with server(store, args.address, args.port) as running, suppress(KeyboardInterrupt):
+            print_now(
+                f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)"
+            )
             running.serve_forever()
-        except KeyboardInterrupt:
-            print_now("ended")
+    return EXIT_OK
+
+
+SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
+"""Keys that are served: the site, and the pages and pictures of a run, not its plan or samples."""
 
 
 def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
@@ -100,33 +92,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
-        if not is_own_name(self.headers.get("Host", ""), self.address):
-            self._send(b"this server has another name; use its address\n", HTTPStatus.FORBIDDEN)
-            return
         path = unquote(urlsplit(self.path).path).strip("/")
-        if not path:
-            self.send_response(HTTPStatus.FOUND)
-            self.send_header("Location", "/site/index.html")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        try:
-            data, status = content(self.store, path), HTTPStatus.OK
-        except (NotStoredError, SelectionError) as error:
-            data, status = str(error).encode(), HTTPStatus.NOT_FOUND
-        except StoreError as error:
-            data, status = str(error).encode(), HTTPStatus.BAD_GATEWAY
-        self._send(data, status, mimetypes.guess_type(path)[0] or "text/plain")
-
-    def _send(self, data: bytes, status: HTTPStatus, kind: str = "text/plain") -> None:
-        kind = kind if status == HTTPStatus.OK else "text/plain"
+        status, data, kind = HTTPStatus.OK, b"", "text/plain"
+        if not is_own_name(self.headers.get("Host", ""), self.address):
+            status, data = HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
+        elif not path:
+            status = HTTPStatus.FOUND
+        elif not SERVED.fullmatch(path):
+            status, data = HTTPStatus.NOT_FOUND, b"the site has no such page\n"
+        else:
+            try:
+                data, kind = self.store.get(path), mimetypes.guess_type(path)[0] or kind
+            except StoreError as error:
+                missing = isinstance(error, NotStoredError)
+                status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.BAD_GATEWAY
+                data = str(error).encode()
         self.send_response(status)
+        if status == HTTPStatus.FOUND:
+            self.send_header("Location", "/site/index.html")
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        with contextlib.suppress(ConnectionError):  # the page was closed meanwhile
+        with suppress(ConnectionError):  # the page was closed meanwhile
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -140,7 +129,7 @@ def is_own_name(host: str, address: str) -> bool:
     then read the results. It cannot make the browser send another Host header.
     """
     name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return bool(ip_address(name))
     return name == address.lower() or name in _machine_names()
 
@@ -149,21 +138,3 @@ def is_own_name(host: str, address: str) -> bool:
 def _machine_names() -> frozenset[str]:
     """Return the names of this machine; asking DNS may take seconds."""
     return frozenset({"localhost", gethostname().lower(), getfqdn().lower()})
-
-
-def content(store: Store, path: str) -> bytes:
-    """Return a file of the site, a page or picture of a run, or the verdicts of any two runs.
-
-    Raises NotStoredError, SelectionError, StoreError.
-    """
-    from perfdag.charts.pages import site, site_data
-
-    parts = path.split("/")
-    of_run = parts[0] == "runs" and len(parts) == 3 and path.endswith(PICTURES)
-    if parts[0] != "site" and not of_run:
-        raise NotStoredError(f"the site has no {path[:200]!r}")
-    if parts[1:2] == ["data"] and parts[3:4] == ["compare"] and len(parts) == 6:
-        suite, after, before = parts[2], parts[4], parts[5].removesuffix(".js")
-        data = site_data.verdicts(store, suite, before, after)
-        return site.script(f"{suite}/{site_data.comparison_path(before, after)}", data)
-    return store.get(path)

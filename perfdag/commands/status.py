@@ -1,71 +1,294 @@
-"""`perfdag status` and `perfdag logs`: the progress of a run on a cluster, and its pods' logs."""
+"""`perfdag status` and `perfdag logs`: runs on a cluster, their progress and their pods' logs."""
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import re
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from perfdag.commands.cluster import (
-    DONE,
-    NoRun,
-    View,
-    find_workflow,
-    kept,
-    program_lines,
-    view_run,
-)
+import yaml
+
 from perfdag.commands.options import (
     CLUSTER_RUN,
     EXIT_FAILED,
+    EXIT_INPUT,
     EXIT_OK,
     EXIT_REACH,
     NAMESPACE,
     WATCH,
-    add_options,
+    CommandError,
+    Verbs,
+    add_verb,
+    option,
     print_now,
 )
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.pods import Pod
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import RUN
+from perfdag.kube.pods import (
+    Pod,
+    inputs_of,
+    nodes_of,
+    read_pod,
+    refusal,
+    template_of,
+    troubles,
+    with_events,
+)
 from perfdag.plan.plan import is_run_id
+from perfdag.results.runs import LAST, ambiguous
 from perfdag.store.s3 import is_wait_line, seconds_away
+from perfdag.suite.document import nearest
 
 logger = logging.getLogger(__name__)
-
+ARGO = "argoproj.io/v1alpha1"
 
 EPILOG = """examples:
   perfdag status last --namespace bench
   perfdag status 20260101T020000Z-0a1b2c3d --namespace bench --watch
 """
+LOGS_EPILOG = """examples:
+  perfdag logs last --namespace bench
+  perfdag logs last --namespace bench --batch 3 --tail 20
+"""
 
 
-def add_status(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_status(sub: Verbs) -> None:
     """Register the verb."""
-    parser = sub.add_parser(
-        "status",
-        description="Show the progress of a run, its current batch, its pods, and what keeps them "
-        "from running.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = (
+        "Show the progress of a run, its current batch, its pods, and what keeps them from running."
     )
-    add_options(parser, CLUSTER_RUN, NAMESPACE)
-    add_options(parser, WATCH)
-    parser.set_defaults(run=run)
+    add_verb(sub, "status", run, about, EPILOG, CLUSTER_RUN, NAMESPACE, WATCH)
+
+
+def add_logs(sub: Verbs) -> None:
+    """Register the verb."""
+    add_verb(
+        sub,
+        "logs",
+        run_logs,
+        "Print the logs of a run's pods, each line after the name of its pod. Pods are "
+        "kept for a while after they end; the samples are in the store.",
+        LOGS_EPILOG,
+        CLUSTER_RUN,
+        NAMESPACE,
+        option("--batch", type=int, help="only the pods of this batch"),
+        option("--tail", type=int, help="only the last lines of each pod"),
+    )
+
+
+DONE = {"Succeeded", "Failed", "Error"}
+
+
+@dataclass
+class View:
+    """The state of a run at one moment."""
+
+    workflow: Object
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the Workflow."""
+        return str(self.workflow["metadata"]["name"])
+
+    @property
+    def status(self) -> Object:
+        """The status of the Workflow; empty before Argo saw it."""
+        return self.workflow.get("status") or {}
+
+    @property
+    def phase(self) -> str:
+        """The phase of the Workflow; Pending before Argo saw it."""
+        return self.status.get("phase") or "Pending"
+
+    @property
+    def message(self) -> str:
+        """Argo's message, such as the lock that the run waits for."""
+        return self.status.get("message") or ""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run id; None before the plan step has reported it."""
+        label = (self.workflow["metadata"].get("labels") or {}).get(RUN)
+        outputs = (self.status.get("outputs") or {}).get("parameters") or []
+        values = (output.get("value") for output in outputs if output["name"] == "run")
+        return label or next(values, None)
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches with pods that are running or pending."""
+        active = (pod for pod in self.pods if pod.phase in ("Running", "Pending"))
+        return sorted({pod.batch for pod in active if pod.batch is not None})
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Argo's N/M: samples done and planned of the started batches, and pods of other steps."""
+        done, slash, total = (self.status.get("progress") or "").partition("/")
+        return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
+
+    @property
+    def store(self) -> str:
+        """The address of the run's store, as its pods get it; empty before Argo saw the run."""
+        stored = self.status.get("storedWorkflowTemplateSpec") or {}
+        patch = yaml.safe_load(stored.get("podSpecPatch") or "{}")
+        env = (each for part in patch.get("containers", []) for each in part.get("env", []))
+        return next((each["value"] for each in env if each["name"] == "PERFDAG_STORE"), "")
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the run; None before its end, or if it is lost.
+
+        It is that of the plan step if that refused the suite or could not reach something, else
+        that of the finish step.
+        """
+        outputs = [(self.last_node(step) or {}).get("outputs") or {} for step in ("plan", "finish")]
+        plan, finish = (int(each["exitCode"]) if "exitCode" in each else None for each in outputs)
+        return plan if plan in (EXIT_INPUT, EXIT_REACH) else finish
+
+    def last_node(self, step: str) -> Object | None:
+        """Return the node of a step's last attempt; None before the first one.
+
+        The start is in whole seconds. The DAG around the pod has the attempt's number in its name:
+        WORKFLOW.onExit(1).finish.
+        """
+
+        def order(node: Object) -> tuple[str, int]:
+            numbers = re.findall(r"\((\d+)\)", str(node.get("name") or ""))
+            return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
+
+        nodes = (node for node in nodes_of(self.workflow).values() if node.get("type") == "Pod")
+        attempts = [node for node in nodes if template_of(node) == f"{step}-pod"]
+        return max(attempts, key=order, default=None)
+
+    def troubles(self) -> list[str]:
+        """Return what keeps pods from running and what failed, pending pods first.
+
+        While the run lasts, finished batches are left out. Between two attempts a batch has no pod:
+        then the batches of the newest pods are under way.
+        """
+        measuring = [pod for pod in self.pods if pod.batch is not None]
+        newest = max((pod.created for pod in measuring), default=0.0)
+        current: Sequence[int | None] = self.batches or [
+            pod.batch for pod in measuring if pod.created == newest
+        ]
+
+        def is_shown(batch: int | None, phase: str) -> bool:
+            over = current and batch is not None and batch not in current
+            return phase == "Pending" or self.phase in DONE or not over
+
+        texts = {
+            _hash(pod.name): (pod.phase != "Pending", text)
+            for pod in self.pods
+            if is_shown(pod.batch, pod.phase)
+            for text in troubles([pod])
+        }
+        for name, node in nodes_of(self.workflow).items():
+            phase, message = node.get("phase"), node.get("message")
+            if node.get("type") != "Pod" or phase not in ("Pending", "Error", "Failed"):
+                continue
+            batch = str(inputs_of(node).get("batch", ""))
+            if message and is_shown(int(batch) if batch.isdigit() else None, phase):
+                text = f"{node.get('displayName')}: {refusal(message)}"
+                texts.setdefault(_hash(name), (phase != "Pending", text))
+        ordered = sorted(texts.values(), key=lambda item: item[0])
+        return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
+
+
+def _hash(name: str) -> str:
+    """Return Argo's hash at the end of a name, which a pod and its node share."""
+    return name.rpartition("-")[2]
+
+
+async def program_lines(
+    client: Kube, pod: str, namespace: str, tail: int | None = None
+) -> AsyncIterator[str]:
+    """Yield the lines that perfdag wrote in a pod, without those of Argo's executor.
+
+    `tail` limits the lines of both. Raises KubeError.
+    """
+    async for line in client.logs(pod, namespace, tail=tail):
+        executor = line.startswith("time=") and "argo=true" in line
+        if not executor and not line.startswith("Error: exit status "):
+            yield line
+
+
+async def view_run(client: Kube, workflow: str, namespace: str) -> View:
+    """Return the state of the run of a Workflow. Raises KubeError."""
+    workflows = await client.resource(ARGO, "Workflow")
+    pods = await client.resource("v1", "Pod")
+    body = await client.get(workflows, workflow, namespace)
+    items = await client.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={workflow}")
+    return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
+
+
+class NoRun(CommandError):
+    """The cluster has no such run."""
+
+
+async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Object]:
+    """Return the Workflows of a run, the newest last. A resumed run has several.
+
+    `name` is a run id, the name of a Workflow, the beginning of one, `last` or `last~N`. Raises
+    NoRun, CommandError, KubeError.
+    """
+    if not name or not namespace:
+        raise CommandError("the name of the run or of the namespace is empty")
+    workflows = [
+        workflow
+        for workflow in await client.list(await client.resource(ARGO, "Workflow"), namespace)
+        if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
+    ]
+    workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
+    views = [View(workflow) for workflow in workflows]
+    known = list(dict.fromkeys(view.run_id or view.name for view in views))
+    if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(known):
+        name = known[-1 - back]
+    matching = [view for view in views if name in (view.name, view.run_id)] or [
+        view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
+    ]
+    if len(names := {view.run_id or view.name for view in matching}) > 1:
+        raise CommandError(ambiguous(name, sorted(names)))
+    if not matching:
+        raise NoRun(
+            f"no run {name} in namespace {namespace}{nearest(name, known)}; "
+            f"there are: {', '.join(known[-5:]) or 'none'}"
+        )
+    run_id = matching[-1].run_id
+    same_run = [view.workflow for view in views if run_id and view.run_id == run_id]
+    return same_run or [matching[-1].workflow]
+
+
+async def find_run(client: Kube, name: str, namespace: str) -> View:
+    """Return the run of the Workflow of that name, else the newest of a run.
+
+    Raises NoRun, KubeError.
+    """
+    workflows = await workflows_of_run(client, name, namespace)
+    names = [str(workflow["metadata"]["name"]) for workflow in workflows]
+    return await view_run(client, name if name in names else names[-1], namespace)
+
+
+def kept(run_id: str | None, root: str, namespace: str) -> str:
+    """Return where the samples are of a run whose Workflow was deleted, and how to go on."""
+    if not run_id:
+        return "it had no plan, so nothing is stored"
+    command = f"perfdag submit --resume {run_id} --namespace {namespace}"
+    return f"what it measured is in {root or 'its store'}; go on: {command}"
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the status, or follow the run and return its exit code. Raises NoRun, KubeError."""
 
-    async def look(client: Kube) -> tuple[View, Observation]:
-        workflow = await find_workflow(client, args.name, args.namespace)
-        view = await view_run(client, workflow["metadata"]["name"], args.namespace)
-        return view, await observe(client, view, args.namespace)
+    async def look(client: Kube) -> tuple[View, str]:
+        view = await find_run(client, args.name, args.namespace)
+        return view, describe(view, *await observe(client, view, args.namespace))
 
     try:
-        view, seen = run_with_client(look)
+        view, line = run_with_client(look)
     except NoRun as error:
         if not is_run_id(args.name):
             raise
@@ -73,7 +296,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch:
         return asyncio.run(follow_run(view.name, args.namespace))
     print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
-    print(f"{clock(int(view.seconds()))} | {describe(view, seen.line, seen.waits)}")
+    print(f"{clock(_seconds_since(view.workflow['metadata']['creationTimestamp']))} | {line}")
     return EXIT_OK
 
 
@@ -83,18 +306,6 @@ LOG_SECONDS = 5.0
 """Limit of reading a log: the API server waits long for a kubelet that does not answer."""
 MAX_NODES = 5
 """Most nodes that are read at a time."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What the logs, the nodes and the Workflow of a run tell at one moment.
-
-    `line` is the last line of a lead that measures, or None. `waits` has a line for each thing
-    that the run waits for.
-    """
-
-    line: str | None = None
-    waits: tuple[str, ...] = ()
 
 
 POLL_INTERVAL = 2.0
@@ -116,7 +327,6 @@ async def follow_run(workflow: str, namespace: str) -> int:
         while True:
             try:
                 view = await view_run(client, workflow, namespace)
-                connected = True
             except KubeError as error:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
@@ -131,24 +341,22 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 connected = False
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
-            seen = await observe(client, view, namespace)
-            line = describe(view, seen.line, seen.waits)
+            connected = True
+            line = describe(view, *await observe(client, view, namespace))
             if line != state:
-                seconds = int(time.monotonic() - start)
-                print_now(f"{clock(seconds)} | {line}")
+                print_now(f"{clock(time.monotonic() - start)} | {line}")
                 state = line
             # Argo deletes a pod that was pending too long, and then says no more than this
             ends = (": timeout", ": pod deleted")
-            current = [text for text in view.troubles() if not text.endswith(ends)]
-            troubles = current or troubles
+            troubles = [text for text in view.troubles() if not text.endswith(ends)] or troubles
             if view.phase in DONE:
                 return await _end(client, view, namespace, troubles)
             await asyncio.sleep(POLL_INTERVAL)
 
 
-def clock(seconds: int) -> str:
+def clock(seconds: float) -> str:
     """Return minutes and seconds as 1:05."""
-    return f"{seconds // 60}:{seconds % 60:02d}"
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> str:
@@ -174,48 +382,50 @@ def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> 
 
 async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
     """Write the log of the finish step, if there was one; return the exit code of the run."""
-    code, node = view.exit_code(), view.last_node("finish") or {"id": ""}
+    node = view.last_node("finish")
     for pod in view.pods:
-        if node["id"] and pod.name.endswith(f"finish-pod-{node['id'].rpartition('-')[2]}"):
-            try:
-                async for line in program_lines(client, pod.name, namespace):
-                    print_now(line)
-            except KubeError as error:
-                logger.info(f"the log of {pod.name} cannot be read: {error}")
-    if code is None:
-        reason = view.message or "; ".join(troubles[:3])
-        logger.info(f"workflow {view.name} {view.phase}: {reason}")
-        plan = view.last_node("plan") or {}
-        return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
-    return code
+        if node and pod.name.endswith(f"finish-pod-{_hash(node['id'])}"):
+            await _write_log(client, pod, namespace)
+    if (code := view.exit_code()) is not None:
+        return code
+    reason = view.message or "; ".join(troubles[:3])
+    logger.info(f"workflow {view.name} {view.phase}: {reason}")
+    plan = view.last_node("plan") or {}
+    return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
 
 
-async def observe(client: Kube, view: View, namespace: str) -> Observation:
-    """Read the logs of the running pods that use the store, and the nodes of pods in trouble.
+async def _write_log(
+    client: Kube, pod: Pod, namespace: str, label: str = "", tail: int | None = None
+) -> None:
+    """Print the log of a pod, each line after the label, or why it cannot be read."""
+    try:
+        async for line in program_lines(client, pod.name, namespace, tail):
+            print_now(f"{label}{line}")
+    except KubeError as error:
+        logger.info(f"{label or f'{pod.name}: '}no log: {error}")
 
-    What the user may not read is left out.
+
+async def observe(client: Kube, view: View, namespace: str) -> tuple[str | None, list[str]]:
+    """Return the last line of a lead that measures, and a line for each thing that the run awaits.
+
+    They are read from the logs of the running pods that use the store, and the nodes of pods in
+    trouble. What the user may not read is left out.
     """
     if view.phase in DONE:
-        return Observation()
+        return None, []
     running = [pod for pod in view.pods if pod.phase == "Running" and not pod.trouble]
     leads = [pod for pod in running if pod.rank == 0][:1]
     steps = [pod for pod in running if pod.batch is None]
     logs = await asyncio.gather(*(_log(client, pod, namespace) for pod in [*leads, *steps]))
     lines = [line for line in logs[0] if not is_wait_line(line)] if leads else []
-    waits = [
-        _wait("S3 has not answered", max(map(seconds_away, logs), default=0.0)),
-        *await _lost_nodes(client, view),
-    ]
-    return Observation(lines[-1] if lines else None, tuple(filter(None, waits)))
+    waits = {"S3 has not answered": max(map(seconds_away, logs), default=0.0)}
+    waits |= await _lost_nodes(client, view)
+    texts = [_wait(text, seconds) for text, seconds in waits.items() if seconds >= SHORTEST_WAIT]
+    return lines[-1] if lines else None, texts
 
 
-def _wait(text: str, seconds: float) -> str | None:
-    """Return a line about a wait; None for a short one.
-
-    The time is rounded down, so that the line of a long wait seldom changes.
-    """
-    if seconds < SHORTEST_WAIT:
-        return None
+def _wait(text: str, seconds: float) -> str:
+    """Return a line about a wait, rounded down, so that the line of a long one seldom changes."""
     step = 10 if seconds < 60 else 60 if seconds < 600 else 600
     rounded = int(seconds // step * step)
     return f"{text} for {f'{rounded} s' if rounded < 60 else f'{rounded // 60} min'}"
@@ -223,7 +433,7 @@ def _wait(text: str, seconds: float) -> str | None:
 
 def _seconds_since(moment: str) -> float:
     """Return the seconds since a time of the API server, by this machine's clock."""
-    return time.time() - datetime.fromisoformat(moment).timestamp()
+    return max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
 
 
 async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
@@ -236,74 +446,40 @@ async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
         return []
 
 
-async def _lost_nodes(client: Kube, view: View) -> list[str | None]:
-    """Return a line for each node of an unfinished pod in trouble that is not ready."""
+async def _lost_nodes(client: Kube, view: View) -> dict[str, float]:
+    """Return for how many seconds each node of an unfinished pod in trouble is not ready."""
     names = {
         pod.node
         for pod in view.pods
         if pod.node and (pod.phase == "Pending" or (pod.phase == "Running" and pod.trouble))
     }
-    lines = []
-    try:
+    lost = {}
+    with contextlib.suppress(KubeError):  # the user may not read nodes, or the node is gone
         for name in sorted(names)[:MAX_NODES]:
             node = await client.get(await client.resource("v1", "Node"), name)
-            lines += [
-                _wait(f"{name} has been NotReady", _seconds_since(condition["lastTransitionTime"]))
-                for condition in node["status"].get("conditions") or []
-                if condition["type"] == "Ready" and condition["status"] != "True"
-            ]
-    except KubeError:  # the user may not read nodes, or the node is gone
-        pass
-    return lines
-
-
-LOGS_EPILOG = """examples:
-  perfdag logs last --namespace bench
-  perfdag logs last --namespace bench --batch 3 --tail 20
-"""
-
-
-def add_logs(sub: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the verb."""
-    parser = sub.add_parser(
-        "logs",
-        description="Print the logs of a run's pods, each line after the name of its pod. Pods are "
-        "kept for a while after they end; the samples are in the store.",
-        epilog=LOGS_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_options(parser, CLUSTER_RUN, NAMESPACE)
-    parser.add_argument("--batch", type=int, help="only the pods of this batch")
-    parser.add_argument("--tail", type=int, help="only the last lines of each pod")
-    parser.set_defaults(run=run_logs)
+            for condition in node["status"].get("conditions") or []:
+                if condition["type"] == "Ready" and condition["status"] != "True":
+                    since = _seconds_since(condition["lastTransitionTime"])
+                    lost[f"{name} has been NotReady"] = since
+    return lost
 
 
 def run_logs(args: argparse.Namespace) -> int:
     """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 
+    def order(pod: Pod) -> tuple[int, int, str]:
+        return (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name)
+
     async def write(client: Kube) -> None:
-        workflow = await find_workflow(client, args.name, args.namespace)
-        view = await view_run(client, workflow["metadata"]["name"], args.namespace)
-        pods = [pod for pod in view.pods if args.batch in (None, pod.batch)]
-        for pod in sorted(pods, key=_order):
-            await _write_pod(client, pod, args.namespace, args.tail)
+        view = await find_run(client, args.name, args.namespace)
+        for pod in sorted(view.pods, key=order):
+            if args.batch not in (None, pod.batch):
+                continue
+            label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}: "
+            label = f"{pod.name}: " if pod.batch is None else label
+            if pod.trouble:
+                print_now(f"{label}{pod.trouble}")
+            await _write_log(client, pod, args.namespace, label, args.tail)
 
     run_with_client(write)
     return EXIT_OK
-
-
-def _order(pod: Pod) -> tuple[int, int, str]:
-    return (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name)
-
-
-async def _write_pod(client: Kube, pod: Pod, namespace: str, tail: int | None) -> None:
-    label = pod.name
-    if pod.batch is not None:
-        label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}"
-    if pod.trouble:
-        print_now(f"{label}: {pod.trouble}")
-    try:
-        async for line in program_lines(client, pod.name, namespace, tail):
-            print_now(f"{label}: {line}")
-    except KubeError as error:
-        logger.info(f"{label}: no log: {error}")

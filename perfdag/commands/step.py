@@ -63,8 +63,8 @@ def add_step(sub: Verbs) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
+    from perfdag.benchmark.contract import Infrastructure
     from perfdag.steps.pods.context import from_environment, run_step
-    from perfdag.steps.pods.credentials import PeerError
 
     context = from_environment()
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         return run_step(context, args.step, work) if args.step in RECORDED else work()
-    except PeerError as error:
+    except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
@@ -110,41 +110,33 @@ def watchdog(context: "PodContext", args: argparse.Namespace) -> int:
 
 def lead(context: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
-    from perfdag.results.runs import RunStore
+    from perfdag.results.runs import stored_plan
     from perfdag.signals import end_once
-    from perfdag.steps.pods.context import exit_retryable
-    from perfdag.steps.pods.credentials import take_credentials
+    from perfdag.steps.pods.context import exit_retryable, take_credentials
     from perfdag.steps.pods.lead import lead
 
     end_once(exit_retryable)
     take_credentials()
     store = context.open()
-    plan = RunStore(store).plan(context.run_id)
+    plan = stored_plan(store, context.run_id)
     return lead(context, store, plan, args.batch, args.attempt)
 
 
 def peer(context: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods.context import pending_limit
-    from perfdag.steps.pods.credentials import HOME, take_credentials
-    from perfdag.steps.pods.peer import LeadWatch, serve
+    from perfdag.steps.pods.context import pending_limit, take_credentials
+    from perfdag.steps.pods.peer import HOME, serve
 
     take_credentials()
-    return serve(
-        SERVICE_ACCOUNT,
-        HOME / "peer",
-        context.addresses,
-        args.port,
-        pending_limit(args.pending),
-        lead_exit_code=LeadWatch(context, args.batch, args.attempt).exit_code,
-    )
+    limit = pending_limit(args.pending)
+    return serve(SERVICE_ACCOUNT, HOME / "peer", context.addresses, args.port, limit)
 
 
 def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
-    from perfdag.store.open import open_store
+    from perfdag.store.s3 import open_store
 
     store = open_store(context.root, STORE_PATIENCE)
     key = f"runs/doctor-{os.getpid()}"
@@ -157,8 +149,8 @@ def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
 
 def age(context: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.check import check_age
-    from perfdag.store.open import open_store
+    from perfdag.commands.history import check_age
+    from perfdag.store.s3 import open_store
 
     return check_age(open_store(context.root), "last", args.suite, args.max_age)
 
@@ -169,28 +161,29 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.commands.ab import finish_variants, outcome_text
     from perfdag.commands.results import finish_run
     from perfdag.results.collect import collect
-    from perfdag.results.runs import RunStore
-    from perfdag.steps.pods.context import end_clock
-    from perfdag.steps.pods.finish import record_end
-    from perfdag.steps.pods.objects import release
+    from perfdag.results.runs import stored_plan
+    from perfdag.steps.pods.context import end_clock, explain_end
+    from perfdag.steps.pods.plan import release
+    from perfdag.steps.pods.watchdog import record_end
     from perfdag.store.base import NotStoredError
 
     store = context.open()
     try:
-        plan = RunStore(store).plan(context.run_id)
+        plan = stored_plan(store, context.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
         message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
     end_clock(store, plan.run_id)
-    could_run = record_end(context, store, plan, args.phase)
+    if why := record_end(context, store, plan, args.phase):
+        explain_end(why)
     if plan.trigger == "ab":
         outcome = finish_variants(store, plan)
         text, code = outcome_text(outcome, store), outcome.exit_code
     else:
         for run_id in plan.options.rechecks:
             end_clock(store, run_id)
-            collect(store, RunStore(store).plan(run_id))
+            collect(store, stored_plan(store, run_id))
         result = finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
     print_now(text)
@@ -199,7 +192,7 @@ def finish(context: "PodContext", args: argparse.Namespace) -> int:
         release(context, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
-    return code if could_run else EXIT_REACH
+    return EXIT_REACH if why else code
 
 
 def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:

@@ -1,23 +1,37 @@
-"""What a terminal shows: tables, lines in colours, and findings of checks."""
+"""What a terminal shows: tables, lines in colours, and the live table of a run."""
 
+import contextlib
+import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from textwrap import wrap
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.text import Text
+
+from perfdag.plan.plan import Plan, TimeLeft
+from perfdag.results.samples import SampleRecord
+from perfdag.stats.robust import median, spread
+from perfdag.suite.points import Point
+from perfdag.units import short, short_seconds, with_spread
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+logger = logging.getLogger(__name__)
 
 BAD = "bold red"
 HIGHLIGHTS = {"worse": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
 """Style of a row by its verdict, in the hues of report.css."""
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-FAILURE = re.compile(r"(verdict .*: )?(gate )?(failed|absent|damaged)\b", re.I)
+FAILURE = re.compile(r"(verdict .*: )?(gate )?(failed|absent|damaged|worse|threshold)\b", re.I)
 """Beginning of a line that tells of a failure."""
 MIN_LAST = 9
 """Characters of the last column without which the first stands above its row."""
@@ -41,30 +55,23 @@ def spark(values: Sequence[float], most: int = 12) -> str:
     return "".join(BARS[round(7 * (value - low) / range)] if range else BARS[3] for value in own)
 
 
-def fitted(line: str) -> str:
-    """Return text whose lines are broken between words where a terminal would break it anywhere."""
-    if not sys.stdout.isatty():
-        return line
-    return "\n".join(
-        "\n".join(wrap(part, terminal_width(), subsequent_indent="  ", **WHOLE_WORDS))
-        for part in line.splitlines() or [""]
-    )
-
-
 def styled(lines: Iterable[tuple[str, str]]) -> str:
-    """Return (line, style) pairs as text, with colours if standard output is a terminal."""
-    console = Console()
+    """Return (line, style) pairs as text, with colours if standard output is a terminal.
+
+    There a line that would be too long is broken between words.
+    """
+    console, width = Console(), terminal_width() if sys.stdout.isatty() else PIPE
     with console.capture() as capture:
-        for line, style in lines:
-            console.print(Text(line, style=style), soft_wrap=True)
+        for text, style in lines:
+            for line in text.splitlines() or [""]:
+                folded = "\n".join(wrap(line, width, subsequent_indent="  ", **WHOLE_WORDS))
+                console.print(Text(folded, style=style), soft_wrap=True)
     return capture.get().removesuffix("\n")
 
 
 def highlighted(lines: Iterable[str]) -> str:
-    """Return lines, broken between words for a terminal, where failures are coloured."""
-    return styled(
-        (fitted(line), HIGHLIGHTS["failed"] if FAILURE.match(line) else "") for line in lines
-    )
+    """Return lines as text, where those that tell of a failure are coloured."""
+    return styled((line, BAD if FAILURE.match(line) else "") for line in lines)
 
 
 def text_table(
@@ -78,35 +85,28 @@ def text_table(
     """Return a table as text, with colours if standard output is a terminal.
 
     `right` holds the numbers of the columns that are aligned right. If a line would be too long,
-    the first cell stands above its row, and the last ones below it.
+    the first cell stands above its row, and the last one below it.
     """
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     room, last = terminal_width(), len(widths) - 1
     whole = sum(widths) + 2 * last
-    first = 1 if whole > room and whole - widths[-1] + MIN_LAST > room else 0
-    end = first  # of the columns that stand side by side
-    while (
-        end < last and 2 * first + sum(width + 2 for width in widths[first : end + 1]) <= room + 2
-    ):
-        end += 1
+    first = int(whole > room and whole - widths[-1] + MIN_LAST > room)
     lines = [(title, "bold")] if title else []
     heading = ("dim" if title else "bold", headings)
     for style, row in (heading, *zip(styles, cells, strict=False)):
         beside = [
             row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i])
-            for i in range(first, end)
+            for i in range(first, last)
         ]
         text = "  " * first + "  ".join(beside)
-        fits = end == last and len(text) + 2 + len(row[-1]) <= room
-        parts = [f"{text}  {row[-1]}".rstrip() if fits else text.rstrip()]
         if row is not headings and first:
-            parts = [*wrap(row[0], room, **WHOLE_WORDS), *parts]
-        if row is not headings and not fits:
-            left = [f"{headings[i]} {row[i]}" for i in range(end, last) if row[i] not in ("", "-")]
-            below = wrap(", ".join([*left, row[-1]]), room - 4, **WHOLE_WORDS)
-            parts += [f"    {line}" for line in below]
-        lines += [(part, style) for part in parts]
+            lines += [(part, style) for part in wrap(row[0], room, **WHOLE_WORDS)]
+        if row is headings or len(text) + 2 + len(row[-1]) <= room:
+            lines.append((f"{text}  {row[-1]}".rstrip(), style))
+        else:
+            below = wrap(row[-1], room - 4, **WHOLE_WORDS)
+            lines += [(text.rstrip(), style), *((f"    {part}", style) for part in below)]
     return styled(lines)
 
 
@@ -124,3 +124,150 @@ class Finding:
     def text(self) -> str:
         """Return the finding as text."""
         return f"{self.state:<8} {self.what}" + (f"\n         -> {self.do}" if self.do else "")
+
+
+LONG_SAMPLE = 30.0
+"""Expected seconds from which a log announces a sample: until it ends there is no other sign."""
+PER_SECOND = 2
+"""How often a second a terminal is written: drawing must not disturb what is measured."""
+BESIDE = 6
+"""Lines of a terminal that the table of points leaves free."""
+
+
+@dataclass
+class _Row:
+    """A point in the live table: its headline values without warm-up, and what was not ok."""
+
+    name: str
+    samples: int
+    value: str = "-"
+    """The median so far, with its spread from two values on."""
+    values: list[float] = field(default_factory=list)
+    done: int = 0
+    lost: int = 0
+    newest: int = 0
+
+    def add(self, part: SampleRecord, number: int) -> None:
+        """Note a sample, the `number`th of the run."""
+        self.newest, self.done = number, self.done + (part.repetition > 0)
+        self.lost += part.status != "ok"
+        own = next((row for row in part.rows if row["headline"]), None)
+        if own is not None and part.repetition > 0 and part.status == "ok":
+            self.values.append(own["value"])
+            unit, metric = own["unit"], own["metric"]
+            if len(self.values) < 2:
+                self.value = short(own["value"], unit, metric)
+            else:
+                band = spread(self.values)
+                self.value = with_spread(median(self.values), band.low, band.high, unit, metric)
+
+
+class Progress:
+    """The ProgressListener of a run on this machine.
+
+    Where stderr is a terminal, a table has a line a point with its median and spread so far, a bar
+    stands below it, and only failures scroll. Elsewhere each sample has a line, and a long one is
+    announced. With the plan of an `other` variant only failures have a line and no point has one:
+    one value of a variant says little.
+    """
+
+    def __init__(self, plan: Plan, other: Plan | None = None) -> None:
+        self.total = 0
+        self.done = 0
+        self.variant = ""
+        """What stands before the name of a sample, such as `A `."""
+        self._of_two = other is not None
+        adaptive = any(point.until for point in plan.points)
+        self._end = "until it is precise" if adaptive else "ends soon"
+        self._time = TimeLeft()
+        for each in filter(None, (plan, other)):
+            self.total += len(each.order)
+            self._time.add(each, range(len(each.order)))
+        self._running: tuple[Point, int] | None = None
+        self._start = 0.0
+        self._rows = {
+            point.id: _Row(f"{point.entry} {point.label}".strip(), point.repetitions)
+            for point in plan.points
+        }
+        self._table = ""
+        self._room = 0
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator["Progress"]:
+        """Show the table while samples are measured, where stderr is a terminal."""
+        if not sys.stderr.isatty():
+            yield self
+            return
+        from rich.live import Live
+
+        console = Console(stderr=True)
+        self._room = max(1, console.height - BESIDE)
+        with Live(
+            console=console,
+            get_renderable=self._screen,
+            transient=True,
+            refresh_per_second=PER_SECOND,
+        ):
+            yield self
+
+    def _screen(self) -> "RenderableType":
+        """Return the table, the bar, the time left and the running sample."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        running = self._running
+        took = time.monotonic() - self._start
+        left = self._time.seconds(*running, took) if running else self._time.seconds()
+        end = f"about {short_seconds(left)} left" if left > 0.1 else self._end
+        name = running[0].sample(running[1]) if running else "starting" * (not self.done)
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(ratio=1)
+        for _ in range(2):
+            line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
+        bar = ProgressBar(self.total, self.done, complete_style="cyan", finished_style="green")
+        line.add_row(bar, f"{self.done}/{self.total}", end, Text(self.variant + name))
+        if not self._table:
+            return line
+        return Group(Text(self._table, no_wrap=True, overflow="ellipsis"), line)
+
+    def _draw(self) -> None:
+        """Write the table anew: the points that were measured last, in the order of the plan."""
+        seen = [row for row in self._rows.values() if row.newest]
+        newest = sorted(row.newest for row in seen)[-self._room :]
+        shown = [row for row in seen if row.newest >= newest[0]]
+        wide = max(len(row.name) for row in shown), max(len(row.value) for row in shown)
+        self._table = "\n".join(
+            f"{row.name:{wide[0]}}  {row.done:>3}/{row.samples}  {row.value:{wide[1]}}  "
+            f"{spark(row.values)}{f'  {row.lost} not ok' if row.lost else ''}"
+            for row in shown
+        )
+
+    def started(self, point: Point, repetition: int) -> None:
+        self._start, self._running = time.monotonic(), (point, repetition)
+        seconds = self._time.of_sample(point)
+        if seconds >= LONG_SAMPLE and not sys.stderr.isatty():
+            name = f"[{self.done + 1}/{self.total}] {self.variant}{point.sample(repetition)}"
+            logger.info(f"{name} begins, about {short_seconds(seconds)}")
+
+    def finished(self, point: Point, part: SampleRecord) -> None:
+        self._time.done(point, part.repetition, time.monotonic() - self._start)
+        self._running, value = None, ""
+        self.done += 1
+        if not self._of_two:
+            row = self._rows[point.id]
+            row.add(part, self.done)
+            value = f" {row.value}" if row.values and part.status == "ok" else ""
+            if self._room:
+                self._draw()
+        if part.status == "ok" and (self._of_two or self._room):
+            return
+        reason = f": {part.error}" if part.error else ""
+        name = f"{self.variant}{point.sample(part.repetition)}"
+        level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
+        logger.log(level, f"[{self.done}/{self.total}] {name} {part.status}{value}{reason}")
+
+    def skipped(self, point: Point, repetition: int, why: str) -> None:
+        self._time.done(point, repetition)
+        self.done += 1

@@ -1,4 +1,4 @@
-"""The contract of a host: where the commands of a benchmark run.
+"""The contract of a host: where the commands of a benchmark run, and how a sample fails.
 
 A benchmark does not know whether a host is this machine or a pod on another node.
 """
@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, ClassVar, Protocol, Self
 
-from perfdag.outcome import Failed
 from perfdag.redaction import redact
 
 MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew", "pip")
@@ -47,6 +46,51 @@ def install_command(packages: Mapping[str, str]) -> str:
             return f"{command} {packages[manager]}"
     every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
     return ", ".join(every) or "not packaged"
+
+
+class SampleError(Exception):
+    """A sample without a valid value.
+
+    `texts` holds the output of the tools. `measurements` holds the values that could be read. They
+    become rows with the status of the sample.
+    """
+
+    status: ClassVar[str] = "failed"
+
+    def __init__(
+        self,
+        reason: str,
+        texts: Mapping[str, str] | None = None,
+        measurements: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.texts = dict(texts or {})
+        self.measurements = list(measurements)
+
+
+class Failed(SampleError):
+    """The tool failed or did not print what its parameters imply."""
+
+
+class Skip(SampleError):
+    """The sample cannot be measured here, as a tool, a device or a right is missing."""
+
+    status = "skipped"
+
+
+class Invalid(SampleError):
+    """The tool ran, but did not measure what the sample claims."""
+
+    status = "invalid"
+
+
+class Infrastructure(SampleError):
+    """A fault of the infrastructure, such as a lost peer. The sample is retried `retries` times.
+
+    Its rows are `failed` if no retry helps.
+    """
+
+    status = "infrastructure"
 
 
 Argv = Sequence[str]
@@ -216,17 +260,14 @@ class Host(Protocol):
     @property
     def name(self) -> str:
         """The name of the node, or the host name of this machine."""
-        ...
 
     @property
     def address(self) -> str:
         """The address on the measured network."""
-        ...
 
     @property
     def target(self) -> str:
         """The address where clients reach its servers: `address`, or that of a Service."""
-        ...
 
     def run(
         self,
@@ -239,7 +280,6 @@ class Host(Protocol):
         stdin: bytes | None = None,
     ) -> CommandResult:
         """Run a command in a process group of its own, which is killed after `timeout` seconds."""
-        ...
 
     def serve(
         self,
@@ -255,32 +295,24 @@ class Host(Protocol):
 
         Nothing connects to the port. Raises Failed with its stderr, or if the port is in use.
         """
-        ...
 
     def free_port(self) -> int:
         """Return a port that is free now, or one that a Service forwards."""
-        ...
 
     def forwarded(self, port: int) -> AbstractContextManager[int]:
         """Return a port of 127.0.0.1 here that leads to this port of 127.0.0.1 on the host."""
-        ...
 
     def which(self, program: str) -> str | None:
         """Return the path of a program on this host, or None."""
-        ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file and create its folder. Raises Failed."""
-        ...
 
     def get(self, path: str) -> bytes:
         """Return the content of a file. Raises Failed if it does not exist."""
-        ...
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content, if it exists."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this host: kernel, CPU, memory, NICs ... (perfdag.hosts.facts)."""
-        ...

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from perfdag.hosts import facts
-from perfdag.hosts.base import Host
+from perfdag.hosts.base import Host, SampleError
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import SampleError
 
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 THROTTLED_LIMIT = 0.01  # of the sample's wall time; less is noise
@@ -116,14 +115,14 @@ class Guard:
 
     def include(self, hosts: Sequence[Host]) -> None:
         """Watch the cgroups of these hosts too. Hosts that do not answer are left out."""
-        others = [host for host in hosts if not isinstance(host, LocalHost)]
-        before = zip(others, _moments(others), strict=True)
-        self._others = [(host, counters) for host, counters in before if counters is not None]
+        if others := [host for host in hosts if not isinstance(host, LocalHost)]:
+            before = zip(others, _moments(others), strict=True)
+            self._others = [(host, counters) for host, counters in before if counters is not None]
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""
         found = effects(self._before, moment(), self._load, cores)
-        now = _moments([host for host, _ in self._others])
+        now = _moments([host for host, _ in self._others]) if self._others else []
         for (host, before), after in zip(self._others, now, strict=True):
             there = effects(before, after) if after is not None else Effects()
             if there.throttled and not found.throttled:
@@ -135,8 +134,6 @@ class Guard:
 
 def _moments(hosts: Sequence[Host]) -> list[Moment | None]:
     """Return the counters of the cgroups of other hosts, or None for a host without answer."""
-    if not hosts:
-        return []
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
         return list(pool.map(_moment_of, hosts))
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Forwarding, Host, Server
-from perfdag.outcome import Failed
+from perfdag.hosts.base import Argv, CommandResult, Failed, Forwarding, Host, Server
 
 _PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")

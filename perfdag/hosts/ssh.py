@@ -20,10 +20,9 @@ from typing import Any
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, Forwarding, Server
+from perfdag.hosts.base import Argv, CommandResult, Failed, Forwarding, Infrastructure, Server
 from perfdag.hosts.gpu_use import gpus
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
-from perfdag.outcome import Failed, Infrastructure
 
 CONNECT_SECONDS = 10
 

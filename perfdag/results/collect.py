@@ -6,8 +6,8 @@ text of its MissingReason. Samples may be removed once they are collected: their
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
-from perfdag.digest import canonical, digest
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
-from perfdag.results.missing_reason import reason_for, stored_reasons
-from perfdag.results.runs import RunStore, month_of, result_key, rollup_key, run_folder, sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
+from perfdag.results.samples import (
+    SampleRecord,
+    read_samples,
+    reason_for,
+    stored_reasons,
+    stored_samples,
+)
 from perfdag.results.schema import (
     ID_COLUMNS,
     SAMPLES,
@@ -31,15 +35,19 @@ from perfdag.results.schema import (
     explain_unreadable,
     read_rows,
 )
+from perfdag.shape import canonical, digest
 from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
 ERROR_LIMIT = 500
 """Characters of an error in a row."""
 CHUNK_ROWS = 1 << 16
-_AS_STORED = ("metric", "stat", "subject", "value", "unit", "better", "headline", "n", "note")
-_DERIVED = ("coords", "series_id", "sample_id")
-_STORED_TYPE = pa.struct([SAMPLES.field(name) for name in _AS_STORED])
+_OF_ROW = (
+    *("metric", "stat", "subject", "value", "unit", "better", "headline", "n", "note"),
+    *("coords", "series_id", "sample_id"),
+)
+"""The columns of a row. The others are of its sample."""
+_ROW = pa.struct([SAMPLES.field(name) for name in _OF_ROW])
 
 
 class _Rows:
@@ -48,7 +56,7 @@ class _Rows:
     def __init__(self, store: Store, plan: Plan) -> None:
         self._plan, self._raw = plan, store.url(f"{run_folder(plan.run_id)}/parts")
         self._params = [canonical(point.params) for point in plan.points]
-        self._shapes = [shape.text() for shape in plan.shapes]
+        self._shapes = [canonical(shape.data()) for shape in plan.shapes]
         self._environments: dict[bytes, str] = {}
         self._run = {
             "schema_version": SCHEMA_VERSION,
@@ -64,9 +72,7 @@ class _Rows:
         self._samples: list[dict[str, Any]] = []
         self._counts: list[int] = []
         self._pending: list[dict[str, Any]] = []
-        self._derived = {name: list[str]() for name in _DERIVED}
-        self._coords: dict[str, str] = {}
-        self._chunks = {name: list[pa.Array]() for name in (*_AS_STORED, *_DERIVED)}
+        self._chunks: list[pa.Array] = []
 
     def planned(self, position: int) -> dict[str, Any]:
         """Return what the plan says of the sample at a position of its order, as columns."""
@@ -108,43 +114,25 @@ class _Rows:
         self._samples.append({**self._run, **sample})
         rows = rows or [{}]
         self._counts.append(len(rows))
-        self._pending += rows
-        texts = [
-            orjson.dumps(row["coords"], option=orjson.OPT_SORT_KEYS).decode()
-            if "coords" in row
-            else "{}"
-            for row in rows
-        ]
-        self._derived["coords"] += [self._coords.setdefault(text, text) for text in texts]
-        names = [
-            f"{text}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
-            for text, row in zip(texts, rows, strict=True)
-        ]
         head = [self._plan.suite, sample["point"], sample.get("benchmark_version") or ""]
         # Figures within a node and between nodes are two series.
         head += [span] if (span := sample.get("span")) else []
-        series = [digest(*head, name) for name in names]
         run = self._plan.run_id, self._plan.variant or ""
         of_run = (*run, str(sample["repetition"]), sample["phase"])
-        subjects = [row.get("subject") or "" for row in rows]
-        samples = {subject: digest(*of_run, subject) for subject in set(subjects)}
-        self._derived["series_id"] += series
-        self._derived["sample_id"] += [
-            series_id + samples[subject]
-            for series_id, subject in zip(series, subjects, strict=True)
-        ]
+        ids = {text: digest(*of_run, text) for text in {row.get("subject") or "" for row in rows}}
+        for row in rows:
+            coords = orjson.dumps(row.get("coords", {}), option=orjson.OPT_SORT_KEYS).decode()
+            what = f"{coords}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
+            series = digest(*head, what)
+            own = series + ids[row.get("subject") or ""]
+            self._pending.append({**row, "coords": coords, "series_id": series, "sample_id": own})
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        """Move pending rows into Arrow arrays, which need a tenth of the memory."""
-        stored = pa.array(self._pending, _STORED_TYPE).flatten()
-        for name, values in zip(_AS_STORED, stored, strict=True):
-            self._chunks[name].append(values)
+        """Move pending rows into an Arrow array, which needs a tenth of the memory."""
+        self._chunks.append(pa.array(self._pending, _ROW))
         self._pending.clear()
-        for name, texts in self._derived.items():
-            self._chunks[name].append(pa.array(texts, SAMPLES.field(name).type))
-            texts.clear()
 
     def table(self) -> pa.Table:
         """Return the table of all samples that were added."""
@@ -152,10 +140,11 @@ class _Rows:
         sample_of_row = pa.array(
             np.repeat(np.arange(len(self._samples), dtype=np.int32), self._counts)
         )
+        of_rows = dict(zip(_OF_ROW, pa.chunked_array(self._chunks).flatten(), strict=True))
         arrays = []
         for column in SAMPLES:
-            if column.name in self._chunks:
-                arrays.append(pa.chunked_array(self._chunks.pop(column.name), column.type))
+            if column.name in of_rows:
+                arrays.append(of_rows[column.name])
                 continue
             values = pa.array([sample.get(column.name) for sample in self._samples], column.type)
             if pa.types.is_string(column.type):  # a long text is stored once
@@ -203,7 +192,7 @@ def _measured(record: SampleRecord) -> dict[str, Any]:
 
 @dataclass
 class CollectionResult:
-    """The result of collecting: the key of the Parquet file, and its rows.
+    """The result of collecting: the key of the Parquet file.
 
     `reached` holds the count and relative precision of points with `until`, `damaged` the names of
     unreadable samples. `kept`: samples were removed after they were collected, and the rows are
@@ -212,7 +201,6 @@ class CollectionResult:
     """
 
     key: str
-    rows: int
     reached: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
     kept: bool = False
@@ -229,7 +217,7 @@ def collect(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
         write_rows(store, plan.suite, plan.run_id, table)
         for index, seconds in collected.seconds.items():
             plan.points[index].seconds = median(seconds)
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
     return table, collected
 
 
@@ -258,10 +246,9 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
 
     Repetitive columns are dictionary-encoded.
     """
-    key = result_key(plan.suite, plan.run_id)
-    stored = RunStore(store).samples(plan.run_id)
+    stored = stored_samples(store, plan.run_id)
     if (kept := kept_rows(store, plan, stored)) is not None:
-        return kept, CollectionResult(key, kept.num_rows, kept=True)
+        return kept, CollectionResult(result_key(plan.suite, plan.run_id), kept=True)
     with gc_paused():
         return _gather(store, plan, stored)
 
@@ -286,7 +273,7 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
 
 
 def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
-    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id), 0)
+    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id))
     order = sorted(
         range(len(plan.order)),
         key=lambda pos: (plan.point_at(pos).benchmark, *plan.order[pos]),
@@ -294,41 +281,24 @@ def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, Colle
     position_of = {plan.key(position): position for position in order}
     present = [name for name in position_of if name in stored]
     values: dict[int, list[float]] = defaultdict(list)
-    for name, record in _read(store, plan, present, result.damaged):
+    for name, record in read_samples(store, plan.run_id, present, result.damaged):
         position = position_of.pop(name)
         index, repetition = plan.order[position]
         rows.add_stored(name, record, rows.planned(position))
         if record.status == "ok" and record.started_at and record.finished_at:
-            took = datetime.fromisoformat(record.finished_at) - datetime.fromisoformat(
-                record.started_at
-            )
-            result.seconds.setdefault(index, []).append(took.total_seconds())
+            began, ended = map(datetime.fromisoformat, (record.started_at, record.finished_at))
+            result.seconds.setdefault(index, []).append((ended - began).total_seconds())
         if record.status == "ok" and repetition > 0 and plan.points[index].until is not None:
             values[index] += [row["value"] for row in record.rows if row["headline"]][:1]
     for index, own in values.items():
         result.reached[plan.points[index].id] = len(own), relative_precision(own)
     _add_absent(store, plan, sorted(position_of.values()), rows, result.reached)
     canaries = sorted(name for name in stored if name.startswith("canary-"))
-    for name, record in _read(store, plan, canaries, result.damaged):
+    for name, record in read_samples(store, plan.run_id, canaries, result.damaged):
         columns = dict.fromkeys(("entry", "benchmark", "point"), "canary")
         columns |= {"params": "{}", "shape": "{}", "phase": "measure"}
         rows.add_stored(name, record, {**columns, "repetition": record.repetition})
-    table = rows.table()
-    return table, replace(result, rows=table.num_rows)
-
-
-def _read(
-    store: Store, plan: Plan, names: Sequence[str], damaged: list[str]
-) -> Iterator[tuple[str, SampleRecord]]:
-    """Yield the stored samples of these names; add the names of unreadable ones to `damaged`."""
-    contents = store.get_many([sample_key(plan.run_id, name) for name in names])
-    for name, (_, data) in zip(names, contents, strict=True):
-        try:
-            record = read_sample(data)
-        except ValueError:
-            damaged.append(name)
-        else:
-            yield name, record
+    return rows.table(), result
 
 
 def _add_absent(
@@ -365,7 +335,9 @@ def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in filter(registry.usable, sorted(set(pc.unique(rows["benchmark"]).to_pylist()))):
+    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist())):
+        if registry.fault(name):
+            continue
         exporter = registry.get(name)
         try:
             files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))

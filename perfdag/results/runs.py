@@ -1,11 +1,8 @@
 """The runs of a store: their keys, their plans, which run a text names, and their rechecks."""
 
 import bisect
-import contextlib
-import errno
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,7 +10,6 @@ from functools import cached_property
 import orjson
 
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
-from perfdag.results.samples import read_sample
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest
 from perfdag.units import plural
@@ -36,11 +32,6 @@ def plan_key(run_id: str) -> str:
 def report_key(run_id: str) -> str:
     """Return the key of the report of a run."""
     return f"runs/{run_id}/report.html"
-
-
-def sample_key(run_id: str, name: str) -> str:
-    """Return the key of a sample. `name` is that of Plan.key."""
-    return f"runs/{run_id}/parts/{name}.json"
 
 
 def result_key(suite: str, run_id: str) -> str:
@@ -68,40 +59,59 @@ def began_at(run_id: str) -> datetime:
     return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
 
 
-def _name(key: str) -> str:
-    """Return the last part of a key without its ending."""
-    return key.rpartition("/")[2].rpartition(".")[0]
-
-
 class SelectionError(ValueError):
     """No run matches. The message lists what exists."""
 
 
-class RunStore:
-    """The runs of a store: which there are, which one a text names, their plans and samples.
+def runs_with_rows(store: Store, suite: str | None = None) -> dict[str, str]:
+    """Return the suite of each run that has rows, of this suite if named, oldest first."""
+    keys = store.list("results" if suite is None else f"results/{suite}")
+    parts = [key.split("/") for key in keys if key.endswith(".parquet")]
+    names = [(part[3].removesuffix(".parquet"), part[1]) for part in parts if len(part) == 4]
+    return dict(sorted(names))
 
-    A run has rows, a plan or both: samples and plans may be removed before the rows. The lists are
-    read when they are first needed, and once. Each method raises StoreError.
+
+def stored_plan(store: Store, run_id: str) -> Plan:
+    """Return the plan of a run. Raises NotStoredError, DamagedError, StoreError."""
+    try:
+        plan = read_plan(store.get(plan_key(run_id)))
+        if plan.run_id != run_id:
+            raise ValueError(f"it is of run {plan.run_id}")
+        return plan
+    except ValueError as error:
+        text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
+        raise DamagedError(text) from None
+
+
+def put_plan(store: Store, plan: Plan) -> None:
+    """Store a plan. Raises StoreError."""
+    store.put(plan_key(plan.run_id), plan.dump())
+
+
+def variants(store: Store, plan: Plan) -> list[Plan]:
+    """Return the plan, and the other variant's plan in a duet. Raises StoreError."""
+    return [plan, stored_plan(store, plan.options.other)] if plan.options.other else [plan]
+
+
+class RunStore:
+    """The runs of a store, listed once, when the list is first needed: which one a text names.
+
+    A run has rows, a plan or both: samples and plans may be removed before the rows. Each method
+    raises StoreError.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def with_rows(self, suite: str | None = None) -> dict[str, str]:
-        """Return the suite of each run that has rows, of this suite if named, oldest first."""
-        keys = self.store.list("results" if suite is None else f"results/{suite}")
-        parts = [key.split("/") for key in keys if key.endswith(".parquet")]
-        return dict(sorted((_name(part[3]), part[1]) for part in parts if len(part) == 4))
-
     @cached_property
     def known(self) -> dict[str, str | None]:
         """The suite of each run by its id, oldest first. It is None without rows: see the plan."""
         planned = dict.fromkeys(filter(is_run_id, self.store.folders("runs")))
-        return dict(sorted((planned | self.with_rows()).items()))
+        return dict(sorted((planned | runs_with_rows(self.store)).items()))
 
     def suites(self) -> list[str]:
         """Return the suites that have results."""
-        return sorted(set(self.with_rows().values()))
+        return sorted(set(runs_with_rows(self.store).values()))
 
     def find(
         self, selector: str, known: Mapping[str, str | None] | None = None, *, of_ab: bool = False
@@ -161,36 +171,18 @@ class RunStore:
     def plan(self, selector: str, *, of_ab: bool = False) -> Plan:
         """Return the stored plan of the run that a text names, as `find`."""
         try:
-            return self._plan(selector)
+            return stored_plan(self.store, selector)
         except NotStoredError:
-            return self._plan(self.find(selector, of_ab=of_ab))
+            return stored_plan(self.store, self.find(selector, of_ab=of_ab))
 
     def plan_or_rows(self, run_id: str) -> Plan:
         """Return the plan of a run, or one without points where its rows alone are left."""
         try:
-            return self._plan(run_id)
+            return stored_plan(self.store, run_id)
         except NotStoredError:
             if (suite := self.known.get(run_id)) is None:
                 raise
             return Plan(run_id, suite, 0, [], [], [], [], trigger=self.trigger(run_id))
-
-    def _plan(self, run_id: str) -> Plan:
-        try:
-            plan = read_plan(self.store.get(plan_key(run_id)))
-            if plan.run_id != run_id:
-                raise ValueError(f"it is of run {plan.run_id}")
-            return plan
-        except ValueError as error:
-            text = f"store {self.store.root}: plan.json of {run_id} is damaged: {error}"
-            raise DamagedError(text) from None
-
-    def put_plan(self, plan: Plan) -> None:
-        """Store a plan."""
-        self.store.put(plan_key(plan.run_id), plan.dump())
-
-    def variants(self, plan: Plan) -> list[Plan]:
-        """Return the plan, and the other variant's plan in a duet."""
-        return [plan, self.plan(plan.options.other)] if plan.options.other else [plan]
 
     def trigger(self, run_id: str) -> str:
         """Return what started a run by its rows, such as cron; empty where they are damaged."""
@@ -220,45 +212,6 @@ class RunStore:
             why = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
             return f"`last` is {run_id}; the newer run {newer} {why}"
         return None
-
-    def samples(self, run_id: str) -> set[str]:
-        """Return the names of the stored samples of a run."""
-        return {_name(key) for key in self.store.list(f"{run_folder(run_id)}/parts")}
-
-    def delete_damaged_samples(self, run_id: str) -> list[str]:
-        """Delete the unreadable samples of a run and return their names.
-
-        A resumed run measures them again. Every sample is read, which takes about as long as
-        collecting.
-        """
-        damaged = []
-        for key, data in self.store.get_many(self.store.list(f"{run_folder(run_id)}/parts")):
-            try:
-                read_sample(data)
-            except ValueError:
-                damaged.append(key)
-        for key in damaged:
-            self.store.delete(key)
-        return [_name(key) for key in damaged]
-
-    def put_rechecks(self, plan: Plan, points: set[str]) -> list[Plan]:
-        """Store the plans of the rechecks and name them in the plan of their run."""
-        rechecks = recheck_plans(plan, points)
-        for again in rechecks:
-            self.put_plan(again)
-        plan.options.rechecks = [again.run_id for again in rechecks]
-        self.put_plan(plan)
-        return rechecks
-
-    def plan_of_batch(self, plan: Plan, number: int) -> tuple[Plan, int]:
-        """Return the plan that a batch number of a run belongs to, and the index there."""
-        if number < len(plan.batches):
-            return plan, number
-        rechecks = [self.plan(run_id) for run_id in plan.options.rechecks]
-        for batch, owner, index in recheck_batches(plan, rechecks):
-            if batch == number:
-                return owner, index
-        raise StoreError(f"store {self.store.root}: run {plan.run_id} has no batch {number}")
 
 
 def ambiguous(selector: str, names: Sequence[str]) -> str:
@@ -306,22 +259,6 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def run_lock(run_id: str) -> Iterator[bool]:
-    """Lock a run and yield True, or yield False if another process of this machine has the lock.
-
-    The lock is an address that Linux frees with the process. Other systems have none and lock
-    nothing.
-    """
-    with socket.socket(socket.AF_UNIX) as holder:
-        try:
-            holder.bind(f"\0perfdag-{run_id}")
-            alone = True
-        except OSError as error:
-            alone = error.errno != errno.EADDRINUSE
-        yield alone
-
-
 ANY = "any"
 """Stands for the cluster of the newest run, where nothing says which cluster will measure."""
 
@@ -334,7 +271,7 @@ def with_learned_times(store: Store, plan: Plan, cluster: str | None) -> Plan:
     where the store cannot be read.
     """
     try:
-        runs = [*RunStore(store).with_rows(plan.suite)]
+        runs = [*runs_with_rows(store, plan.suite)]
         past = orjson.loads(store.get(plan_key(runs[-1]))) if runs else {}
     except (StoreError, ValueError):
         return plan
@@ -374,6 +311,16 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
     return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
 
 
+def put_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
+    """Store the plans of the rechecks and name them in the plan of their run. Raises StoreError."""
+    rechecks = recheck_plans(plan, points)
+    for again in rechecks:
+        put_plan(store, again)
+    plan.options.rechecks = [again.run_id for again in rechecks]
+    put_plan(store, plan)
+    return rechecks
+
+
 def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
     """Return (number, plan, index in the plan) of each batch of a recheck.
 
@@ -385,3 +332,17 @@ def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, i
         for position, again in enumerate(rechecks)
         for index, batch in enumerate(again.batches)
     ]
+
+
+def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
+    """Return the plan that a batch number of a run belongs to, and the index there.
+
+    Raises StoreError.
+    """
+    if number < len(plan.batches):
+        return plan, number
+    rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
+    for batch, owner, index in recheck_batches(plan, rechecks):
+        if batch == number:
+            return owner, index
+    raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")

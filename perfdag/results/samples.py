@@ -1,22 +1,33 @@
-"""Samples as the measuring loop stores them, `runs/<run_id>/parts/<point>-<repetition>.json`.
+"""Samples as the measuring loop stores them, and why one is missing.
 
-A retry replaces the file.
+A sample is `runs/<run_id>/parts/<point>-<repetition>.json`, and a retry replaces the file. A pod
+that cannot start, a node that dies and a budget that ends are noticed in different places, and each
+writes a `MissingReason` as a note in the store. The watchdog of a run whose store is a claim has no
+access to it: it writes an annotation of the Workflow, which the last step copies. Collect calls
+`reason_for` for every sample that is not stored.
 """
 
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from perfdag.benchmark.contract import Benchmark, Metric, metrics_by_name
-from perfdag.outcome import Failed, Invalid, Measurement
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Invalid,
+    Measurement,
+    Metric,
+    metrics_by_name,
+)
 from perfdag.redaction import redact_json
+from perfdag.store.base import Store
 
 
 @dataclass
@@ -153,3 +164,163 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:
 def now() -> str:
     """Return the time in UTC with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def sample_key(run_id: str, name: str) -> str:
+    """Return the key of a sample. `name` is that of Plan.key."""
+    return f"runs/{run_id}/parts/{name}.json"
+
+
+def stored_samples(store: Store, run_id: str) -> set[str]:
+    """Return the names of the stored samples of a run. Raises StoreError."""
+    keys = store.list(f"runs/{run_id}/parts")
+    return {key.rpartition("/")[2].removesuffix(".json") for key in keys}
+
+
+def read_samples(
+    store: Store, run_id: str, names: Sequence[str], damaged: list[str]
+) -> Iterator[tuple[str, SampleRecord]]:
+    """Yield the stored samples of these names; add the names of unreadable ones to `damaged`."""
+    contents = store.get_many([sample_key(run_id, name) for name in names])
+    for name, (_, data) in zip(names, contents, strict=True):
+        try:
+            record = read_sample(data)
+        except ValueError:
+            damaged.append(name)
+        else:
+            yield name, record
+
+
+def delete_damaged_samples(store: Store, run_id: str) -> list[str]:
+    """Delete the unreadable samples of a run and return their names. Raises StoreError.
+
+    A resumed run measures them again. Every sample is read, which takes about as long as
+    collecting.
+    """
+    damaged: list[str] = []
+    for _ in read_samples(store, run_id, sorted(stored_samples(store, run_id)), damaged):
+        pass
+    for name in damaged:
+        store.delete(sample_key(run_id, name))
+    return damaged
+
+
+Kind = Literal["budget", "sample", "batch", "plan", "workflow"]
+PRECEDENCE: Mapping[Kind, str] = {
+    "budget": "its gang measured until the budget was spent, so a note of its batch is older",
+    "sample": "when and where the sample was measured when its pod ended",
+    "batch": "why the pods of its batch did not start or ended early",
+    "plan": "why the cluster refused the run as a whole",
+    "workflow": "what ended the Workflow early",
+}
+"""The kinds of reason in order of precedence, and what each says about a sample."""
+
+NOTES = "perfdag/notes"
+"""Annotation of a Workflow whose store is a claim: its owner, then the reasons by batch."""
+NOTE_LENGTH, NOTES_BYTES = 400, 60_000
+"""Limits of the annotation, as objects are limited: characters of a reason, bytes of all."""
+
+
+@dataclass(frozen=True)
+class MissingReason:
+    """Why samples are missing. `status` is that of their rows."""
+
+    kind: Kind
+    status: str
+    text: str
+    batch: int | None = None
+    """The batch in the run's plan. None: the reason holds for all samples of the run."""
+    samples: tuple[str, ...] = ()
+    """The samples that the reason `sample` is about, by their names in the store."""
+    attempt: int | None = None
+    """The attempt at the batch, from 1, that measured these samples."""
+    node: str | None = None
+    """The node of its lead."""
+
+    @property
+    def name(self) -> str:
+        """The name of its note. A newer one of that name replaces it."""
+        parts = (self.kind, self.batch, self.attempt)
+        return "-".join(str(part) for part in parts if part is not None)
+
+
+def budget_spent(seconds: float, batch: int | None = None) -> MissingReason:
+    """Return the reason of samples that the budget of a run, in seconds, left unmeasured."""
+    return MissingReason("budget", "skipped", f"the budget of {seconds:g} s was spent", batch)
+
+
+UNKNOWN = MissingReason("workflow", "missing", "planned, but no result was stored")
+"""The reason of samples about which nothing is known."""
+
+
+def reason_for(
+    reasons: Iterable[MissingReason], batch: int | None, sample: str = ""
+) -> MissingReason:
+    """Return why a sample of `batch` is missing: the first reason by PRECEDENCE that applies.
+
+    `sample` is its name in the store. The last attempt at it counts, with what ended its pod.
+    """
+    rank = list(PRECEDENCE)
+    matching = sorted(
+        (
+            reason
+            for reason in reasons
+            if reason.batch in (None, batch)
+            and (reason.kind != "sample" or sample in reason.samples)
+        ),
+        key=lambda reason: (rank.index(reason.kind), -(reason.attempt or 0)),
+    )
+    if not matching:
+        return UNKNOWN
+    first, why = matching[0], [reason.text for reason in matching if reason.kind != "sample"]
+    return replace(first, text=f"{first.text}: {why[0]}") if first.samples and why else first
+
+
+def write_reason(store: Store, run_id: str, reason: MissingReason) -> None:
+    """Write a reason into the store. Raises StoreError."""
+    batches = None if reason.batch is None else [reason.batch]
+    note: dict[str, Any] = {"status": reason.status, "reason": reason.text, "batches": batches}
+    if reason.kind == "sample":
+        note |= {"samples": reason.samples, "attempt": reason.attempt, "node": reason.node}
+    data = redact_json(orjson.dumps(note, option=orjson.OPT_SORT_KEYS))
+    store.put(f"runs/{run_id}/notes/{reason.name}.json", data)
+
+
+def forget_reasons(store: Store, run_id: str, name: str = "") -> None:
+    """Remove the reason with a name, or all of a run that is resumed. Raises StoreError."""
+    store.delete(f"runs/{run_id}/notes" + (f"/{name}.json" if name else ""))
+
+
+def stored_reasons(store: Store, run_id: str) -> list[MissingReason]:
+    """Return the reasons of a run that are in the store. Raises StoreError."""
+    reasons = []
+    for key, data in store.get_many(store.list(f"runs/{run_id}/notes")):
+        note = orjson.loads(data)
+        name = key.rpartition("/")[2]
+        kind = next(kind for kind in PRECEDENCE if name.startswith(kind))
+        batch, samples = (note["batches"] or [None])[0], tuple(note.get("samples", ()))
+        of_samples = (samples, note.get("attempt"), note.get("node"))
+        reasons.append(MissingReason(kind, note["status"], note["reason"], batch, *of_samples))
+    return reasons
+
+
+def as_annotation(owner: str, texts: Mapping[int, str]) -> dict[str, str]:
+    """Return the annotation with the reasons of batches, or an empty mapping if there are none.
+
+    `owner` identifies the Workflow and its attempt, and is the start of the annotation. Reasons are
+    truncated, and dropped where they exceed the limits of an object.
+    """
+    annotations: dict[str, str] = {}
+    for batch, text in sorted(texts.items()):
+        annotations[str(batch)] = text[:NOTE_LENGTH]
+        if len(orjson.dumps(annotations)) > NOTES_BYTES:
+            del annotations[str(batch)]
+            break
+    return {NOTES: f"{owner}{orjson.dumps(annotations).decode()}"} if annotations else {}
+
+
+def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, str]:
+    """Return the reasons by batch number, or none if the annotation has another owner."""
+    value = annotations.get(NOTES, "")
+    items = orjson.loads(value.removeprefix(owner)) if value.startswith(owner) else {}
+    return {int(batch): text for batch, text in items.items()}

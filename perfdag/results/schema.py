@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from perfdag.results.runs import RunStore, month_of, result_key
+from perfdag.results.runs import month_of, result_key, runs_with_rows
 from perfdag.store.base import Store, StoreError
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.units import seconds
 
 SCHEMA_VERSION = 1
@@ -119,7 +119,7 @@ def load_rows(
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
     keys = [
         result_key(suite, run)
-        for run, suite in RunStore(store).with_rows().items()
+        for run, suite in runs_with_rows(store).items()
         if (suites is None or suite in suites)
         and (months is None or month_of(run) in months)
         and (runs is None or run in runs)

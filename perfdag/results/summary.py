@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark
-from perfdag.outcome import VERDICT, VERDICT_VALUES, VerdictWord
+from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
 from perfdag.results.labels import point_settings, series_name, words_by_point
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import plural, short

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from perfdag.stats.levels import Array, Scale, finite, middle, robust_sigma, scale_for
 from perfdag.stats.robust import SIGMA_OF_MAD, binomial_tail
-from perfdag.stats.scales import Array, Scale, finite, middle, robust_sigma, scale_for
 
 FEWEST_NODES = 4
 FEWEST_VALUES = 3

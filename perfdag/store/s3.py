@@ -1,4 +1,4 @@
-"""A store in an S3 bucket."""
+"""A store in an S3 bucket, and the store at any address."""
 
 import contextlib
 import mimetypes
@@ -11,7 +11,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perfdag.store.base import AddressError, NotStoredError, StoreError, check_key, is_key
+from perfdag.store.base import (
+    DEFAULT_ROOT,
+    AddressError,
+    FolderStore,
+    NotStoredError,
+    Store,
+    StoreError,
+    check_address,
+    check_key,
+    is_key,
+)
 
 _WAITS, _ANSWERS = "waiting for the store: no answer for ", "the store answers again"
 
@@ -303,3 +313,22 @@ def _s3_reason(error: Exception) -> str:
     if "169.254." in text or "credential" in text.lower():
         return NO_CREDENTIALS
     return UNREACHABLE
+
+
+def open_store(
+    root: str | None, patience: float = 10.0, on_wait: Callable[[float], None] | None = None
+) -> Store:
+    """Return the store in a folder or at an s3:// address.
+
+    A failing request to S3 is retried for `patience` seconds; `on_wait` is as in S3Store. Raises
+    StoreError.
+    """
+    root = check_address(root or DEFAULT_ROOT)
+    if root.startswith("claim://"):
+        raise AddressError(
+            f"{root} is a claim of a cluster; here use a folder or s3://, "
+            "or run the command in a pod that mounts it"
+        )
+    if root.startswith("s3://"):
+        return S3Store(root, patience, on_wait)
+    return FolderStore(root)

@@ -24,6 +24,7 @@ from perfdag.shape import (
     PAIR_KINDS,
     PAIRS,
     SHAPE_KEYS,
+    Problem as Problem,
 )
 from perfdag.units import CPU_LIST
 
@@ -40,28 +41,6 @@ _HINTS = {
     "unknown escape character": "; put text with a backslash in single quotes, as in '\\d+'",
 }
 """What to do about an error of the YAML parser, by a part of its text."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One mistake: `file:line: path: text`. Line 0 stands for no line."""
-
-    file: str
-    line: int
-    path: str
-    text: str
-
-    def __str__(self) -> str:
-        path = _short(self.path, 200)
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {path + ': ' if path else ''}{_short(self.text, 1000)}"
-
-
-def _short(text: str, length: int) -> str:
-    """Return a text of about that length in one line: its middle is left out."""
-    if len(text) > length:
-        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
-    return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 class BadDocument(Exception):
@@ -112,11 +91,11 @@ class Document:
             path = path[:-1]
         return self.lines.get(path, 1)
 
-    def problem(self, path: Where, text: str) -> Problem:
+    def problem(self, path: Where, code: str, text: str) -> Problem:
         """Return a problem at that path of this file, or of what `--set` put there."""
         if path and path[0] in self.set_keys:
-            return Problem("--set", 0, dotted(path), text)
-        return Problem(self.file, self.line(path), dotted(path), text)
+            return Problem(code, text, dotted(path), "--set")
+        return Problem(code, text, dotted(path), self.file, self.line(path))
 
 
 def read_document(file: Path | str) -> Document:
@@ -131,14 +110,14 @@ def read_text(file: Path | str) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         close = nearest(file, map(str, path.parent.glob("*.yaml")))
-        raise BadDocument([Problem(str(file), 0, "", f"no such file{close}")]) from None
+        raise BadDocument([Problem("no-file", f"no such file{close}", file=str(file))]) from None
     except UnicodeDecodeError as error:
         raise BadDocument(
-            [Problem(str(file), 0, "", f"not UTF-8 text (byte {error.start})")]
+            [Problem("not-utf8", f"not UTF-8 text (byte {error.start})", file=str(file))]
         ) from None
     except OSError as error:
         raise BadDocument(
-            [Problem(str(file), 0, "", f"cannot be read: {error.strerror}")]
+            [Problem("unreadable", f"cannot be read: {error.strerror}", file=str(file))]
         ) from None
 
 
@@ -154,13 +133,19 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
         cause = " ".join(part for part in (error.context, error.problem) if part)
         hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
         raise BadDocument(
-            [Problem(file, mark.line + 1 if mark else 1, "", f"not YAML: {cause}{hint}")]
+            [
+                Problem(
+                    "not-yaml", f"not YAML: {cause}{hint}", "", file, mark.line + 1 if mark else 1
+                )
+            ]
         ) from None
     except RecursionError:
-        raise BadDocument([Problem(file, 1, "", "not YAML: nested too deeply")]) from None
+        raise BadDocument(
+            [Problem("not-yaml", "not YAML: nested too deeply", "", file, 1)]
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
         cause = str(error).partition("\n")[0]
-        raise BadDocument([Problem(file, 1, "", f"not YAML: {cause}")]) from None
+        raise BadDocument([Problem("not-yaml", f"not YAML: {cause}", "", file, 1)]) from None
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
@@ -172,10 +157,9 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
     scalars: yaml.CSafeLoader = field(default_factory=lambda: yaml.CSafeLoader(""))
 
-    def _refuse(self, node: yaml.Node, path: Where, text: str) -> None:
-        self.problems.append(
-            Problem(self.document.file, node.start_mark.line + 1, dotted(path), text)
-        )
+    def _refuse(self, node: yaml.Node, path: Where, code: str, text: str) -> None:
+        line = node.start_mark.line + 1
+        self.problems.append(Problem(code, text, dotted(path), self.document.file, line))
 
     def value(self, node: yaml.Node, path: Where) -> Any:
         self.document.lines[path] = node.start_mark.line + 1
@@ -183,6 +167,7 @@ class _Reader:
             self._refuse(
                 node,
                 path,
+                "tag",
                 f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not allowed; "
                 "write a plain value",
             )
@@ -198,6 +183,7 @@ class _Reader:
             self._refuse(
                 node,
                 path,
+                "unreadable",
                 f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; "
                 "quote it if it is text",
             )
@@ -212,18 +198,21 @@ class _Reader:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self._refuse(key_node, path, "a key must be a plain word")
+                self._refuse(key_node, path, "no-plain-key", "a key must be a plain word")
                 continue
             key = str(key_node.value)
             if key == "<<":
                 self._refuse(
                     key_node,
                     path,
+                    "merge-key",
                     "merge keys (<<) are not supported; use `defaults` or write the values out",
                 )
                 continue
             if key in mapping:
-                self._refuse(key_node, (*path, key), "given twice in the same mapping; remove one")
+                self._refuse(
+                    key_node, (*path, key), "twice", "given twice in the same mapping; remove one"
+                )
                 continue
             mapping[key] = self.value(value_node, (*path, key))
             self.document.lines[(*path, key)] = key_node.start_mark.line + 1
@@ -256,7 +245,7 @@ def explain(
         text = removal_note(f"{(path or ('',))[-1]}={value}") or (
             f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
         )
-    elif kind == "value_error":
+    elif kind == "value_error" or "-" in kind:  # a code of ours
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":
         form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
@@ -266,7 +255,7 @@ def explain(
         text = _KINDS[kind].format(**context) if kind in _KINDS else own
         if isinstance(value, str | int | float | bool):
             text += f", not {value!r}"
-    return document.problem(path, text)
+    return document.problem(path, kind.replace("_", "-"), text)
 
 
 def _place(document: Document, path: Where) -> str:
@@ -274,7 +263,9 @@ def _place(document: Document, path: Where) -> str:
     if path[:1] != ("entries",) or len(path) not in (3, 4):
         return ""
     key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
-    fields = registry.get(benchmark).Params.model_fields if registry.usable(benchmark) else {}
+    fields = (
+        registry.get(benchmark).Params.model_fields if not registry.fault(str(benchmark)) else {}
+    )
     if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
         return f"; write `product: {{{key}: ...}}`"
     if len(path) == 3 and key in fields:

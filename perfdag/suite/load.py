@@ -6,6 +6,7 @@ of the points that they give (`perfdag.suite.points`).
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from perfdag.suite.document import (
     nearest,
     parse_document,
     read_document,
+    read_text,
     removal_note,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
@@ -37,7 +39,7 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
 
     Raises BadDocument.
     """
-    return _load_or_raise(read_document(file), settings)
+    return parse_suite(read_text(file), str(file), settings)
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:
@@ -45,7 +47,44 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
 
     Raises BadDocument.
     """
-    return _load_or_raise(parse_document(text, file), settings)
+    document = parse_document(text, file)
+    problems: list[Problem] = []
+    of_entries = []
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            how = "write it as entry.param=value, for example iperf.duration=5s"
+            problems.append(Problem("no-value", how, setting, "--set"))
+        elif "." in name:
+            of_entries.append((name, _value(text)))
+        elif name not in SUITE_KEYS:
+            what = f"no such key of a suite: {name}{nearest(name, SUITE_KEYS)}"
+            how = "for a parameter write entry.param=value"
+            problems.append(Problem("unknown-key", f"{what}; {how}", setting, "--set"))
+        elif isinstance(document.data, dict):
+            document.data[name] = _value(text)
+            document.set_keys.add(name)
+    try:
+        loaded = _load(document, (str(Path(document.file).resolve()),))
+    except BadDocument as error:
+        raise BadDocument([*problems, *error.problems]) from None
+    if not problems:
+        seen: dict[str, Source] = {}
+        for source in loaded.sources:
+            other = seen.setdefault(source.name, source)
+            if other is not source:
+                line = other.document.line(other.path)
+                text = f"the entry name {source.name!r} is taken (line {line})"
+                text = f"{text}; give one of them another `name`"
+                problems.append(source.problem(("name",), "name-taken", text))
+        for name, value in of_entries:
+            _set(loaded, name, value, problems)
+        if not loaded.sources:
+            text = "no entries: a suite needs at least one, or an `include`"
+            problems.append(document.problem(("entries",), "no-entries", text))
+    if problems:
+        raise BadDocument(problems)
+    return loaded
 
 
 def suite_name(text: str) -> str:
@@ -72,46 +111,6 @@ def load_model(suite: Suite | Entry | str | Path) -> LoadedSuite:
     return parse_suite(model_text(suite), f"Suite({suite.name!r})")
 
 
-def _load_or_raise(document: Document, settings: Iterable[str]) -> LoadedSuite:
-    problems: list[Problem] = []
-    of_entries = []
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals or not name:
-            how = "write it as entry.param=value, for example iperf.duration=5s"
-            problems.append(Problem("--set", 0, setting, how))
-        elif "." in name:
-            of_entries.append((name, _value(text)))
-        elif name not in SUITE_KEYS:
-            what = f"no such key of a suite: {name}{nearest(name, SUITE_KEYS)}"
-            how = "for a parameter write entry.param=value"
-            problems.append(Problem("--set", 0, setting, f"{what}; {how}"))
-        elif isinstance(document.data, dict):
-            document.data[name] = _value(text)
-            document.set_keys.add(name)
-    try:
-        loaded = _load(document, (str(Path(document.file).resolve()),))
-    except BadDocument as error:
-        raise BadDocument([*problems, *error.problems]) from None
-    if not problems:
-        seen: dict[str, Source] = {}
-        for source in loaded.sources:
-            other = seen.setdefault(source.name, source)
-            if other is not source:
-                line = other.document.line(other.path)
-                text = f"the entry name {source.name!r} is taken (line {line})"
-                text = f"{text}; give one of them another `name`"
-                problems.append(source.problem(("name",), text))
-        for name, value in of_entries:
-            _set(loaded, name, value, problems)
-        if not loaded.sources:
-            text = "no entries: a suite needs at least one, or an `include`"
-            problems.append(document.problem(("entries",), text))
-    if problems:
-        raise BadDocument(problems)
-    return loaded
-
-
 def _value(text: str) -> Any:
     """Return the value of a setting: YAML, or the text itself."""
     try:
@@ -128,7 +127,7 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
     data, problems, included = document.data, list[Problem](), list[LoadedSuite]()
     if not isinstance(data, dict):
         text = "a suite is a mapping with `name` and `entries`"
-        raise BadDocument([document.problem((), text)])
+        raise BadDocument([document.problem((), "no-mapping", text)])
     include = data.get("include") or []
     for name in [include] if isinstance(include, str) else include:
         if isinstance(name, str):
@@ -136,10 +135,16 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
                 included.append(_include(document, name, chain))
             except BadDocument as error:
                 problems += error.problems
-    entries = data.get("entries")
+    entries, known = data.get("entries"), registry.names()
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if isinstance(entry, dict) and (wrong := _wrong_benchmark(entry.get("benchmark"))):
-            problems.append(document.problem(("entries", index, "benchmark"), wrong))
+        name = entry.get("benchmark") if isinstance(entry, dict) else None
+        # what is no text is wrong by its type
+        if isinstance(name, str) and (wrong := registry.fault(name)):
+            if name not in known:
+                wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
+            where = ("entries", index, "benchmark")
+            wrong = removal_note(name) or wrong
+            problems.append(document.problem(where, "unknown-benchmark", wrong))
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:
@@ -155,14 +160,6 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
     return loaded
 
 
-def _wrong_benchmark(name: Any) -> str | None:
-    """Return why there is no such benchmark, or None. What is no text is wrong by its type."""
-    known = registry.names()
-    if not isinstance(name, str) or name in known:
-        return registry.fault(name) if isinstance(name, str) else None
-    return removal_note(name) or f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
-
-
 def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:
     target = Path(document.file).parent / name
     resolved = str(target.resolve())
@@ -175,9 +172,9 @@ def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSui
         inner = _load(read_document(target), (*chain, resolved))
         if inner.suite.checks:
             text = f"the checks of an included file are ignored; move them to {document.file}"
-            raise BadDocument([inner.document.problem(("checks",), text)])
+            raise BadDocument([inner.document.problem(("checks",), "included-checks", text)])
         return inner
-    raise BadDocument([document.problem(("include",), text)])
+    raise BadDocument([document.problem(("include",), "include", text)])
 
 
 def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem]) -> None:
@@ -187,7 +184,7 @@ def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem])
     if source is None:
         names = [source.name for source in loaded.sources]
         text = f"no entry {target!r}{choices(target, names, 'there are')}"
-        problems.append(Problem("--set", 0, setting, text))
+        problems.append(Problem("unknown-entry", text, setting, "--set"))
     elif name in ENTRY_KEYS - set(registry.get(source.entry.benchmark).Params.model_fields):
         raw = {**source.raw, name: value}
         source.set_keys.add(name)
@@ -195,7 +192,9 @@ def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem])
             source.entry, source.raw = Entry.model_validate(raw), raw
         except ValidationError as error:
             problems += [
-                Problem("--set", 0, setting, explain(source.document, (), detail, Entry).text)
+                replace(
+                    explain(source.document, (), detail, Entry), path=setting, file="--set", line=0
+                )
                 for detail in error.errors()
             ]
     else:

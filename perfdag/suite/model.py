@@ -29,6 +29,7 @@ from perfdag.suite.document import (
     Problem,
     Where,
     dotted,
+    explain,
     parse_document,
 )
 from perfdag.units import Duration, PositiveDuration, quantity
@@ -206,18 +207,20 @@ def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def matches(condition: Wanted | list[Wanted], value: Any) -> bool:
-    """Return whether a value is wanted. Quantities compare by meaning: 4KiB equals 4096."""
-    if isinstance(condition, list):
-        return any(matches(one, value) for one in condition)
-    if isinstance(condition, bool) or isinstance(value, bool):
-        return condition is value
-    if isinstance(condition, str) and isinstance(value, int | float):
-        try:
-            return quantity(condition)[0] == value
-        except ValueError:
-            return False
-    return bool(condition == value) or setting_text(condition) == setting_text(value)
+def matches(condition: Any, value: Any) -> bool:
+    """Return whether a value is wanted, or is one of a list. Quantities compare by meaning.
+
+    4KiB equals 4096.
+    """
+    wanted = condition if isinstance(condition, list) else [condition]
+    return _meaning(value) in map(_meaning, wanted)
+
+
+def _meaning(value: Any) -> Any:
+    try:
+        return setting_text(value) if isinstance(value, bool) else quantity(str(value))[0]
+    except ValueError:
+        return value
 
 
 def checks_of(suite_text: str) -> list[Check]:
@@ -231,7 +234,7 @@ def checks_of(suite_text: str) -> list[Check]:
         return [Check.model_validate(check) for check in raw or []]
     except ValidationError as error:
         raise BadDocument(
-            [document.problem(("checks",), str(problem["msg"])) for problem in error.errors()]
+            [explain(document, ("checks",), problem, Check) for problem in error.errors()]
         ) from None
 
 
@@ -395,11 +398,11 @@ class Source:
             or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in self.sets)
         )
 
-    def problem(self, path: Where, text: str) -> Problem:
+    def problem(self, path: Where, code: str, text: str) -> Problem:
         """Return a problem at a path of the entry, or of what `--set` put there."""
         if self.is_set(path):
-            return Problem("--set", 0, f"{self.name}.{dotted(path)}", text)
-        return self.document.problem((*self.path, *path), text)
+            return Problem(code, text, f"{self.name}.{dotted(path)}", "--set")
+        return self.document.problem((*self.path, *path), code, text)
 
 
 @dataclass

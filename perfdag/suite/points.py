@@ -10,6 +10,7 @@ their zones.
 """
 
 import fnmatch
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +22,10 @@ from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, metrics_by_name
-from perfdag.digest import canonical, digest
 from perfdag.redaction import secret_names
-from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, merge, overlay
+from perfdag.shape import ACROSS, SHAPE_KEYS, Problem, Shape, canonical, digest, merge, overlay
 from perfdag.suite.document import (
     BadDocument,
-    Problem,
     Where,
     choices,
     dotted,
@@ -36,7 +35,6 @@ from perfdag.suite.document import (
     removal_note,
 )
 from perfdag.suite.model import Check, LoadedSuite, Source, Until, matches, setting, setting_text
-from perfdag.suite.permutations import combinations, count_combinations, nested
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -188,20 +186,21 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     found = _Enumeration(loaded.suite.seed)
     combined = 0
     for source in loaded.sources:
-        combined += count_combinations(source)
+        axes, explicit = _axes(source), source.entry.permutations.explicit
+        combined += math.prod(map(len, axes.values())) + len(explicit)  # before `exclude`
         if combined > MAX_COMBINATIONS:
             amount = (
                 f"10^{math.floor(math.log10(combined))}" if combined >= 10**15 else f"{combined:,}"
             )
             text = f"{amount} combinations up to this entry are more than {MAX_COMBINATIONS:,}"
             text += "; shorten the lists, or split the suite"
-            raise BadDocument([source.problem(("permutations",), text)])
+            raise BadDocument([source.problem(("permutations",), "many-points", text)])
     for source in loaded.sources:
         found.add_entry(loaded, source)
     problems = [
-        loaded.document.problem(("checks", index, *wrong[0]), wrong[1])
+        problem
         for index, check in enumerate(loaded.suite.checks)
-        if (wrong := _wrong_check(check, loaded.sources, found))
+        if (problem := _wrong_check(loaded, index, check, found))
     ]
     for problem, count in found.mistakes.items():
         more = f" (in {count:,} permutations)" if count > 1 else ""
@@ -225,7 +224,7 @@ def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
         }
         if not ids:
             text = f"matches no point{choices(glob, entries, 'entries:')}"
-            problems.append(Problem("--only", 0, glob, text))
+            problems.append(Problem("no-match", text, glob, "--only"))
         selected |= ids
     if problems:
         raise BadDocument(problems)
@@ -251,8 +250,7 @@ class _Enumeration:
     _read: dict[bytes, tuple[int, Shape, str] | None] = field(default_factory=dict)
     _indices: dict[str, int] = field(default_factory=dict)
 
-    def _refuse(self, source: Source, path: Where, text: str) -> None:
-        problem = source.problem(path, text)
+    def _refuse(self, problem: Problem) -> None:
         self.mistakes[problem] = self.mistakes.get(problem, 0) + 1
 
     def add_entry(self, loaded: LoadedSuite, source: Source) -> None:
@@ -266,7 +264,7 @@ class _Enumeration:
                 f"{until.max_repetitions} is less than the {repetitions} repetitions "
                 "that every point has; raise it, or lower repetitions"
             )
-            self._refuse(source, ("until", "max_repetitions"), text)
+            self._refuse(source.problem(("until", "max_repetitions"), "few-repetitions", text))
         timeout = entry.timeout or defaults.timeout or suite.timeout
         retries = next(
             each for each in (entry.retries, defaults.retries, suite.retries) if each is not None
@@ -275,7 +273,8 @@ class _Enumeration:
         fields = benchmark.Params.model_fields
         for name in entry.params.keys() - fields.keys():
             what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            self._refuse(source, ("params", name), removal_note(name) or what)
+            text = removal_note(name) or what
+            self._refuse(source.problem(("params", name), "unknown-name", text))
         params = {**defaults.params, **entry.params}
         fixed = {name: value for name, value in params.items() if name in fields}
         below, above = (
@@ -283,9 +282,7 @@ class _Enumeration:
             for raw in (source.raw_defaults, source.raw)
         )
         shape_keys = merge(below, above)
-        for origin, varied in combinations(
-            source, benchmark, lambda path, text: self._refuse(source, path, text)
-        ):
+        for origin, varied in self._combinations(source, benchmark):
             measured = self._combine(source, benchmark, origin, varied, fixed, shape_keys)
             if measured is None:
                 continue
@@ -301,7 +298,7 @@ class _Enumeration:
                         for slot, (first, second) in enumerate(each)
                     ]
                 except ValueError as error:
-                    self._refuse(source, ("hosts", "pairs"), str(error))
+                    self._refuse(source.problem(("hosts", "pairs"), "few-pairs", str(error)))
             for pair in pairs:
                 point = Point(
                     id=digest(ident, pair.name) if pair else ident,
@@ -323,8 +320,82 @@ class _Enumeration:
                     self.merged += 1
                     known.tighten(point)
                 if len(self.points) + self.merged > MAX_POINTS:
-                    self._refuse(source, ("permutations",), f"more than {MAX_POINTS:,} points")
+                    text = f"more than {MAX_POINTS:,} points"
+                    self._refuse(source.problem(("permutations",), "many-points", text))
                     return
+
+    def _combinations(
+        self, source: Source, benchmark: Benchmark[Any]
+    ) -> Iterator[tuple[Where, dict[str, Any]]]:
+        """Yield (path in the entry, values) of each combination of `product` and `explicit`.
+
+        What `--set` fixes is no axis, and has its value in each. After a mistake there is none.
+        """
+        permutations, axes = source.entry.permutations, _axes(source)
+        before = sum(self.mistakes.values())
+        excluded = self._conditions(source, benchmark)
+        if sum(self.mistakes.values()) > before:
+            return
+        if axes or not permutations.explicit:
+            origin: Where = ("permutations", "product") if axes else ()
+            left = 0
+            for indices in itertools.product(*(range(len(axis)) for axis in axes.values())):
+                at = dict(zip(axes, indices, strict=True))
+                if not any(all(hits[at[name]] for name, hits in each.items()) for each in excluded):
+                    left += 1
+                    yield origin, {name: axes[name][i] for name, i in at.items()} | source.sets
+            if not left and not permutations.explicit:
+                path = ("permutations", "exclude")
+                self._refuse(source.problem(path, "no-point", "leaves no point"))
+        for index, explicit in enumerate(permutations.explicit):
+            yield ("permutations", "explicit", index), {**explicit, **source.sets}
+
+    def _conditions(self, source: Source, benchmark: Benchmark[Any]) -> list[dict[str, list[bool]]]:
+        """Return the conditions of `exclude`: for each axis of one, whether each value meets it.
+
+        Values compare by meaning: `4KiB` equals 4096. A condition that excludes nothing is a
+        mistake, since it would hide a typing error, but not where `--set` fixes what it names.
+        Names that cannot be varied and empty lists are mistakes too.
+        """
+        axes, permutations = _axes(source), source.entry.permutations
+        empty = "an empty list gives no point; give at least one"
+        named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
+        for name, values in permutations.product.items():
+            named.append((("permutations", "product", name), name))
+            if not values:
+                self._refuse(
+                    source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
+                )
+        for index, values_of in enumerate(permutations.explicit):
+            named += [(("permutations", "explicit", index, name), name) for name in values_of]
+        path: Where = ("permutations", "explicit")
+        if not permutations.explicit and "explicit" in permutations.model_fields_set:
+            self._refuse(source.problem(path, "empty-list", f"{empty} or remove it"))
+        for path, name in named:
+            if text := _wrong_name(benchmark, name):
+                self._refuse(source.problem(path, "unknown-name", text))
+        conditions = []
+        for index, condition in enumerate(permutations.exclude):
+            path = ("permutations", "exclude", index)
+            if not condition:
+                text = "an empty condition would leave out every point"
+                self._refuse(source.problem(path, "no-condition", text))
+            for name in condition.keys() - permutations.product.keys():
+                known = choices(name, sorted(permutations.product) or ["none"], "axes:")
+                text = f"is not an axis of this entry{known}"
+                self._refuse(source.problem((*path, name), "unknown-name", text))
+            hits = {
+                name: [matches(condition[name], value) for value in axes[name]]
+                for name in condition.keys() & axes.keys()
+            }
+            never = [name for name in axes if name in hits and axes[name] and not any(hits[name])]
+            if never:
+                text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
+                text = f"leaves nothing out: {text}; correct or remove the condition"
+                self._refuse(source.problem((*path, never[0]), "excludes-nothing", text))
+            if hits.keys() == condition.keys():
+                conditions.append(hits)
+        return conditions
 
     def _combine(
         self,
@@ -358,8 +429,9 @@ class _Enumeration:
         except ValidationError as errors:
             for error in errors.errors():
                 path = error_path(error)
-                text = explain(source.document, (), error, benchmark.Params).text
-                self._refuse(source, place(path, ("params", *path)), text)
+                wrong = explain(source.document, (), error, benchmark.Params)
+                where = place(path, ("params", *path))
+                self._refuse(source.problem(where, wrong.code, wrong.text))
         own = benchmark.shape(model) if model is not None else {}
         shaped = self._shape(source, benchmark, overlay(own, shape_keys), place)
         if (
@@ -376,7 +448,7 @@ class _Enumeration:
                     "a command has the variables of perfdag run, and on a cluster those of the "
                     "Secret that `secret` names"
                 )
-                self._refuse(source, place((param,), ("params", param)), text)
+                self._refuse(source.problem(place((param,), ("params", param)), "secret", text))
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(merge(stored, dict(model.retired)))
         return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
@@ -398,24 +470,28 @@ class _Enumeration:
         except ValidationError as errors:
             for error in errors.errors():
                 path = error_path(error)
-                text = explain(source.document, (), error, Shape).text
-                self._refuse(source, place(path, path), text)
+                wrong = explain(source.document, (), error, Shape)
+                self._refuse(source.problem(place(path, path), wrong.code, wrong.text))
             return None
         pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
         problems = [
             *shape.problems(),
             *(
-                (f"hosts.cpus.{side}", f"{benchmark.name} pins {pins}; leave it out")
+                Problem(
+                    "unused-pin",
+                    f"{benchmark.name} pins {pins}; leave it out",
+                    f"hosts.cpus.{side}",
+                )
                 for side in ("client", "server")
                 if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
             ),
         ]
-        for key, text in problems:
-            path = tuple(key.split("."))
-            self._refuse(source, place(path, path), text)
+        for problem in problems:
+            path = tuple(problem.path.split("."))
+            self._refuse(source.problem(place(path, path), problem.code, problem.text))
         if problems:
             return None
-        text = shape.text()
+        text = canonical(shape.data())
         # A benchmark with rights at the API server shares no pods with one that has none.
         pods = f"{benchmark.name} {text}" if benchmark.api.named else text
         if shape.hosts.count > 1:  # nor do benchmarks that a cluster places otherwise
@@ -435,27 +511,65 @@ class _Enumeration:
             for key in ("pairs", "roles"):
                 if getattr(hosts, key):
                     text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
-                    self._refuse(source, ("hosts", key), text)
+                    self._refuse(source.problem(("hosts", key), "no-pairs", text))
                     return True
         if benchmark.network == "services" and hosts.count != 2 and not hosts.pairs:
             text = (
                 f"{hosts.count}, and {benchmark.name} measures 2 hosts, a client and a server, or "
                 "more with hosts.pairs (all, ring, `random N`)"
             )
-            self._refuse(source, ("hosts", "count"), text)
+            self._refuse(source.problem(("hosts", "count"), "two-hosts", text))
             return True
         if shape.network.forwarded and benchmark.network != "services":
             text = f"{benchmark.name} measures no Service; use pod or host"
-            self._refuse(source, ("network", "path"), text)
+            self._refuse(source.problem(("network", "path"), "no-service", text))
             return True
-        for text in benchmark.check(model, shape.pair() if hosts.pairs else shape):
-            self._refuse(source, origin or ("params",), text)
+        for own in benchmark.check(model, shape.pair() if hosts.pairs else shape):
+            self._refuse(source.problem(origin or ("params",), own.code, own.text))
         if hosts.pairs in _ALL and hosts.count * (hosts.count - 1) // 2 > MAX_POINTS:
             text = (
                 f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`"
             )
-            self._refuse(source, ("hosts", "count"), text)
+            self._refuse(source.problem(("hosts", "count"), "many-pairs", text))
         return sum(self.mistakes.values()) > before
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """Return `{"a": {"b": value}}` for the name `a.b`."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    mapping: dict[str, Any] = value
+    return mapping
+
+
+def _axes(source: Source) -> dict[str, list[Any]]:
+    product = source.entry.permutations.product
+    return {name: axis for name, axis in product.items() if name not in source.sets}
+
+
+def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
+    """Return why nothing of that name can be varied, or None if it can."""
+    fields = benchmark.Params.model_fields
+    first, _, rest = name.partition(".")
+    if first in fields:
+        return None
+    if first not in SHAPE_KEYS:
+        return removal_note(first) or (
+            f"{benchmark.name} has no parameter {name!r}"
+            f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
+        )
+    model: Any = Shape.model_fields[first].annotation
+    inner = getattr(model, "model_fields", None)
+    if not rest or inner is None or rest.split(".")[0] in inner:
+        return None
+    if model.model_config.get("extra") == "allow":
+        return None
+    return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
+
+
+def _listed(values: Sequence[Any], limit: int = 8) -> str:
+    text = ", ".join(str(value) for value in values[:limit])
+    return text + (f" ... ({len(values)} values)" if len(values) > limit else "")
 
 
 def _label_value(value: Any) -> str:
@@ -463,9 +577,14 @@ def _label_value(value: Any) -> str:
 
 
 def _wrong_check(
-    check: Check, sources: Sequence[Source], found: _Enumeration
-) -> tuple[Where, str] | None:
-    """Return (key, error) of a check that no metric or no series can meet, or None."""
+    loaded: LoadedSuite, index: int, check: Check, found: _Enumeration
+) -> Problem | None:
+    """Return why no metric or no series can meet a check of the suite, or None."""
+    sources = loaded.sources
+
+    def wrong(path: Where, code: str, text: str) -> Problem:
+        return loaded.document.problem(("checks", index, *path), code, text)
+
     metrics = {
         source.name: metrics_by_name(
             registry.get(source.entry.benchmark),
@@ -476,20 +595,22 @@ def _wrong_check(
     entries = fnmatch.filter(metrics, check.entry or "*")
     if not entries:
         names = choices(check.entry, metrics, "there are")
-        return ("entry",), f"no entry matches {check.entry!r}{names}"
+        return wrong(("entry",), "unknown-entry", f"no entry matches {check.entry!r}{names}")
     known = {name: None for entry in entries for name in metrics[entry]}
     if not fnmatch.filter(known, check.metric):
         of = f"entry {check.entry}" if check.entry else "the entries"
         names = choices(check.metric, known, "there are")
-        return ("metric",), f"no metric of {of} matches {check.metric!r}{names}"
+        text = f"no metric of {of} matches {check.metric!r}{names}"
+        return wrong(("metric",), "unknown-metric", text)
     unit = check.value.unit if check.value is not None else ""
     for entry in entries:
         for metric in metrics[entry].values():
             if unit and fnmatch.fnmatchcase(metric.name, check.metric) and metric.unit != unit:
-                return ("value",), (
+                text = (
                     f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
                     f"write it in {metric.unit} or as a bare number"
                 )
+                return wrong(("value",), "other-unit", text)
     points = [point for point in found.points.values() if check.where and point.entry in entries]
     shapes = [shape.data() for shape in found.shapes] if points else []
     named = [(point.params, shapes[point.shape]) for point in points]
@@ -503,15 +624,16 @@ def _wrong_check(
             continue
         if values.keys() <= {"None"}:
             names = nearest(name, {key for params, _ in named for key in params} | coords) or ";"
-            return ("where", name), (
+            text = (
                 f"no series has {name}{names} "
                 "`perfdag benchmarks NAME` lists parameters and coordinates"
             )
+            return wrong(("where", name), "unknown-name", text)
         left = [settings for settings in left if matches(wanted, setting(name, *settings))]
         if not left:
             others = any(matches(wanted, setting(name, *settings)) for settings in named)
             also = " with the other values" if others else ""
             there = ", ".join(value for value in values if value != "None")
             text = f"no point has {name} {setting_text(wanted)}{also}; there are {there}"
-            return ("where", name), text
+            return wrong(("where", name), "no-point", text)
     return None

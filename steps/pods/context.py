@@ -1,30 +1,42 @@
-"""What a pod of a run knows of its run, from its environment, and what it says on its Workflow."""
+"""What a pod of a run knows of its run, from its environment, and how it reports its end."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, UNRECOVERABLE
+from perfdag.hosts.local import hidden
+from perfdag.kube import config
+from perfdag.kube.client import Kube, KubeError, run_with_client
+from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
-from perfdag.redaction import redact
+from perfdag.redaction import redact, register
 from perfdag.results.runs import run_folder
-from perfdag.steps.pods.kinds import refuse
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
-from perfdag.store.open import open_store
-from perfdag.store.s3 import print_wait
-from perfdag.suite.document import BadDocument
+from perfdag.store.s3 import open_store, print_wait
+from perfdag.suite.document import BadDocument, Problem
 from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75
 """EX_TEMPFAIL: another attempt may succeed."""
-EXIT_REFUSED = 77
-"""EX_NOPERM: another attempt would be refused too."""
+
+
+OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
+"""Files of a lead: the client's private key. Files of a peer: what its server needs.
+
+The init container makes the peer's own host key. The key `ca` of the run signs it for the addresses
+of the pod, and stays in the init container."""
+_STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
+
+
+def refuse(text: str) -> BadDocument:
+    """Return an error of the input, which ends the step with exit code 2."""
+    return BadDocument([Problem("refused", text, file="suite")])
 
 
 def exit_retryable(number: int, frame: FrameType | None) -> None:
@@ -90,6 +102,13 @@ class PodContext:
             raise refuse(f"{self.store} is not mounted: it is not the claim of install --store")
         return STORE
 
+    def services_key(self, batch: int) -> str:
+        """Return the key of the addresses and ports of the Services of a batch, by rank.
+
+        Measuring pods have no right to read Services, and read the store.
+        """
+        return f"{run_folder(self.run_id)}/services/{self.workflow_uid}-b{batch}.json"
+
     def open(self) -> Store:
         """Open the store. Raises BadDocument, StoreError."""
         return open_store(self.root, PATIENCE, print_wait)
@@ -105,15 +124,11 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     def of(name: str) -> str:
         return environment.get(f"PERFDAG_{name}", "")
 
-    created = (
-        datetime.fromisoformat(of("WORKFLOW_CREATED").replace("Z", "+00:00"))
-        if of("WORKFLOW_CREATED")
-        else datetime.now(UTC)
-    )
-    run_id = of("RUN") or new_run_id(created, of("WORKFLOW_UID") or None)
+    created = of("WORKFLOW_CREATED")
+    moment = datetime.fromisoformat(created) if created else datetime.now(UTC)
     return PodContext(
         store=of("STORE"),
-        run_id=run_id,
+        run_id=of("RUN") or new_run_id(moment, of("WORKFLOW_UID") or None),
         workflow=of("WORKFLOW"),
         workflow_uid=of("WORKFLOW_UID"),
         trigger="cron" if of("CRON") else "manual",
@@ -129,6 +144,29 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
     )
 
 
+def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
+    """Read the token and the store's credentials, and delete their files.
+
+    A measured command has the uid of the process that starts it, so it could read any file or
+    variable of the container. So no Secret is mounted there: an init container copies files. The
+    names of the store's files are variables of the environment. SSH reads its keys from files, so
+    these stay.
+    """
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.name in _STAY or not file.is_file():
+            continue
+        text = file.read_text()
+        if file.name == "token":
+            config.pod_token = text.strip()
+            register([text.strip()])
+        else:
+            os.environ[file.name] = text
+            hidden.add(file.name)
+            if not file.name.startswith("AWS_"):  # a region or an address is no secret
+                register([text])
+        file.unlink()
+
+
 def pending_limit(timeout: str) -> float:
     """Return the suite's pending_limit in seconds, from Argo's pendingTimeout.
 
@@ -141,22 +179,10 @@ TERMINATION_MESSAGE = Path("/dev/termination-log")
 """What a container writes there is the message of its node in Argo, after its exit code."""
 
 
-def owner(workflow: Object) -> str:
-    """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
-    started = (workflow.get("status") or {}).get("startedAt") or ""
-    return f"{workflow['metadata'].get('uid', '')} {started}"
-
-
-def unrecoverable_batches(workflow: Object) -> set[int]:
-    """Return the batches that no retry can repair; none where the annotation has another owner."""
-    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
-    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
-    return {int(batch) for batch in batches.split(",") if batch}
-
-
-def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
-    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
-    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
+def explain_end(text: str) -> None:
+    """Make a text, in one line, the message of this pod."""
+    if TERMINATION_MESSAGE.is_file():  # not on a laptop
+        TERMINATION_MESSAGE.write_text(" ".join(redact(text).split())[:1000])
 
 
 def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
@@ -169,7 +195,8 @@ def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     try:
         code = work()
     except Exception as error:
-        _say(error)
+        first, *others = error.problems if isinstance(error, BadDocument) else [error]
+        explain_end(f"{first} (and {len(others)} more)" if others else str(first))
         # without a plan there is nothing to finish
         refused = isinstance(error, BadDocument | StoreError)
         _record(context, name, STEP_REFUSED if refused else STEP_ENDED)
@@ -177,14 +204,6 @@ def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
     if code:
         _record(context, name, STEP_ENDED)
     return code
-
-
-def _say(error: Exception) -> None:
-    """Make an error the message of the pod: its first line, and how many more there are."""
-    first, *others = error.problems if isinstance(error, BadDocument) else [error]
-    text = " ".join(redact(str(first)).split())[:1000]
-    if TERMINATION_MESSAGE.is_file():  # not on a laptop
-        TERMINATION_MESSAGE.write_text(f"{text} (and {len(others)} more)" if others else text)
 
 
 def _record(context: PodContext, name: str, state: str) -> None:

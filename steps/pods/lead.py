@@ -1,32 +1,360 @@
-"""The lead of a gang: measure the samples of one batch, of `perfdag ab` both variants in turn."""
+"""The lead of a gang: find its pods, connect to them, and measure the samples of one batch.
 
+Of `perfdag ab` it measures both variants in turn.
+"""
+
+import asyncio
+import contextlib
 import os
-import sys
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from perfdag.benchmark import registry
-from perfdag.kube.client import KubeError
-from perfdag.kube.patch import SUMMARY
-from perfdag.outcome import Infrastructure
-from perfdag.plan.ab import stored_duet
-from perfdag.plan.plan import Plan, TimeLeft
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason, budget_spent
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, now
+import orjson
+
+from perfdag import signals
+from perfdag.benchmark.contract import Failed, Infrastructure
+from perfdag.hosts.base import Forwarding, Host
+from perfdag.hosts.local import LocalHost
+from perfdag.hosts.ssh import SshHost
+from perfdag.kube.client import Kube
+from perfdag.kube.config import SERVICE_ACCOUNT
+from perfdag.kube.patch import SUMMARY, VOLUME, account_of, ssh_port
+from perfdag.kube.pods import Pod, read_pod, selector
+from perfdag.plan.plan import Plan, TimeLeft, stored_duet
+from perfdag.results.runs import plan_of_batch, variants
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    budget_spent,
+    forget_reasons,
+    stored_reasons,
+    stored_samples,
+    write_reason,
+)
+from perfdag.shape import ACROSS, Shape
 from perfdag.stats.robust import median, spread
 from perfdag.steps.loop import PRECISE, GangLost, LocalPool, MeasuringLoop, ProgressListener
-from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE, PodContext, clock_deadline
-from perfdag.steps.pods.gather import GangPool, GangUnavailable, assembled, forward
-from perfdag.steps.pods.kinds import check_account
+from perfdag.steps.on_host import PROGRAM
+from perfdag.steps.pods.context import (
+    EXIT_RETRYABLE,
+    PodContext,
+    clock_deadline,
+    explain_end,
+    refuse,
+)
+from perfdag.steps.pods.peer import HOME, client_config
 from perfdag.store.base import Store
 from perfdag.suite.points import Point
 from perfdag.units import plural, short, short_seconds, with_spread
+
+CONNECT_PATIENCE = 30.0
+"""Seconds within which a peer must accept the lead's connection."""
+CONNECT_AT_ONCE = 8
+"""Peers that a lead connects to, or dismisses, at the same time."""
+CRASHES = 2
+"""Pods that may be lost while they measure a point; of the variants of `ab` both together."""
+
+
+@dataclass
+class GangPool(LocalPool):
+    """The pods of a batch by rank, and the hosts that they are: this pod, then its peers.
+
+    `crashed` has the ids of the points that lost CRASHES pods.
+    """
+
+    shape: Shape = field(default_factory=Shape)
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    hosts: Sequence[LocalHost | SshHost] = ()
+    peers: list[SshHost] = field(default_factory=list)
+    crashed: Collection[str] = ()
+
+    def hosts_for(self, shape: Shape) -> Sequence[Host]:
+        whole = shape.hosts.count > 1 or self.shape.hosts.count == 1
+        return self.hosts if whole else self.hosts[:1]
+
+    def check(self, point: Point, shape: Shape) -> None:
+        if point.id in self.crashed:
+            raise Failed(f"{CRASHES} pods were lost while they measured this point")
+
+    def misplacement(self, shape: Shape, hosts: Sequence[Host]) -> str | None:
+        return wrong_placement(shape, hosts) or self._wrong_images(hosts)
+
+    def _wrong_images(self, hosts: Sequence[Host]) -> str | None:
+        """Return why hosts run different images, or None: a tag may differ between nodes.
+
+        An image that was loaded, not pulled, may have only the digest of its configuration. No
+        digest of a manifest equals it, so the two kinds are compared apart.
+        """
+        nodes = {host.name for host in hosts}
+        for of_manifest in (True, False):
+            digests = {
+                pod.image_digest.rpartition("@")[2]: pod.node
+                for pod in self.pods.values()
+                if pod.node in nodes
+                and pod.image_digest
+                and ("@" in pod.image_digest) == of_manifest
+            }
+            if len(digests) > 1:
+                listed = ", ".join(f"{digest} on {node}" for digest, node in digests.items())
+                return (
+                    f"hosts ran different images: {listed}; "
+                    "name the image by its digest, or pull it again on all nodes"
+                )
+        return None
+
+    def lost(self) -> str | None:
+        gone = next((peer for peer in self.peers if peer.is_closed()), None)
+        return f"the peer on {gone.name} is gone" if gone else None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Interrupt the block as Ctrl-C does as soon as a peer is gone, and raise GangLost.
+
+        The connection to a peer is a child process, so its end is a signal.
+        """
+
+        def child_ended(number: int, frame: FrameType | None) -> None:
+            if self.lost():
+                signal.signal(number, signal.SIG_DFL)  # cleaning up ends other children
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGCHLD, child_ended)
+        try:
+            signal.raise_signal(signal.SIGCHLD)  # one may be gone already
+            yield
+        except KeyboardInterrupt:
+            if why := self.lost():
+                raise GangLost(why) from None
+            raise
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+
+    def connect(self, run_id: str, config: Path) -> None:
+        """Add the other pods to the hosts, several at once. Raises Infrastructure.
+
+        `config` is that of ssh. The environment gets how `perfdag step rsh`, which MPI launchers
+        call with measured addresses, reaches the hosts.
+        """
+
+        def reach(peer: SshHost) -> None:
+            peer.connect(CONNECT_PATIENCE)
+            peer.clean()  # what an earlier lead left running
+            peer.address = extra_address(peer, self.shape) or peer.address
+
+        start = time.monotonic()
+        for rank, pod in sorted(self.pods.items()):
+            if rank:
+                port = ssh_port(self.shape, run_id, rank)
+                self.peers.append(SshHost(pod.address or "", pod.node or "", config, port))
+        try:
+            with ThreadPoolExecutor(CONNECT_AT_ONCE) as pool:
+                list(pool.map(reach, self.peers))
+        except Infrastructure as error:
+            mtu = self.shape.network.mtu
+            hint = f"; does its network carry packets of {mtu} bytes (network.mtu)?" if mtu else ""
+            raise Infrastructure(f"{error}{hint}") from None
+        took = time.monotonic() - start
+        print(f"connected to {len(self.peers)} peers in {took:.1f} s", flush=True)  # noqa: T201
+        own = (os.environ.get("PERFDAG_IPS"), self.hosts[0].address)
+        os.environ |= {
+            "PERFDAG_SSH_CONFIG": str(config),
+            "PERFDAG_SSH_PORTS": " ".join(
+                f"{peer.address}={peer.at}={peer.port}" for peer in self.peers
+            ),
+            "PERFDAG_IPS": ",".join(filter(None, own)),
+        }
+        self.hosts = [*self.hosts, *self.peers]
+
+    def dismiss(self, measured: bool) -> None:
+        """End the peers, with exit code 0 only if the batch is measured.
+
+        `argo retry` creates only failed pods again: a peer that ended with 0 would leave half a
+        gang.
+        """
+
+        def end(peer: SshHost) -> None:
+            if not peer.is_closed():  # else it ends by itself, and ssh would wait for it
+                peer.dismiss(0 if measured else EXIT_RETRYABLE)
+            peer.close()
+
+        with ThreadPoolExecutor(CONNECT_AT_ONCE) as pool:
+            list(pool.map(end, self.peers))
+
+
+def pool_of(
+    context: PodContext,
+    shape: Shape,
+    pods: Mapping[int, Pod],
+    attempt: int = 0,
+    nodes: Mapping[str, Any] | None = None,
+) -> GangPool:
+    """Return the pool of pods by rank, with this pod as its only host yet.
+
+    `nodes` are the facts of the cluster's nodes, if known. Raises Infrastructure.
+    """
+    volume, own = shape.volume, pods.get(0)
+    # an earlier gang used the claim that the pods of a batch share
+    reused = volume and (
+        volume.claim or volume.kind == "hostPath" or (attempt and volume.batch_claim)
+    )
+    across = shape.hosts.pairs == ACROSS
+    local = LocalHost((own and own.address) or context.addresses[0], context.node)
+    local.address = extra_address(local, shape) or local.address
+    return GangPool(
+        where={
+            "image_digest": own.image_digest if own else None,
+            "pods": sorted(pod.name for pod in pods.values()),
+            **context.where,
+        },
+        facts={"volume_reused": True} if reused else {},
+        volume=VOLUME if volume else None,
+        earlier_attempts=attempt,
+        zones={name: str(node["zone"]) for name, node in (nodes or {}).items()} if across else {},
+        shape=shape,
+        pods=pods,
+        hosts=[local],
+    )
+
+
+@contextlib.contextmanager
+def assembled(
+    context: PodContext, plan: Plan, shape: Shape, number: int, attempt: int
+) -> Iterator[GangPool]:
+    """Yield the gang of a batch, all hosts reachable, and dismiss the peers at the end.
+
+    Raises Infrastructure if they do not run within pending_limit, and KubeError.
+    """
+    labels = selector(context.run_id, context.workflow, number, attempt)
+    pods = signals.run(running(context, labels, shape, plan.options.pending_limit))
+    gang, measured = pool_of(context, shape, pods, attempt, plan.where.get("nodes")), False
+    try:
+        if len(pods) > 1:
+            gang.connect(context.run_id, client_config(SERVICE_ACCOUNT, HOME / "lead"))
+        with gang.watched():
+            yield gang
+        measured = True
+    finally:
+        gang.dismiss(measured)
+
+
+async def running(context: PodContext, labels: str, shape: Shape, limit: float) -> dict[int, Pod]:
+    """Return the selected pods by rank, once all that the shape has run.
+
+    The watchdog ends a gang that cannot become complete, and says why. Raises Infrastructure after
+    `limit` seconds, or if a pod has no address of the shape's family, and KubeError.
+    """
+    count, deadline = shape.hosts.count, time.monotonic() + limit
+    async with Kube() as kube:
+        kind = await kube.resource("v1", "Pod")
+        while True:
+            listed = await kube.list(kind, context.namespace, labels=labels)
+            pods = [read_pod(pod, shape.network.family) for pod in listed]
+            started = {
+                pod.rank or 0: pod
+                for pod in pods
+                if pod.phase == "Running" and pod.addresses and pod.node
+            }
+            require_family(started.values(), shape)
+            if len(started) >= count:
+                return started
+            if time.monotonic() > deadline:
+                raise Infrastructure(
+                    f"{len(started)} of {count} pods ran within {limit:g} s (pending_limit)"
+                )
+            await asyncio.sleep(0.3)
+
+
+def require_family(pods: Collection[Pod], shape: Shape) -> None:
+    """Raise Infrastructure if a pod has no address of the family. One pod alone needs no IPv4."""
+    family = shape.network.family
+    lacking = next((pod for pod in pods if not pod.address), None)
+    if lacking and (shape.hosts.count > 1 or family == "ipv6"):
+        raise Infrastructure(
+            f"{lacking.name} has no {family} address, only {', '.join(lacking.addresses)}: "
+            f"the pod network has none to give (network.family: {family})"
+        )
+
+
+def extra_address(host: Host, shape: Shape) -> str | None:
+    """Return the address on the interface of a Multus network; None without such a network.
+
+    The host knows it before the API server does. A link-local IPv6 address often comes first, and
+    nobody reaches it without a zone. Raises Infrastructure.
+    """
+    if not shape.network.name or shape.network.default:
+        return None
+    interface = shape.network.interface or "net1"
+    flag = "-6" if shape.network.family == "ipv6" else "-4"
+    listing = host.run(["ip", flag, "-j", "addr", "show", "dev", interface], timeout=15)
+    try:
+        addresses = [
+            address["local"]
+            for address in orjson.loads(listing.stdout)[0]["addr_info"]
+            if address.get("scope") == "global"
+        ]
+        return str(addresses[0])
+    except (ValueError, LookupError):
+        raise Infrastructure(
+            f"{host.name} has no address on {interface} "
+            f"of network {', '.join(shape.network.attachments)}: "
+            f"{listing.tail()}"
+        ) from None
+
+
+def wrong_placement(shape: Shape, hosts: Sequence[Host]) -> str | None:
+    """Return why hosts break the placement: spread needs one node a host, packed one node."""
+    nodes = sorted({host.name for host in hosts})
+    placement = shape.hosts.placement
+    if len(nodes) == {"spread": len(hosts), "packed": 1}.get(placement or "any", len(nodes)):
+        return None
+    return f"placement: {placement}, but {len(hosts)} hosts were on {', '.join(nodes)}"
+
+
+def forward(context: PodContext, store: Store, number: int, gang: GangPool) -> None:
+    """Set how clients reach each host of a gang, and wait until the Services forward.
+
+    Raises Infrastructure, StoreError.
+    """
+    path = gang.shape.network.path
+    if not gang.shape.network.forwarded:
+        return
+    for rank, service in orjson.loads(store.get(context.services_key(number))).items():
+        node = gang.pods[int(rank)].node_address
+        address = node if path == "nodeport" else service["address"]
+        gang.hosts[int(rank)].forwarding = Forwarding(str(address), service["ports"])
+    reach = [(host, host.forwarding) for host in gang.hosts if host.forwarding]
+    with contextlib.ExitStack() as listeners:
+        for host, forwarding in reach:
+            argv = [*PROGRAM, "listen", host.address, *map(str, forwarding.ports)]
+            try:
+                listeners.enter_context(host.serve(argv, port=forwarding.ports[-1]))
+            except Failed as error:
+                raise Infrastructure(str(error)) from None
+        for client in gang.hosts:
+            targets = [
+                text
+                for host, forwarding in reach
+                if host is not client
+                for port in forwarding.ports
+                for text in (forwarding.address, str(port))
+            ]
+            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
+            finished = client.run(argv, timeout=2 * CONNECT_PATIENCE)
+            if finished.code:
+                raise Infrastructure(
+                    f"network.path: {path}: {client.name} reaches no server at "
+                    f"{finished.tail()}; does a NetworkPolicy refuse it?"
+                )
+
+
+# -- the batch ------------------------------------------------------------------------------------
 
 
 class ProgressReporter:
@@ -94,160 +422,67 @@ class ProgressReporter:
 
     def _report(self) -> None:
         if self._file:
-            try:
+            with contextlib.suppress(OSError):  # it costs no sample
                 Path(self._file).write_text(f"{self.done}/{self.total}\n")
                 Path(SUMMARY).write_text(self.summary())
-            except OSError as error:
-                print(f"progress is not reported to Argo: {error}", file=sys.stderr)  # noqa: T201
-                self._file = None
 
 
-CRASHES = 2
-"""Pods that may be lost while they measure a point; of the variants of `ab` both together."""
+def check_account(account: str, plan: Plan, number: int) -> None:
+    """Raise BadDocument if a pod with rights of one benchmark is to measure another one.
 
-
-class UnderWay:
-    """Writes the samples under way into the store, and tells another listener of all progress."""
-
-    def __init__(
-        self,
-        context: PodContext,
-        store: Store,
-        plan: Plan,
-        batch: int,
-        attempt: int,
-        listener: ProgressListener,
-    ) -> None:
-        self._store, self._run_id, self._listener = store, plan.run_id, listener
-        text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
-        self._note = MissingReason(
-            "sample", "failed", text, batch, attempt=attempt + 1, node=context.node
-        )
-        self._samples: list[str] = []
-
-    def started(self, point: Point, repetition: int) -> None:
-        """Write a sample that begins; several may be measured at once."""
-        self._samples.append(point.key(repetition))
-        note = replace(self._note, samples=tuple(self._samples))
-        missing_reason.write(self._store, self._run_id, note)
-        self._listener.started(point, repetition)
-
-    def finished(self, point: Point, record: SampleRecord) -> None:
-        """Leave out a sample that is stored."""
-        self._samples.remove(point.key(record.repetition))
-        self._listener.finished(point, record)
-
-    def skipped(self, point: Point, repetition: int, why: str) -> None:
-        """Pass on a sample that is not measured."""
-        self._listener.skipped(point, repetition, why)
-
-    def forget(self) -> None:
-        """Remove the samples from the store: the pod was told to end, and they are no cause."""
-        missing_reason.forget(self._store, self._run_id, self._note.name)
-
-
-def crashes(store: Store, plan: Plan, batch: int, stored: Set[str]) -> Counter[int]:
-    """Return how many pods were lost while they measured each point, by its index in the plan.
-
-    `stored` names the samples that the store has. Raises StoreError.
+    The plan is read again from the store, so it may differ from the one that the plan step checked.
     """
-    index = {point.id: number for number, point in enumerate(plan.points)}
-    return Counter(
-        point
-        for reason in missing_reason.stored_reasons(store, plan.run_id)
-        if reason.batch == batch
-        for point in {
-            index[name.partition("-")[0]] for name in reason.samples if name not in stored
-        }
-    )
+    for position in plan.batches[number].samples if account else ():
+        benchmark = plan.point_at(position).benchmark
+        if account_of(benchmark) != account:
+            raise refuse(f"batch {number}: {benchmark} may not use the account {account}")
 
 
-def fail_crashers(
-    context: PodContext,
-    store: Store,
-    plan: Plan,
-    batch: int,
-    lost: Counter[int],
-    stored: Set[str],
-) -> Iterator[tuple[Point, SampleRecord]]:
-    """Store the samples of points with CRASHES crashes as failed; yield them. Raises StoreError."""
-    for position in plan.batches[batch].samples:
-        index, repetition = plan.order[position]
-        if lost[index] < CRASHES or plan.key(position) in stored:
-            continue
-        point, moment = plan.points[index], now()
-        record = SampleRecord(
-            point.id,
-            repetition,
-            "failed",
-            error=f"{lost[index]} pods were lost while they measured this point",
-            started_at=moment,
-            finished_at=moment,
-            benchmark_version=str(registry.get(point.benchmark).version),
-            batch=batch,
-            order_index=position,
-            attempt=lost[index],
-            where=context.where,
-        )
-        store.put(sample_key(plan.run_id, plan.key(position)), record.dump())
-        yield point, record
+def crashed_points(
+    store: Store, plans: Sequence[Plan], batch: int, stored: Mapping[str, Set[str]]
+) -> set[str]:
+    """Return the ids of the points of a batch during whose samples CRASHES pods were lost.
 
-
-STOP_SECONDS = 5.0
-"""Seconds within which `argo stop` tells all pods of a gang to end."""
+    `stored` names the samples that the store has, by run. Raises StoreError.
+    """
+    lost = Counter[int]()
+    for plan in plans:
+        index = {point.id: number for number, point in enumerate(plan.points)}
+        for reason in stored_reasons(store, plan.run_id):
+            names = set(reason.samples if reason.batch == batch else ()) - stored[plan.run_id]
+            lost.update({index[name.partition("-")[0]] for name in names})
+    return {
+        plan.points[number].id for plan in plans for number, pods in lost.items() if pods >= CRASHES
+    }
 
 
 def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
-    """Measure batch `number`; return 0, or EXIT_RETRYABLE or EXIT_REFUSED if the gang fell apart.
+    """Measure batch `number`; return 0, or EXIT_RETRYABLE if the gang fell apart.
 
     Where all samples are stored, it only dismisses its peers. Raises StoreError, KubeError.
     """
-    plan, index = RunStore(store).plan_of_batch(plan, number)
-    plans = RunStore(store).variants(plan)
+    plan, index = plan_of_batch(store, plan, number)
+    plans = variants(store, plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: RunStore(store).samples(variant.run_id) for variant in plans}
+    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
     progress = _progress(plans, index, stored)
-    lost = Counter[int]()
-    for variant in plans:
-        lost += crashes(store, variant, index, stored[variant.run_id])
-    for variant in plans:
-        have = stored[variant.run_id]
-        for point, record in fail_crashers(context, store, variant, index, lost, have):
-            progress.finished(point, record)
-    shape = plan.shape_of(index)
+    text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
+    note = MissingReason("sample", "failed", text, index, attempt=attempt + 1, node=context.node)
     try:
-        with assembled(context, plan, shape, number, attempt) as gang:
-            forward(context, store, shape, number, gang)
-            for variant in plans:
-                missing_reason.forget(store, variant.run_id, f"batch-{index}")
-            # an earlier gang used the claim that the pods of a batch share
-            reused = attempt > 0 and shape.volume is not None and shape.volume.batch_claim
-            pool = GangPool(context, shape, gang, plan.where.get("nodes"), reused)
-            listeners = [
-                UnderWay(context, store, variant, index, attempt, progress) for variant in plans
-            ]
-            try:
-                try:
-                    measure_batch(store, plans, pool, index, listeners)
-                except (KeyboardInterrupt, GangLost):  # a peer is gone
-                    # `argo stop` tells the pods of a gang to end one after the other: if it was
-                    # that, SIGTERM reaches this pod too, and no reason has to be written
-                    time.sleep(STOP_SECONDS)
-                    raise
-            except SystemExit:  # told to end
-                for listener in listeners:
-                    listener.forget()
-                raise
-        return 0
-    except (GangUnavailable, GangLost, Infrastructure, KubeError) as error:
-        if isinstance(error, KubeError) and error.status != 403:
-            raise
+        with assembled(context, plan, plan.shape_of(index), number, attempt) as gang:
+            forward(context, store, number, gang)
+            gang.crashed = crashed_points(store, plans, index, stored)
+            measure_batch(store, plans, gang, index, progress, note)
+    except (GangLost, Infrastructure) as error:
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
+        explain_end(str(error))
+        return EXIT_RETRYABLE
+    except SystemExit:  # told to end: the samples under way are no cause
         for variant in plans:
-            reason = MissingReason("batch", "failed", str(error), index)
-            missing_reason.write(store, variant.run_id, reason)
-        return EXIT_REFUSED if isinstance(error, KubeError) else EXIT_RETRYABLE
+            forget_reasons(store, variant.run_id, note.name)
+        raise
+    return 0
 
 
 def _progress(
@@ -270,16 +505,14 @@ def measure_batch(
     plans: Sequence[Plan],
     pool: LocalPool,
     index: int,
-    listeners: Sequence[ProgressListener],
+    listener: ProgressListener,
+    note: MissingReason | None = None,
 ) -> None:
-    """Measure a batch with a listener for each plan. Raises StoreError.
+    """Measure a batch; `note` is the reason of the samples under way. Raises StoreError.
 
     Write why the rest is missing if the budget ends.
     """
-    loops = {
-        plan.variant: MeasuringLoop(plan, store, pool, listener)
-        for plan, listener in zip(plans, listeners, strict=True)
-    }
+    loops = {plan.variant: MeasuringLoop(plan, store, pool, listener, note=note) for plan in plans}
     deadline = clock_deadline(store, plans[0].run_id, plans[0])
     turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
     if len(plans) > 1:
@@ -287,5 +520,5 @@ def measure_batch(
     for variant, samples in turns:
         if not loops[variant].measure(samples, index, deadline):
             for plan in plans:
-                missing_reason.write(store, plan.run_id, budget_spent(plan.budget or 0, index))
+                write_reason(store, plan.run_id, budget_spent(plan.budget or 0, index))
             return

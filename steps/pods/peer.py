@@ -1,65 +1,105 @@
-"""A peer of a gang: an OpenSSH server for the lead.
+"""A peer of a gang, an OpenSSH server for the lead, and the keys of both.
 
-It ends when the lead dismisses it, when the lead is silent for too long, or when the lead has
-ended: Argo creates a peer that was deleted again in the same attempt.
+It ends when the lead dismisses it, or when the lead is silent for too long. The watchdog ends it
+where its lead has ended.
 """
 
 import contextlib
 import os
+import pwd
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import descendants, measured_environment
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.patch import RANK
-from perfdag.kube.pods import read_pod, selector
+from perfdag.hosts.ssh import config_text
 from perfdag.signals import end_once
-from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, exit_retryable
-from perfdag.steps.pods.credentials import OF_PEER, PeerError, ensure_user, install_keys
+from perfdag.steps.pods.context import EXIT_RETRYABLE, OF_LEAD, OF_PEER, exit_retryable
 
 LOST_SECONDS = 30.0
-ASK_SECONDS = 5.0
 SSHD = "/usr/sbin/sshd"
+USERS = Path("/var/lib/extrausers/passwd")
+"""Further users by libnss-extrausers, which ignores uids below 500."""
+GROUP = 100
+"""The group `users`. The library ignores entries with another group below 500."""
+HOME = Path("/tmp/perfdag-ssh")
+"""The folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
 
 
-class LeadWatch:
-    """Watches the pod of the lead of one attempt at a batch."""
+def make_keys(folder: Path) -> dict[str, str]:
+    """Return the files of two key pairs: of the client, and of who signs host keys.
 
-    def __init__(self, context: PodContext, batch: int, attempt: int) -> None:
-        self._namespace, self._seen = context.namespace, 0.0
-        own = selector(context.run_id, context.workflow, batch, attempt)
-        self._labels = f"{own},{RANK}=0"
+    Raises Infrastructure.
+    """
+    texts: dict[str, str] = {}
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in ("id", "ca"):
+        path = folder / name
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)]
+        keygen = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if keygen.returncode != 0:
+            raise Infrastructure(f"ssh-keygen: {keygen.stderr.strip()}")
+        texts |= {name: path.read_text(), f"{name}.pub": path.with_name(f"{name}.pub").read_text()}
+    return texts
 
-    def exit_code(self) -> int | None:
-        """Return what a peer ends with since its lead has ended: 0 or EXIT_RETRYABLE.
 
-        None: the lead runs or was not created, or the API server does not answer. A lead that was
-        deleted has ended, unless Argo creates its pod again, as it does with one that never ran.
-        """
+def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
+    """Copy keys to a folder of this uid. Raises Infrastructure.
 
-        async def phases_of_lead(kube: Kube) -> set[str]:
-            kind = await kube.resource("v1", "Pod")
-            pods = await kube.list(kind, self._namespace, labels=self._labels)
-            return {read_pod(pod).phase for pod in pods}
+    OpenSSH refuses a private key that its owner's group may read.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in names:
+        source, target = folder / name, home / name
+        if not source.is_file():
+            raise Infrastructure(
+                f"{source}: the key pair of the run is missing; "
+                "did the plan step create its Secret?"
+            )
+        target.touch(0o600)
+        target.write_bytes(source.read_bytes())
 
-        try:
-            phases = run_with_client(phases_of_lead, retries=0)
-        except KubeError:
-            return None
-        now = time.monotonic()
-        if phases:
-            self._seen = now
-            return 0 if "Succeeded" in phases else EXIT_RETRYABLE if "Failed" in phases else None
-        return EXIT_RETRYABLE if self._seen and now - self._seen > LOST_SECONDS else None
+
+def ensure_user() -> str:
+    """Return the name of this uid, and add an entry to USERS if it has none.
+
+    OpenSSH refuses a uid without an entry, which a cluster may choose at random. /etc/passwd is
+    root's. Raises Infrastructure.
+    """
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    name, home = f"u{os.getuid()}", os.environ.get("HOME", "/tmp")
+    try:
+        with USERS.open("a") as file:
+            file.write(f"{name}:x:{os.getuid()}:{GROUP}::{home}:/bin/sh\n")
+    except OSError as error:
+        raise Infrastructure(
+            f"uid {os.getuid()} has no passwd entry and none can be added ({error.strerror}); "
+            "run as uid 1000"
+        ) from None
+    return name
+
+
+def client_config(folder: Path, home: Path) -> Path:
+    """Write the ssh_config of a lead with its keys and return it. Raises Infrastructure."""
+    install_keys(folder, home, OF_LEAD)
+    known_hosts = home / "known_hosts"
+    known_hosts.write_text(f"@cert-authority * {(home / 'ca.pub').read_text()}")
+    config = home / "ssh_config"
+    # a socket's path may have 107 bytes, and ssh adds 57 of its own
+    sockets = Path(tempfile.mkdtemp(prefix="pd-", dir="/tmp"))
+    config.write_text(config_text(home / "id", known_hosts, sockets, ensure_user()))
+    return config
 
 
 def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
-    listen = "\n".join(f"ListenAddress {address}" for address in addresses)
+    listen = (f"ListenAddress {address}" for address in addresses)
     return f"""Port {port}
-{listen}
+{os.linesep.join(listen)}
 HostKey {home}/host
 HostCertificate {home}/host-cert.pub
 AuthorizedKeysFile {home}/id.pub
@@ -93,17 +133,14 @@ def serve(
     port: int,
     pending_limit: float,
     lost_limit: float = LOST_SECONDS,
-    lead_exit_code: Callable[[], int | None] = lambda: None,
 ) -> int:
     """Run sshd at `addresses` until the lead dismisses this peer, and return the exit code.
 
     `folder` has the keys. The code is EXIT_RETRYABLE if no lead connects for `pending_limit` s, or
-    if the lead is silent for `lost_limit` s. While no lead is connected, `lead_exit_code` is called
-    every few seconds; a code that is not None ends the peer. Raises PeerError if sshd does not
-    start.
+    if the lead is silent for `lost_limit` s. Raises Infrastructure if sshd does not start.
     """
     if shutil.which(SSHD) is None:
-        raise PeerError(f"{SSHD} is not in this image; install openssh-server in it")
+        raise Infrastructure(f"{SSHD} is not in this image; install openssh-server in it")
     install_keys(folder, home, OF_PEER)
     ensure_user()
     done = home / "done"
@@ -114,21 +151,17 @@ def serve(
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
     end_once(exit_retryable)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], env=measured_environment())
-    last_contact, last_question, limit = time.monotonic(), 0.0, pending_limit
+    last_contact, limit = time.monotonic(), pending_limit
     try:
         while not done.exists():
             if sshd.poll() is not None:
-                raise PeerError(
+                raise Infrastructure(
                     f"sshd ended (exit {sshd.returncode}); its reason is above. Is its port taken?"
                 )
             if descendants(sshd.pid):
                 last_contact, limit = time.monotonic(), lost_limit
             elif time.monotonic() - last_contact > limit:
                 return EXIT_RETRYABLE
-            elif time.monotonic() - last_question > ASK_SECONDS:
-                last_question = time.monotonic()
-                if (code := lead_exit_code()) is not None:
-                    return code
             time.sleep(0.2)
         return int(done.read_text())
     finally:

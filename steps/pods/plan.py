@@ -1,47 +1,79 @@
-"""The first step of a run on a cluster, and the step that plans rechecks."""
+"""The steps that plan: what Argo gets of a run and of its rechecks, and what the cluster gets."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import Context, priority_class
+from perfdag.kube.patch import (
+    LABEL,
+    PRIORITY_CLASSES,
+    Context,
+    account_of,
+    claim_spec,
+    image,
+    own_image,
+    patch,
+    priority_class,
+    service_ports,
+    services,
+    shared_claim,
+    ssh_port,
+)
 from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
-from perfdag.results import missing_reason
-from perfdag.results.missing_reason import MissingReason
 from perfdag.results.runs import (
     ROUNDS,
-    RunStore,
+    plan_key,
+    put_plan,
+    put_rechecks,
     recheck_batches,
     resume_obstacle,
-    run_folder,
+    stored_plan,
+    variants,
     with_learned_times,
 )
-from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock
-from perfdag.steps.pods.credentials import PeerError
-from perfdag.steps.pods.kinds import check_own_images, kinds_of, network_of, refuse
-from perfdag.steps.pods.objects import (
-    Refusals,
-    batch_objects,
-    cluster_facts,
-    cluster_name,
-    create,
-    create_for_batches,
-    has_class,
-    secret,
-    unmet,
+from perfdag.results.samples import (
+    MissingReason,
+    delete_damaged_samples,
+    forget_reasons,
+    stored_samples,
+    write_reason,
 )
+from perfdag.shape import Shape
+from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
+from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock, refuse
+from perfdag.steps.pods.peer import make_keys
 from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
 
+Refusals = dict[int, tuple[str, str]]
+"""Batches that cannot be measured: the status of their samples, and why."""
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
+NETWORK = f"{LABEL}/network"
+"""Annotation of a pod outside Multus networks: the network that it measures."""
+MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
+"""Annotations that name a Multus network, by whether it replaces the pod's default network."""
+MAX_BATCHES = 1000
+MAX_KINDS = 75_000
+"""Bytes of all kinds as text within JSON.
+
+They stand twice in the Workflow: as outputs of the plan step and of the Workflow. Its templates,
+which Argo stores twice too, need the rest of the 256 KiB of an object.
+"""
+_LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
+"""Stands for the images of the installation where these are not known."""
 
 
 def item(number: int, plan: Plan, index: int, refusals: Refusals) -> dict[str, str]:
@@ -96,6 +128,81 @@ def _span(values: Sequence[str]) -> str:
     return ",".join(distinct)
 
 
+def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
+    """Raise BadDocument if a benchmark with rights of its own has another image.
+
+    `images` is the pattern of the installation, `allowed` names these benchmarks.
+    """
+    for point in plan.points:
+        image = plan.shapes[point.shape].image
+        if point.benchmark in allowed and not own_image(image, images):
+            raise refuse(
+                f"entry {point.entry}: {point.benchmark} has rights of its own here, "
+                f"so {image} may not be its image; leave image out"
+            )
+
+
+def kinds_of(
+    plan: Plan, context: Context | None = None, allowed: Collection[str] = ()
+) -> list[Object]:
+    """Return what Argo gets of each kind of batches: what its batches and their pods share.
+
+    Without `context` it is about as long as on a cluster. `allowed` names the benchmarks with
+    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a wrong
+    shape: a stored plan may come from elsewhere. The message names the settings that change this.
+    """
+    if len(plan.batches) > MAX_BATCHES:
+        raise refuse(
+            f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one "
+            "workflow holds; raise batch_time or rounds_per_batch, use isolation: batch, "
+            "or split the suite"
+        )
+    benchmarks = {point.entry: point.benchmark for point in plan.points}
+    usual = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])
+    kinds: list[Object] = []
+    size = 0
+    for index, entry in plan.kinds():
+        benchmark, shape = benchmarks[entry], plan.shapes[index]
+        for problem in shape.problems():
+            raise BadDocument([replace(problem, file="suite")])
+        own = context or usual
+        if benchmark in allowed and own_image(shape.image, own.images):
+            own = replace(own, account=account_of(benchmark))
+        kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, own)})
+        size += len(orjson.dumps(orjson.dumps(kinds[-1]).decode()))
+        if size > MAX_KINDS:
+            raise refuse(
+                f"the first {len(kinds)} distinct shapes are too many for one workflow "
+                f"({size:,} of {MAX_KINDS:,} bytes); split the suite by shape"
+            )
+    return kinds
+
+
+def _kind(shape: Shape, context: Context) -> Object:
+    """Return what a kind of batches has of its shape.
+
+    `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
+    places a gang as a whole.
+    """
+    count, network = shape.hosts.count, shape.network
+    roles = {"lead": 0, "peer": 1} if count > 1 else {"lead": 0}
+    return {
+        "image": image(shape.image, context.images),
+        "pods": str(count),
+        "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
+        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "network": network_of(shape),
+        "turn": "gang" if count > 1 and shape.scheduler != "volcano" else "",
+        **{role: patch(shape, context, rank) for role, rank in roles.items()},
+    }
+
+
+def network_of(shape: Shape) -> str:
+    """Return what a shape measures: the names of Multus networks, host or pod."""
+    network = shape.network
+    return ",".join(network.attachments) or ("host" if network.host else "pod")
+
+
 def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[str, Any]:
     """Return the output parameters by name, without the batches to measure.
 
@@ -127,6 +234,149 @@ def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name, value in values.items():
         (out / name).write_text(value if isinstance(value, str) else orjson.dumps(value).decode())
+
+
+# -- the objects of a run -------------------------------------------------------------------------
+
+
+LEASES, LEASE_NAME = "coordination.k8s.io/v1", "perfdag-{}"
+"""The Lease of a Workflow, with its uid in the name, which owns the objects.
+
+The Workflow owns it. Kubernetes deletes the objects with the Lease, so the last step needs no right
+to delete Secrets or claims."""
+PORT_ATTEMPTS = 20
+"""Attempts to find node ports that no other Service has."""
+OTHER_PATH = "let it have one, or measure network.path: pod or host"
+
+
+def _object(api: str, kind: str, name: str, **fields: Any) -> Object:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def secret(context: PodContext) -> Object:
+    """Return a Secret with a new key pair. Raises Infrastructure."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = make_keys(Path(folder))
+    name = f"perfdag-ssh-{context.workflow_uid}"
+    return _object("v1", "Secret", name, type="Opaque", stringData=keys)
+
+
+def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:
+    """Return the shared claim, the Services and the PodGroup of a batch.
+
+    Most shapes need none.
+    """
+    uid, volume = context.workflow_uid, shape.volume
+    objects = [*services(shape, context.run_id, (context.workflow, uid), number)]
+    if volume and volume.batch_claim:
+        name, spec = shared_claim(uid, str(number)), claim_spec(volume)
+        objects.append(_object("v1", "PersistentVolumeClaim", name, spec=spec))
+    if shape.scheduler == "volcano":
+        name, spec = f"perfdag-{uid}-b{number}", {"minMember": shape.hosts.count}
+        objects.append(_object("scheduling.volcano.sh/v1beta1", "PodGroup", name, spec=spec))
+    return objects
+
+
+async def create_for_batches(
+    kube: Kube, context: PodContext, store: Store, objects: Mapping[int, list[Object]]
+) -> Refusals:
+    """Create the objects of batches; return the batches whose objects the API server refuses.
+
+    Raises KubeError if another attempt may succeed, and StoreError.
+    """
+    refusals: Refusals = {}
+    for number, bodies in objects.items():
+        try:
+            if created := await create(kube, context, bodies):
+                store.put(context.services_key(number), orjson.dumps(created))
+        except KubeError as error:
+            if error.transient or error.status == 401:
+                raise
+            refusals[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
+    return refusals
+
+
+async def create(kube: Kube, context: PodContext, bodies: list[Object]) -> dict[str, Object]:
+    """Create objects of the run, owned by its Lease; return the Services by rank.
+
+    Raises KubeError.
+    """
+    if not bodies:
+        return {}
+    uid = context.workflow_uid
+    lease = _object(
+        LEASES, "Lease", LEASE_NAME.format(uid), spec={"holderIdentity": context.run_id}
+    )
+    workflow = _object("argoproj.io/v1alpha1", "Workflow", context.workflow, uid=uid)
+    lease = await _create(kube, context, lease, workflow)
+    forwarded = {}
+    for body in bodies:
+        if body["kind"] == "Service":
+            service = await _create_service(kube, context, body, lease)
+            rank = body["spec"]["selector"][f"{LABEL}/rank"]
+            ports = sorted({port["port"] for port in service["spec"]["ports"]})
+            forwarded[rank] = {"address": service["spec"]["clusterIP"], "ports": ports}
+        else:
+            await _create(kube, context, body, lease)
+    return forwarded
+
+
+async def _create_service(kube: Kube, context: PodContext, body: Object, owner: Object) -> Object:
+    """Create a Service with other ports until the API server has them free; return it.
+
+    Raises KubeError, with the reason NoKind if the cluster cannot have a Service of this type.
+    """
+    spec, attempt = body["spec"], 0
+    while True:
+        try:
+            return await _create(kube, context, body, owner)
+        except KubeError as error:
+            if "already allocated" not in error.message or attempt == PORT_ATTEMPTS:
+                if error.status != 422 and "allocate a serviceIP" not in error.message:
+                    raise
+                why = f"the cluster has no Service of type {spec['type']} for network.path"
+                message = f"{why}: {error.message}; {OTHER_PATH}"
+                raise KubeError(422, "NoKind", message) from None
+        seed, attempt = f"{body['metadata']['name']} {attempt}", attempt + 1
+        spec["ports"] = service_ports(seed, spec["type"] == "NodePort")
+
+
+async def _create(kube: Kube, context: PodContext, body: Object, owner: Object) -> Object:
+    """Create an object, unless an earlier attempt of this step did; return a Lease or Service."""
+    fields = owner | owner["metadata"]
+    of = {key: fields[key] for key in ("apiVersion", "kind", "name", "uid")}
+    body["metadata"] |= {"ownerReferences": [of], "labels": {"perfdag/run": context.run_id}}
+    try:
+        return await kube.create(body, context.namespace)
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        if body["kind"] not in ("Lease", "Service"):  # no step may read Secrets
+            return body
+        kind = await kube.resource(body["apiVersion"], body["kind"])
+        return await kube.get(kind, body["metadata"]["name"], context.namespace)
+
+
+def release(context: PodContext, plan: Plan) -> None:
+    """Delete what a run that succeeded no longer needs, of all of its Workflows.
+
+    `argo retry` of another one needs its claims and its key pair, and creates no object: they go
+    with the Workflow. So does what the API server refuses to delete; print that.
+    """
+
+    async def work(kube: Kube) -> None:
+        leases = await kube.resource(LEASES, "Lease")
+        for uid in (context.workflow_uid, *plan.where.get("before", {})):
+            await kube.delete(leases, LEASE_NAME.format(uid), context.namespace)
+
+    try:
+        run_with_client(work)
+    except KubeError as error:
+        text = "claims, PodGroups and the key pair of this run stay until its workflow is deleted"
+        print(f"{text}: {error}", file=sys.stderr)  # noqa: T201
+
+
+# -- the steps ------------------------------------------------------------------------------------
 
 
 SUITE_FILES = (Path("/tmp/perfdag-suite.yaml"), Path("/perfdag/suite/suite.yaml"))
@@ -173,7 +423,7 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
     """
     try:
-        return read_plan(store.get(f"{run_folder(context.run_id)}/plan.json"))
+        return read_plan(store.get(plan_key(context.run_id)))
     except NotStoredError:
         pass
     except ValueError as error:
@@ -188,42 +438,60 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     """Run the step: make the plan, create objects, and write the output parameters below `out`.
 
     Where the cluster refuses the run as a whole, its rows say why. Raises BadDocument, StoreError,
-    KubeError, PeerError.
+    KubeError, Infrastructure.
     """
     store = context.open()
     plan = plan_of(context, store, environment)
-    plans = RunStore(store).variants(plan)
+    plans = variants(store, plan)
     for variant in plans:
         check_own_images(variant, context.images, context.allowed)
-    if any(RunStore(store).samples(variant.run_id) for variant in plans) and (
+    if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
         raise refuse(why)  # before anything of that run is changed
-    for variant in plans:
-        missing_reason.forget(store, variant.run_id)
     # the API server refuses a pod that names a PriorityClass which is not there
     priority = priority_class(plan.options.priority)
     has_priority = run_with_client(lambda kube: has_class(kube, priority))
-    parameters, left = outputs(plan, context, has_priority), batches_left(store, plans)
-    _put(store, plans)  # before the cluster may refuse: then rows say why
+    parameters = outputs(plan, context, has_priority)
+    for variant in plans:
+        forget_reasons(store, variant.run_id)
+        put_plan(store, variant)  # before the cluster may refuse: then rows say why
     begin_clock(store, plan.run_id)
+    left = missing_batches(
+        store, [(index, each, index) for each in plans for index in range(len(each.batches))]
+    )
     try:
-        facts, refusals = run_with_client(lambda kube: _prepare(kube, context, store, plan, left))
-    except (KubeError, PeerError) as error:
+        facts, infeasible = run_with_client(lambda kube: _prepare(kube, context, plan))
+        refusals: Refusals = {
+            number: ("skipped", infeasible[shape])
+            for number in left
+            if (shape := plan.batches[number].shape) in infeasible
+        }
+        parameters["batches"] = fan_out(context, store, left, refusals)
+    except (KubeError, Infrastructure) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
-            missing_reason.write(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, reason)
         raise
     for variant in plans:
         variant.where = where(facts, variant.where)
         variant.points = with_learned_times(store, variant, facts["cluster"]).points
-        for number, (status, text) in refusals.items():
-            reason = MissingReason("batch", status, text, number)
-            missing_reason.write(store, variant.run_id, reason)
-    _put(store, plans)
-    parameters["batches"] = [item(each, plan, each, refusals) for each in left]
+        put_plan(store, variant)
     write_outputs(out, parameters)
     return plan
+
+
+async def _prepare(kube: Kube, context: PodContext, plan: Plan) -> tuple[Object, dict[int, str]]:
+    """Create the key pair; return the facts of the run's cluster, and the shapes it cannot run."""
+    await create(kube, context, [secret(context)])
+    facts = {
+        **await cluster_facts(kube),
+        "network_policy": context.network_policy,
+        "workflow": context.workflow,
+        "workflow_uid": context.workflow_uid,
+        "namespace": context.namespace,
+    }
+    return facts, await unmet(kube, plan.shapes, context.namespace)
 
 
 def where(now: Object, before: Object) -> Object:
@@ -242,50 +510,47 @@ def where(now: Object, before: Object) -> Object:
     return {**now, "before": earlier} if earlier else now
 
 
-def _put(store: Store, plans: list[Plan]) -> None:
-    for plan in plans:
-        RunStore(store).put_plan(plan)
+Batches = dict[int, tuple[Plan, int]]
+"""Batches by number: the plan of the run or of a recheck, and the index there."""
 
 
-def batches_left(store: Store, plans: list[Plan]) -> list[int]:
-    """Return the batches with missing samples, and remove damaged samples. Raises StoreError."""
-    left = set[int]()
-    for plan in plans:
-        RunStore(store).delete_damaged_samples(plan.run_id)
-        stored = RunStore(store).samples(plan.run_id)
-        left |= {
-            number
-            for number, batch in enumerate(plan.batches)
-            if any(plan.key(position) not in stored for position in batch.samples)
-        }
-    return sorted(left)
+def missing_batches(store: Store, batches: Iterable[tuple[int, Plan, int]]) -> Batches:
+    """Return the batches with missing samples, of (number, plan, index there).
+
+    Variants have the same numbers. Removes damaged samples. Raises StoreError.
+    """
+    stored = dict[str, set[str]]()
+    left: Batches = {}
+    for number, plan, index in batches:
+        if plan.run_id not in stored:
+            delete_damaged_samples(store, plan.run_id)
+            stored[plan.run_id] = stored_samples(store, plan.run_id)
+        names = {plan.key(position) for position in plan.batches[index].samples}
+        if not names <= stored[plan.run_id]:
+            left.setdefault(number, (plan, index))
+    return dict(sorted(left.items()))
 
 
-async def _prepare(
-    kube: Kube, context: PodContext, store: Store, plan: Plan, batches: list[int]
-) -> tuple[Object, Refusals]:
-    """Create the objects of the batches `left`; return facts of the cluster and what it refuses."""
-    await create(kube, context, [secret(context)])
-    shapes = plan.shapes
-    infeasible = await unmet(kube, shapes, context.namespace)
-    refusals: Refusals = {
-        number: ("skipped", infeasible[shape])
-        for number in batches
-        if (shape := plan.batches[number].shape) in infeasible
-    }
+def fan_out(
+    context: PodContext, store: Store, left: Batches, refusals: Refusals
+) -> list[dict[str, str]]:
+    """Create the objects of batches, and return what Argo fans out over.
+
+    Batches in `refusals` have no objects; why they and others are refused becomes the reason of
+    their samples. Raises StoreError, KubeError.
+    """
     objects = {
-        number: batch_objects(plan.shape_of(number), context, number)
-        for number in batches
+        number: batch_objects(plan.shape_of(index), context, number)
+        for number, (plan, index) in left.items()
         if number not in refusals
     }
-    refusals |= await create_for_batches(kube, context, store, objects)
-    facts = {**await cluster_facts(kube), "network_policy": context.network_policy}
-    return {
-        **facts,
-        "workflow": context.workflow,
-        "workflow_uid": context.workflow_uid,
-        "namespace": context.namespace,
-    }, refusals
+    create_all = partial(create_for_batches, context=context, store=store, objects=objects)
+    refusals = refusals | run_with_client(create_all)
+    for number, (status, text) in refusals.items():
+        plan, index = left[number]
+        for variant in variants(store, plan):
+            write_reason(store, variant.run_id, MissingReason("batch", status, text, index))
+    return [item(number, plan, index, refusals) for number, (plan, index) in left.items()]
 
 
 def recheck(context: PodContext, out: Path) -> list[str]:
@@ -299,26 +564,16 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     from perfdag.results.collect import collect
 
     store = context.open()
-    plan = RunStore(store).plan(context.run_id)
-    if plan.options.rechecks:  # a resumed run keeps its plan
-        rechecks = resumed(store, plan)
-    else:
+    plan = stored_plan(store, context.run_id)
+    if not plan.options.rechecks:  # a resumed run keeps its plan
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = check(store, plan.suite, plan.run_id, rules).suspects
-        points = {line.info.point for line in suspects}
-        rechecks = RunStore(store).put_rechecks(plan, points) if points else []
-    left = rechecks_left(store, plan, rechecks)
-    objects = {
-        number: batch_objects(again.shape_of(index), context, number)
-        for number, again, index in left
-    }
-    refusals = run_with_client(lambda kube: create_for_batches(kube, context, store, objects))
-    for number, (status, text) in refusals.items():
-        member, index = RunStore(store).plan_of_batch(plan, number)
-        missing_reason.write(store, member.run_id, MissingReason("batch", status, text, index))
-    batches = [item(number, again, index, refusals) for number, again, index in left]
-    write_outputs(out, {"batches": batches})
+        if points := {line.info.point for line in suspects}:
+            put_rechecks(store, plan, points)
+    rechecks = resumed(store, plan)
+    left = missing_batches(store, recheck_batches(plan, rechecks))
+    write_outputs(out, {"batches": fan_out(context, store, left, {})})
     points_again = rechecks[0].points if rechecks else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
 
@@ -328,22 +583,9 @@ def resumed(store: Store, plan: Plan) -> list[Plan]:
 
     Raises StoreError.
     """
-    rechecks = [RunStore(store).plan(run_id) for run_id in plan.options.rechecks]
+    rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
     for member in rechecks:
         member.where = plan.where
-        missing_reason.forget(store, member.run_id)
-        RunStore(store).put_plan(member)
+        forget_reasons(store, member.run_id)
+        put_plan(store, member)
     return rechecks
-
-
-def rechecks_left(store: Store, plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, int]]:
-    """Return (number, recheck, index there) of the batches of rechecks with missing samples."""
-    stored = {member.run_id: RunStore(store).samples(member.run_id) for member in rechecks}
-    return [
-        (number, member, index)
-        for number, member, index in recheck_batches(plan, rechecks)
-        if any(
-            member.key(position) not in stored[member.run_id]
-            for position in member.batches[index].samples
-        )
-    ]

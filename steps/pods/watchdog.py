@@ -1,14 +1,17 @@
-"""The watchdog: why measuring pods do not start, and which of them never will.
+"""Why samples of a run on Argo are missing: what the watchdog sees, and what ended the Workflow.
 
-It decides alone which gangs end early. What it learned is on the Workflow, where Argo reads which
-batches no retry can repair, and the last step why samples are missing.
+The watchdog decides alone which gangs end early. What it learned is on the Workflow, where Argo
+reads which batches no retry can repair, and the last step why pods did not start or ended early. A
+lead writes into the store what only it knows: the samples under way and a spent budget.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
-from perfdag.kube.client import Kube, KubeError, Object, Resource
+from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE
 from perfdag.kube.pods import (
     WORKFLOW,
@@ -23,33 +26,58 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan.plan import Plan, gated
-from perfdag.results.missing_reason import NOTES, as_annotation, from_annotations
-from perfdag.results.runs import RunStore
-from perfdag.steps.pods.context import (
-    EXIT_REFUSED,
-    EXIT_RETRYABLE,
-    PodContext,
-    owner,
-    pending_limit,
-    unrecoverable_annotation,
-    unrecoverable_batches,
+from perfdag.results.runs import plan_of_batch, stored_plan, variants
+from perfdag.results.samples import (
+    NOTES,
+    MissingReason,
+    as_annotation,
+    from_annotations,
+    stored_reasons,
+    stored_samples,
+    write_reason,
 )
+from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, pending_limit
 from perfdag.store.base import Store, StoreError
+from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 3.0
 """Seconds between two looks at the pods."""
 UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
 """Seconds for which a pod may have a lasting trouble, and one of pulling its image."""
+ENDED_SECONDS = 3.0
+"""Seconds that the others of a gang have to end by themselves once a pod of it has ended."""
 
+NEVER_STARTED, SHORT = " never started: ", 160
+"""Words of a reason before its cause, and the characters of the reason that `argo get` shows."""
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
 _ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
 """Troubles of pods that the watchdog ended; their reason is noted already."""
 
-_FINAL = {f"main ended with exit code {code}" for code in (2, EXIT_REFUSED)}
+_FINAL = "main ended with exit code 2"
+"""The end of a lead that refused its batch."""
+_RETRYABLE = f"main ended with exit code {EXIT_RETRYABLE}"
+"""The end of a pod whose gang fell apart: the reason of the pod that did it goes before."""
 
-_EXPLAINED = {f"main ended with exit code {code}" for code in (EXIT_RETRYABLE, EXIT_REFUSED)}
-"""Ends whose reason the lead recorded itself."""
+
+def owner(workflow: Object) -> str:
+    """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
+    started = (workflow.get("status") or {}).get("startedAt") or ""
+    return f"{workflow['metadata'].get('uid', '')} {started}"
+
+
+def unrecoverable_batches(workflow: Object) -> set[int]:
+    """Return the batches that no retry can repair; none where the annotation has another owner."""
+    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
+    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
+    return {int(batch) for batch in batches.split(",") if batch}
+
+
+def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
+    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
+    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
 
 
 class Watchdog:
@@ -81,18 +109,16 @@ class Watchdog:
             if pod.batch is not None:
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
         asked = {uid: found for uid, node in argo_nodes.items() if (found := _pod_of(node))}
-        self._newest = {}
-        for batch, attempt in sorted([*gangs, *(each[:2] for each in asked.values())]):
-            self._newest[batch] = attempt
+        self._newest = dict(sorted([*gangs, *(each[:2] for each in asked.values())]))
         for batch, attempt in self._of_attempt.items():
             if attempt < self._newest.get(batch, attempt):
                 self.reasons.pop(batch, None)
-        refused = {
-            (batch, attempt)
-            for uid, (batch, attempt, rank) in asked.items()
-            if self._is_refused(uid, argo_nodes[uid], batch, attempt, rank, now)
-        }
-        doomed: set[tuple[int, int]] = set()
+        refused, doomed = set[tuple[int, int]](), set[tuple[int, int]]()
+        for uid, (batch, attempt, rank) in asked.items():
+            if self._is_refused(uid, argo_nodes[uid], batch, attempt, rank, now):
+                refused.add((batch, attempt))
+            if argo_nodes[uid].get("phase") in ("Failed", "Error") and self._has_ended(uid, now):
+                doomed.add((batch, attempt))
         for (batch, attempt), gang in gangs.items():
             lost = [self._is_lost(pod, batch, now) for pod in gang]
             if any(lost):
@@ -102,28 +128,34 @@ class Watchdog:
                 self.reasons.pop(batch, None)  # what it waited for is outdated
         return [
             pod
-            for key in sorted(doomed)
+            for key in sorted(doomed & gangs.keys())
             for pod in gangs[key]
             if pod.phase in ("Pending", "Running")
         ]
+
+    def _has_ended(self, uid: str, now: float) -> bool:
+        """Return whether a pod that has ended did so ENDED_SECONDS ago: its gang waits for it."""
+        return now - self._since.setdefault(uid, now) >= ENDED_SECONDS
 
     def _is_lost(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pod; return whether its gang is to be given up."""
         if pod.phase == "Pending":
             return self._is_over_time(pod, batch, now)
-        if not pod.trouble or pod.phase == "Succeeded" or pod.trouble.startswith(_ENDED_HERE):
+        if not pod.trouble or pod.phase == "Succeeded":
             return False
-        end = pod.trouble.partition(": ")[0]
-        final = pod.unrecoverable or end in _FINAL
+        end, _, explained = pod.trouble.partition(": ")
+        final = pod.unrecoverable or end == _FINAL
         if final:
             self.unrecoverable.add(batch)
-        if end not in _EXPLAINED:
-            text = f"pod of rank {pod.rank}: {pod.trouble}"
+        retryable = end == _RETRYABLE
+        if (explained and batch not in self.reasons) if retryable else end not in _ENDED_HERE:
+            text = f"pod of rank {pod.rank}: {explained if retryable else pod.trouble}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"its batch ended early ({place}): {text}"
             self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
-        return final or pod.abandoned  # its peers, or Argo, would wait for it
+        # its peers, or Argo, would wait for it
+        return final or pod.abandoned or (pod.phase == "Failed" and self._has_ended(pod.uid, now))
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pending pod; return whether its gang is to be given up."""
@@ -143,7 +175,7 @@ class Watchdog:
         elif not unpacking:  # Argo counts the same limit from the creation, and would retry
             waited = max(waited, age)
         if waited >= min(UNRECOVERABLE_SECONDS, limit):
-            text = f"pod of rank {pod.rank} never started: {pod.trouble}"
+            text = f"pod of rank {pod.rank}{NEVER_STARTED}{pod.trouble}"
             self._note(batch, pod.attempt, pod.uid, "image" if pulling else pod.trouble, text)
         if waited < limit:
             return False
@@ -161,16 +193,13 @@ class Watchdog:
         limit is not waited for again.
         """
         message, phase = node.get("message") or "", node.get("phase")
-        placed = node.get("hostNodeName") or message.startswith("pod deleted")
-        not_created = phase == "Error" and message and not placed
-        if not not_created and not (
-            phase == "Pending" and ("forbidden" in message or "denied" in message)
-        ):
+        waits = phase == "Pending" and ("forbidden" in message or "denied" in message)
+        created = node.get("hostNodeName") or not message or message.startswith("pod deleted")
+        if not waits and (phase != "Error" or created):
             return False
-        self._note(
-            batch, attempt, uid, message, f"pod of rank {rank} was refused: {refusal(message)}"
-        )
-        if not not_created and now - self._since.setdefault(uid, now) >= self._limit:
+        text = f"pod of rank {rank} was refused: {refusal(message)}"
+        self._note(batch, attempt, uid, message, text)
+        if waits and now - self._since.setdefault(uid, now) >= self._limit:
             self.unrecoverable.add(batch)
         return True
 
@@ -211,7 +240,11 @@ def finished(workflow: Object) -> bool:
     """
     if _ended_early(workflow):
         return True
-    fans, rechecks = _phases(workflow, "batches"), _phases(workflow, "recheck")
+    nodes = nodes_of(workflow).values()
+    fans, rechecks = (
+        [node.get("phase") for node in nodes if template_of(node) == template]
+        for template in ("batches", "recheck")
+    )
     if not fans or not rechecks or not _DONE.issuperset([*fans, *rechecks]):
         return False
     # the batches of a recheck are a second fan, whose node may not exist yet
@@ -222,11 +255,6 @@ def _ended_early(workflow: Object) -> bool:
     """Return whether the Workflow is over, or is being stopped."""
     phase = (workflow.get("status") or {}).get("phase")
     return phase in _DONE or bool(workflow["spec"].get("shutdown"))
-
-
-def _phases(workflow: Object, template: str) -> list[str | None]:
-    nodes = nodes_of(workflow).values()
-    return [node.get("phase") for node in nodes if template_of(node) == template]
 
 
 async def watch_run(context: PodContext, pending: str) -> None:
@@ -241,11 +269,9 @@ async def watch_run(context: PodContext, pending: str) -> None:
         watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
         if not context.claimed:
             store = context.open()
-            plan = RunStore(store).plan(context.run_id)
+            plan = stored_plan(store, context.run_id)
             if not gated(plan):
-                watches.append(
-                    asyncio.create_task(all_stored(store, RunStore(store).variants(plan)))
-                )
+                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
         done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -257,11 +283,13 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
     """Look at the pods until the last batch is over. Raises KubeError."""
     pods = await kube.resource("v1", "Pod")
     workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
-            run_pods = await _pods_of(kube, pods, context)
+            listed = await kube.list(pods, context.namespace, labels=labels)
+            run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
             workflow = await kube.get(workflows, context.workflow, context.namespace)
             before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
             watchdog = watchdog or Watchdog(
@@ -305,32 +333,25 @@ async def _parent_ended(kube: Kube, kind: Resource, workflow: Object) -> bool:
     return False
 
 
-async def _pods_of(kube: Kube, kind: Resource, context: PodContext) -> list[Pod]:
-    labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
-    pods = await kube.list(kind, context.namespace, labels=labels)
-    return await with_events(kube, context.namespace, [read_pod(pod) for pod in pods])
-
-
 async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
     """End pods so that Argo calls them failed: it creates a deleted Pending pod again.
 
     The message of a pod that never started is that of its node in the Workflow.
     """
     for pod in doomed:
+        body: Object = {"spec": {"activeDeadlineSeconds": 1}}
+        subresource = None
         if pod.phase == "Pending" or pod.abandoned or not pod.node:
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
-            body: Object = {"status": status}
-            await kube.patch(kind, pod.name, body, context.namespace, subresource="status")
-        else:
-            body = {"spec": {"activeDeadlineSeconds": 1}}
-            await kube.patch(kind, pod.name, body, context.namespace)
+            body, subresource = {"status": status}, "status"
+        await kube.patch(kind, pod.name, body, context.namespace, subresource=subresource)
 
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
     """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [RunStore(store).samples(plan.run_id) for plan in plans]
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
     return sum(
         plan.key(position) not in known
         for plan, known in zip(plans, stored, strict=True)
@@ -355,3 +376,65 @@ async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
                 return
             delay = max(0.5, 20 * (time.monotonic() - began), min(0.2 * left, 10 * LOOK_SECONDS))
         await asyncio.sleep(delay)
+
+
+# -- the last step --------------------------------------------------------------------------------
+
+
+def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str | None:
+    """Write why batches failed and what ended the Workflow, for the run and its rechecks.
+
+    `phase` is Argo's. A run that belongs to another Workflow gets no reason, except where it has no
+    sample yet. The variants of `ab` share their pods: both runs get the reasons. Return why the
+    cluster could not run the suite at all, where the pods of every batch failed to start, or None.
+    Raises StoreError.
+    """
+    measured = bool(stored_samples(store, plan.run_id))
+    if measured and plan.where.get("workflow_uid") != context.workflow_uid:
+        return None
+    texts: dict[int, str] = {}
+    ended = None
+    try:
+        workflow = run_with_client(lambda kube: _workflow(kube, context))
+        annotations = workflow["metadata"].get("annotations") or {}
+        texts = from_annotations(owner(workflow), annotations)
+        ended = end_of(workflow, time.time())
+    except KubeError as error:  # only the reasons are lost, not the samples
+        logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
+    for number, text in texts.items():
+        member, index = plan_of_batch(store, plan, number)
+        for variant in variants(store, member):
+            reason = MissingReason("batch", "failed", text, index)
+            write_reason(store, variant.run_id, reason)
+    reasons = stored_reasons(store, plan.run_id)
+    if phase != "Succeeded":
+        text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
+        rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
+        for member in [*variants(store, plan), *rechecks]:
+            write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
+    if measured or ended or {each.kind for each in reasons} != {"batch"}:
+        return None
+    # Argo shows it: the cause without the pod that it is of, which differs from batch to batch
+    first, *others = dict.fromkeys(each.text.rpartition(NEVER_STARTED)[2] for each in reasons)
+    return (
+        f"{first[:SHORT]} (and {plural(len(others), 'other reason')})" if others else first[:SHORT]
+    )
+
+
+async def _workflow(kube: Kube, context: PodContext) -> Object:
+    kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
+    return await kube.get(kind, context.workflow, context.namespace)
+
+
+def end_of(workflow: Object, now: float) -> str | None:
+    """Return what ended a Workflow from outside, None where nothing did; `now` in s since 1970."""
+    status = workflow.get("status") or {}
+    shutdown = workflow["spec"].get("shutdown")
+    if shutdown:
+        return f"was ended by `argo {shutdown.lower()}`"
+    stored = status.get("storedWorkflowTemplateSpec") or {}
+    limit = workflow["spec"].get("activeDeadlineSeconds") or stored.get("activeDeadlineSeconds")
+    began = status.get("startedAt")
+    if limit and began and now - datetime.fromisoformat(began).timestamp() >= limit:
+        return f"was ended by its deadline of {short_seconds(limit)} (install --deadline)"
+    return None

@@ -1,21 +1,20 @@
 """The backend: asks a frontend for items, runs its workload on them and replies with the outcome.
 
-A backend is one slot of a device, so it is blocking and single-threaded. SIGTERM ends it after the
-current item. The workload is the built-in `sleep` or `usl`, or a command.
+A backend is one slot of a device: it runs one item at a time, and ends after the current one. The
+workload is the built-in `sleep` or `usl`, or a command.
 """
 
+import asyncio
 import contextlib
 import glob as globbing
 import math
 import os
-import select
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL
 
 from perfdag.steps.queue import protocol
 
@@ -50,7 +49,6 @@ class Workload:
     directory: str = ""
     null_in: bool = False
     null_out: bool = False
-    running: set[subprocess.Popen[bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         head = self.command[0] if self.command else ""
@@ -59,7 +57,7 @@ class Workload:
             raise ValueError(f"workload {head} is not an executable file here")
         substitute(self.command, self.device)
 
-    def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
+    async def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
         """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
 
         `running`: items that run in the queue; only `usl` uses it.
@@ -68,23 +66,24 @@ class Workload:
         try:
             argv = substitute([*self.command, *([] if self.ignore else args or [])], self.device)
             if argv[0] not in BUILT_IN:
-                return self._command(argv, limit)
+                return await self._command(argv, limit)
             seconds, *law = _numbers(argv)
         except ValueError as error:
             return Outcome(1, 0.0, str(error))
         if law:
             sigma, kappa = law
             seconds *= 1 + sigma * (running - 1) + kappa * running * (running - 1)
-        time.sleep(shorter(seconds, limit))
+        await asyncio.sleep(shorter(seconds, limit))
         late = 0 < limit < seconds
         return Outcome(0, limit, "Sleep timeout") if late else Outcome()
 
-    def _command(self, argv: Sequence[str], limit: float) -> Outcome:
-        output = subprocess.DEVNULL if self.null_out else None
+    async def _command(self, argv: Sequence[str], limit: float) -> Outcome:
+        """Run a command; kill what it started when it ends, is late or cancelled."""
+        output = DEVNULL if self.null_out else None
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL if self.null_in else None,
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=DEVNULL if self.null_in else None,
                 stdout=output,
                 stderr=output,
                 cwd=self.directory or None,
@@ -92,22 +91,16 @@ class Workload:
             )
         except OSError as error:
             return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
-        self.running.add(process)
         try:
-            in_time = _wait(process, limit)
-        finally:
-            self.kill(process)
-            code = process.wait()
-            self.running.remove(process)
-        if not in_time:
+            async with asyncio.timeout(limit or None):
+                code = await process.wait()
+        except TimeoutError:
             return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
-        return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
-
-    def kill(self, *processes: subprocess.Popen[bytes]) -> None:
-        """Kill commands, by default all that run, with the processes that they started."""
-        for process in processes or tuple(self.running):
+        finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
 
 
 def check_program(program: str) -> None:
@@ -171,18 +164,6 @@ def _numbers(command: Sequence[str]) -> list[float]:
     return values
 
 
-def _wait(process: subprocess.Popen[bytes], limit: float) -> bool:
-    """Wait for the process, at most `limit` seconds (0: for ever); return whether it ended.
-
-    Popen.wait with a timeout looks only every 50 ms, which would add to the time of an item.
-    """
-    handle = os.pidfd_open(process.pid)
-    try:
-        return bool(select.select([handle], [], [], limit or None)[0])
-    finally:
-        os.close(handle)
-
-
 class UnreachableError(Exception):
     """The frontend is unreachable or does not speak the protocol; the text is the reason."""
 
@@ -192,7 +173,8 @@ class Backend:
     """One worker of one queue. Times are in seconds.
 
     `backoff`: the n-th empty answer in a row waits n x `backoff`, at most `backoff_max`; 0 exits on
-    an empty queue. `retry_seconds`: how long to retry a frontend that does not answer.
+    an empty queue. `retry_seconds`: how long to retry a frontend that does not answer. `stopping`:
+    set it to end after the current item.
     """
 
     frontend: protocol.Address
@@ -204,54 +186,56 @@ class Backend:
     backoff_max: float = 5.0
     retry_seconds: float = 30.0
     completed: int = 0
-    stopping: bool = False
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def stop(self, *_: object) -> None:
-        """End after the current item; safe in a signal handler."""
-        self.stopping = True
-
-    def serve(self) -> None:
-        """Work until `stop` or a signal, or until the queue is empty without back-off.
+    async def serve(self) -> None:
+        """Work until it is stopped, or until the queue is empty without back-off.
 
         Raises UnreachableError.
         """
         pause, reached = self.backoff, time.monotonic()
-        while not self.stopping:
+        while not self.stopping.is_set():
             try:
-                empty = not self._serve_one()
+                empty = not await self._serve_one()
                 reached = time.monotonic()
-            except (OSError, UnreachableError) as error:
+            except (OSError, protocol.MalformedError) as error:
                 if time.monotonic() - reached > self.retry_seconds:
-                    raise UnreachableError(f"frontend {self.frontend}: {error}") from None
-                self.pause(0.2)
+                    why = str(error) or "timed out"
+                    raise UnreachableError(f"frontend {self.frontend}: {why}") from None
+                await self.pause(0.2)
                 continue
             if not empty:
                 pause = self.backoff
             elif not self.backoff:
                 return
             else:
-                self.pause(shorter(pause, self.backoff_max, self.workload.limit))
+                await self.pause(shorter(pause, self.backoff_max, self.workload.limit))
                 pause += self.backoff
 
-    def _serve_one(self) -> bool:
+    async def _serve_one(self) -> bool:
         """Ask for an item, run it and reply; return False if the queue is empty."""
-        address = (self.frontend.host or "localhost", self.frontend.port)
-        with socket.create_connection(address, ANSWER_SECONDS) as peer:
-            peer.sendall(protocol.encode({"Queue": self.queue}))
-            item = _receive(peer)
+        host, port = self.frontend.host or "localhost", self.frontend.port
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(protocol.encode({"Queue": self.queue}))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                item = await protocol.receive(reader, protocol.ITEM)
             if item["Empty"]:
                 return False
             if item["Error"]:
-                raise UnreachableError(item["Error"])
-            peer.settimeout(None)
-            peer.sendall(protocol.encode_reply(self.work(item)))
+                raise ConnectionRefusedError(item["Error"])
+            writer.write(protocol.encode_reply(await self.work(item)))
             self.completed += 1
-            return True
+        finally:
+            writer.close()
+        await writer.wait_closed()
+        return True
 
-    def work(self, item: protocol.Message) -> protocol.Message:
+    async def work(self, item: protocol.Message) -> protocol.Message:
         """Run one item and return the reply."""
         began = time.perf_counter()
-        outcome = self.workload.run(item["Args"], item["Limit"], item["Running"])
+        outcome = await self.workload.run(item["Args"], item["Limit"], item["Running"])
         return {
             "Pod": self.pod,
             "Node": self.node,
@@ -262,22 +246,8 @@ class Backend:
             "Retcode": outcome.retcode,
         }
 
-    def pause(self, seconds: float) -> None:
-        """Sleep, at most until `stop`."""
-        end = time.monotonic() + seconds
-        while not self.stopping and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.05))
-
-
-def _receive(peer: socket.socket) -> protocol.Message:
-    """Return the item that a frontend sends. Raises UnreachableError."""
-    buffer = b""
-    while data := peer.recv(4096):
-        buffer += data
-        try:
-            return protocol.decode(buffer, protocol.ITEM)
-        except protocol.IncompleteError:
-            continue
-        except protocol.MalformedError as error:
-            raise UnreachableError(f"answer is not of the protocol: {error}") from None
-    raise UnreachableError("connection closed before an answer")
+    async def pause(self, seconds: float) -> None:
+        """Sleep, at most until it is stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()

@@ -193,7 +193,7 @@ class Work:
                 message = {"Queue": self.queue, "Args": self.args or None, "Limit": self.limit}
                 writer.write(protocol.encode(message))
                 protocol.enable_keepalive(writer.get_extra_info("socket"))
-                reply = protocol.decode(await reader.read(), protocol.REPLY)
+                reply = await protocol.receive(reader, protocol.REPLY)
             finally:
                 writer.close()
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from aiohttp import web
 from prometheus_client import (
@@ -38,7 +38,6 @@ HISTOGRAMS = {
     "total": "Time from acceptance to answer.",
     "overhead": "Total time less waiting and run time.",
 }
-MESSAGE_BYTES = 4 * protocol.MOST_BYTES
 MESSAGE_SECONDS = 5.0
 """Time of a peer to complete its first message."""
 REPLY_GRACE = 30.0
@@ -171,21 +170,6 @@ class EmptyError(RefusedError):
     """No item waits for the backend."""
 
 
-async def receive(reader: asyncio.StreamReader, fields: Mapping[str, Any]) -> Message:
-    """Return the next message of a peer. Raises MalformedError, and OSError if it left."""
-    buffer = b""
-    while data := await reader.read(MESSAGE_BYTES):
-        buffer += data
-        try:
-            return protocol.decode(buffer, fields)
-        except protocol.IncompleteError:
-            if len(buffer) > MESSAGE_BYTES:
-                raise
-    if buffer:
-        raise protocol.MalformedError("unexpected end of JSON input")
-    raise ConnectionResetError
-
-
 class Frontend:
     """Queues by name, their listeners, and the counters of their peers.
 
@@ -230,7 +214,11 @@ class Frontend:
         for kind, address in kinds:
             serve = partial(self._serve, kind)
             server = await asyncio.start_server(
-                serve, address.host or None, address.port, limit=MESSAGE_BYTES, backlog=4096
+                serve,
+                address.host or None,
+                address.port,
+                limit=protocol.MESSAGE_BYTES,
+                backlog=4096,
             )
             for listener in server.sockets:
                 protocol.enable_keepalive(listener)  # accepted sockets inherit it
@@ -276,7 +264,7 @@ class Frontend:
         """Return the first message of a peer, and the queue that it names. Raises RefusedError."""
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
-                message = await receive(reader, protocol.REQUEST)
+                message = await protocol.receive(reader, protocol.REQUEST)
         except TimeoutError:
             raise RefusedError(f"no complete message in {MESSAGE_SECONDS:g} s") from None
         except protocol.MalformedError as error:
@@ -322,7 +310,7 @@ class Frontend:
         writer.write(protocol.encode({**protocol.ITEM, **work}))
         try:
             async with asyncio.timeout(item.limit + REPLY_GRACE if item.limit else None):
-                reply = await receive(reader, protocol.REPLY)
+                reply = await protocol.receive(reader, protocol.REPLY)
         except protocol.MalformedError as error:
             # As with the original, the client learns that the reply was no JSON.
             queue.fail(item, f"Unmarshaling worker reply JSON failed: {error}")

@@ -10,6 +10,7 @@ in each direction, at most 1024 bytes, without a delimiter.
 - reply: `{Pod, Node, Device, Error, Timeout, Runtime, Waittime, Retcode}`, times in seconds
 """
 
+import asyncio
 import json
 import logging
 import resource
@@ -21,6 +22,8 @@ from pydantic_core import from_json
 
 MOST_BYTES = 1024
 """Bytes that a program of the original reads."""
+MESSAGE_BYTES = 4 * MOST_BYTES
+"""Bytes of a message above which it is refused."""
 TOKEN_VARIABLE = "PERFDAG_QUEUE_TOKEN"
 """Environment variable with the token of a client's control port."""
 MOST_PARALLEL = 4096
@@ -111,6 +114,24 @@ def decode(data: bytes, kinds: Mapping[str, Any]) -> Message:
         name: _checked(name, found.get(name.lower(), default), default)
         for name, default in kinds.items()
     }
+
+
+async def receive(reader: asyncio.StreamReader, kinds: Mapping[str, Any]) -> Message:
+    """Return the next message of a peer, see `decode`.
+
+    Raises MalformedError, and ConnectionResetError if the peer left before it.
+    """
+    buffer = b""
+    while data := await reader.read(MESSAGE_BYTES):
+        buffer += data
+        try:
+            return decode(buffer, kinds)
+        except IncompleteError:
+            if len(buffer) > MESSAGE_BYTES:
+                raise
+    if buffer:
+        raise MalformedError("unexpected end of JSON input")
+    raise ConnectionResetError("connection closed before an answer")
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:

@@ -18,8 +18,10 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    Problem,
     Rights,
     Skip,
+    broken,
     own_verdict,
 )
 from perfdag.kube.client import KubeError
@@ -202,19 +204,16 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         """Return an estimate: 13 items per measurement."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (params.item_seconds() or ITEM) + 2)
 
-    def check(self, params: QueueScalingParams, shape: Any) -> list[str]:
+    def check(self, params: QueueScalingParams, shape: Any) -> list[Problem]:
         if params.deployment:
             own = [name for name in ("glob", "item_limit") if getattr(params, name)]
-            return (
-                [f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"]
-                if own
-                else []
-            )
+            text = f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"
+            return broken((own, "of-deployment", text))
         try:
             built_in_seconds(params.command)
             substitute(params.command, params.glob)
         except ValueError as error:
-            return [f"command: {error}"]
+            return [Problem("wrong-command", f"command: {error}")]
         return []
 
     def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:

@@ -2,12 +2,10 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import math
 import os
 import socket
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -34,8 +32,8 @@ GRACE_SECONDS = 30.0
 class LocalSite(Site):
     """A queue on this machine, as an async context manager.
 
-    Its frontend and its client run in this process, and its backends in threads of it: a command is
-    a process of its own. `most`: requests in parallel. `glob`: its first match replaces FILENAME.
+    Its frontend, its client and its backends share an event loop: a command is a process of its
+    own. `most`: requests in parallel. `glob`: its first match replaces FILENAME.
     `item_limit`: seconds that an item may run, 0 for no limit. Raises ValueError for a command that
     cannot run, a glob without a match, and a bad limit.
     """
@@ -50,7 +48,7 @@ class LocalSite(Site):
         self.most, self.item_limit = most, item_limit
         self.workload = Workload(command, find_device(glob))
         self.backends: list[Backend] = []
-        self.threads: list[threading.Thread] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "LocalSite":
         here = Address("127.0.0.1", 0)
@@ -64,29 +62,28 @@ class LocalSite(Site):
     async def __aexit__(self, *_: object) -> None:
         await self.load.stop()
         await self.scale(0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_SECONDS):
-                while (await self.replicas()).present:
-                    await asyncio.sleep(0.02)
-        self.workload.kill()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=GRACE_SECONDS)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.frontend.stop()
 
     async def replicas(self) -> Replicas:
         ready = len(self.backends)
-        return Replicas(ready, ready, sum(thread.is_alive() for thread in self.threads))
+        return Replicas(ready, ready, sum(not task.done() for task in self.tasks))
 
     async def scale(self, replicas: int) -> None:
         while len(self.backends) < replicas:
-            pod = f"{self.name}-{len(self.threads)}"
+            pod = f"{self.name}-{len(self.tasks)}"
             # In a pod the host name is the pod's.
             node = os.environ.get("PERFDAG_NODE") or socket.gethostname()
             # Without a wait of its own a backend would end when the queue is empty.
             backend = Backend(self.address, self.name, pod, node, self.workload, 0.005, 0.02)
             self.backends.append(backend)
-            self.threads.append(threading.Thread(target=backend.serve, daemon=True))
-            self.threads[-1].start()
+            self.tasks.append(asyncio.create_task(backend.serve()))
         while len(self.backends) > replicas:
-            self.backends.pop().stop()
+            self.backends.pop().stopping.set()
 
     async def parallel(self, requests: int) -> int:
         return self.load.set_parallel(requests)

@@ -106,22 +106,26 @@ class Plan:
 
     def __post_init__(self) -> None:
         refuse(
-            (self.limit < 1, f"LIMIT {self.limit} is below 1 replica"),
+            (self.limit < 1, "few-replicas", f"LIMIT {self.limit} is below 1 replica"),
             (
                 not 1 <= self.factor <= 2,
+                "factor-range",
                 f"factor {self.factor:g} is not between 1 (any growth) and 2 (linear); "
                 "usual values are 1.8 and 1.4",
             ),
             (
                 not 0 < self.scale_seconds < math.inf,
+                "timeout-range",
                 f"scale timeout {self.scale_seconds:g} s is not above 0 and finite",
             ),
             (
                 not 0 < self.seconds < math.inf,
+                "timeout-range",
                 f"timeout {self.seconds:g} s is not above 0 and finite",
             ),
             (
                 not 0 < self.tolerance < 1,
+                "tolerance-range",
                 f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)",
             ),
         )

@@ -19,26 +19,16 @@ from perfdag.benchmark.contract import (
     own_verdict,
     verdict,
 )
-from perfdag.hosts.base import CommandResult, Host
-from perfdag.shape import Shape
+from perfdag.hosts.base import Host
+from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import jain
-from perfdag.steps.resnet50.benchmark import (
-    MARKS,
-    Result,
-    WorkloadBenchmark,
-    caveats,
-    expected,
-    keeping_texts,
-    kept,
-    program_argv,
-    program_input,
-    read,
-)
-from perfdag.steps.resnet50.params import MARGIN, Workload
+from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
+from perfdag.steps.resnet50.workload import MARGIN, TAIL, Result, Workload, caveats, kept, read
 from perfdag.units import short
 
 SETUP_FACTOR, SETUP_MARGIN = 1.5, 2.0
 """Set-up together over the longest set-up alone, and seconds more, until LoadGen starts."""
+WHEN = {"solo": "alone", "together": "beside the others"}
 OVERLAP = 0.8
 """Least share of the time that all copies must run at once."""
 
@@ -147,17 +137,19 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         own_verdict("every copy holds `latency_bound` beside the others; of Server only"),
     )
 
-    def check(self, params: InterferenceParams, shape: Shape) -> list[str]:
+    def check(self, params: InterferenceParams, shape: Shape) -> list[Problem]:
         hosts = shape.hosts
         how = "puts" if hosts.placement == "spread" else "may put"
         return super().check(params, shape) + broken(
             (
                 hosts.count > params.copies,
+                "many-hosts",
                 f"hosts.count is {hosts.count} for {params.copies} copies:"
                 f" 1 (processes) or {params.copies} (a pod each)",
             ),
             (
                 hosts.count > 1 and hosts.placement != "packed",
+                "spread-copies",
                 f"hosts.placement {hosts.placement or 'any'} {how} copies on different nodes,"
                 " where they cannot interfere: use packed",
             ),
@@ -167,21 +159,23 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         # In Offline, a copy completes together as many samples as it did alone.
         return (
             params.copies + (params.copies if params.scenario == "offline" else 1.5)
-        ) * expected(params)
+        ) * params.seconds()
 
     def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
-        argv, texts, results = program_argv(params), gang.output.texts, list[Result]()
-        setup = 0.0
-        for number, host in enumerate(hosts):
-            with keeping_texts(texts, f"copy {number} alone"):
-                begun = time.time()
-                # With one seed, all copies would send the same queries.
-                spec = program_input(params, load_seed=params.seed + number)
-                finished = host.run(argv, timeout=gang.timeout, stdin=spec)
-                results.append(kept(texts, f"solo-{number}", finished, params))
-                setup = max(setup, results[-1].span[0] - begun)
-        options: dict[str, float] = {}
+        results, setup, options = list[Result](), 0.0, dict[str, float]()
+
+        def run(number: int, when: str) -> Result:
+            # With one seed, all copies would send the same queries.
+            spec = params.stdin(load_seed=params.seed + number, **options)
+            finished = hosts[number].run(params.argv(), timeout=gang.timeout, stdin=spec)
+            with naming(f"copy {number} {WHEN[when]}"):
+                return kept(gang.output.texts, f"{when}-{number}", finished, params)
+
+        for number in range(params.copies):
+            begun = time.time()
+            results.append(run(number, "solo"))
+            setup = max(setup, results[-1].span[0] - begun)
         if params.scenario == "offline":
             # In a warm-up beside the others, each copy would find another rate and end at another
             # time. The highest rate and the margin ensure that none ends before min_duration.
@@ -189,29 +183,17 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         # LoadGen starts in all of them at one time of day, which leaves more than the time that a
         # copy took alone. A copy that is late overlaps less, and the result says so.
         options["start_at"] = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
-
-        def run(number: int) -> CommandResult:
-            spec = program_input(params, load_seed=params.seed + number, **options)
-            return hosts[number].run(argv, timeout=gang.timeout, stdin=spec)
-
-        with ThreadPoolExecutor(len(hosts)) as pool:
-            together = list(pool.map(run, range(len(hosts))))
-        texts |= {f"together-{number}": run.stdout for number, run in enumerate(together)}
-        for number, finished in enumerate(together):
-            with keeping_texts(texts, f"copy {number} beside the others"):
-                results.append(kept(texts, f"together-{number}", finished, params))
+        with ThreadPoolExecutor(params.copies) as pool:  # a failure waits for the other copies
+            results += pool.map(lambda number: run(number, "together"), range(params.copies))
         gang.output.facts["hosts"] = [host.name for host in hosts]
         return list(zip(hosts * 2, results, strict=True))
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
         solo, beside = (
-            [read(output.texts.get(f"{when}-{n}", "")) for n in range(params.copies)]
-            for when in ("solo", "together")
+            [read(output.texts[f"{when}-{n}"]) for n in range(params.copies)] for when in WHEN
         )
         values = measurements(solo, beside, params)
         reasons = reasons_against(solo, beside, params, output.facts)
-        if reason := output.facts.get("against"):
-            reasons.append(str(reason))
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return [*values, _verdict(beside, params, caveats([*solo, *beside], params))]
@@ -219,7 +201,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
 
 def _figures(run: Result, params: Workload) -> dict[str, float]:
     """Return the rate, tail and p99 of a copy, not-a-number where it has too few queries."""
-    tail = {"server": "p99", "single-stream": "p90"}.get(params.scenario)
+    tail = TAIL.get(params.scenario)
     return {
         "rate": run.rate,
         "tail": run.latency(tail) if tail else 1 / run.rate,
@@ -267,7 +249,7 @@ def measurements(
             at = {"when": when, **coords}
             rows += [
                 Measurement(name, value, coords=at, subject=subject)
-                for name, value in (figures | {"valid": float(run.tested.valid)}).items()
+                for name, value in (figures | {"valid": float(run.valid)}).items()
             ]
         if memory := beside[number].device.get("memory"):
             rows.append(Measurement("memory_seen", float(memory), coords=coords, subject=subject))
@@ -286,7 +268,7 @@ def _verdict(
     note = f"{short(beside[slowest].cost('server'), 's')} of copy {slowest} beside the others"
     if params.fast:
         return verdict("inconclusive", rule, f"{note}; a smoke test has too few queries", coords)
-    late = sum(not run.tested.valid for run in beside)
+    late = sum(not run.valid for run in beside)
     note += f"; LoadGen says INVALID of {late} of {len(beside)} copies" if late else ""
     return verdict("failed" if late else "passed", rule, note, coords)
 
@@ -315,9 +297,11 @@ def reasons_against(
     """Return why the figures are not what they claim, or the copies did not share what they should.
 
     A latency bound that breaks beside others is the result, so it is no reason. `facts` has the
-    `hosts` by name, and the uuids of the GPUs that the copies used, None if unknown.
+    `hosts` by name, the uuids of the GPUs that the copies used, None if unknown, and what is
+    `against` them.
     """
-    reasons, nodes = list[str](), sorted(set(facts.get("hosts", ())))
+    reasons = list(filter(None, [facts.get("against")]))
+    nodes = sorted(set(facts.get("hosts", ())))
     gpus = sorted({uuid or "unknown" for uuid in facts.get("devices", [])[-params.copies :]})
     if len(nodes) > 1:
         reasons.append(
@@ -332,7 +316,7 @@ def reasons_against(
             " for a share of one as the resource (MIG, time slicing, vGPU), or set shared: node"
             " for what GPUs of one node do to each other"
         )
-    for when, runs in (("alone", solo), ("beside the others", beside)):
+    for when, runs in zip(WHEN.values(), (solo, beside), strict=True):
         for number, run in enumerate(runs):
             reason = run.fault(params)
             if reason and not (runs is beside and run.only_late(reason)):

@@ -3,12 +3,11 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
-    Failed,
     Gang,
     Invalid,
     Measurement,
@@ -21,41 +20,18 @@ from perfdag.benchmark.contract import (
 from perfdag.hosts.base import Host
 from perfdag.stats.design import blocks
 from perfdag.stats.robust import student_t
-from perfdag.steps.resnet50.benchmark import (
-    MARKS,
-    Result,
-    WorkloadBenchmark,
-    caveats,
-    differences,
-    expected,
-    keeping_texts,
-    kept,
-    program_argv,
-    program_input,
-    read,
-)
-from perfdag.steps.resnet50.params import Text, Workload
+from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
+from perfdag.steps.resnet50.workload import Result, Text, Workload, caveats, kept, read
 
 SIDES = {"A": "baseline", "B": "treatment"}
 
 
-class Overhead(NamedTuple):
-    """Relative cost of the treatment with its 95 % interval; 0.03 is 3 % more time a sample.
+def overhead(costs: Sequence[float], limit: float) -> tuple[float, float, float, int]:
+    """Return mean, low and high of the treatment's relative cost, and the pairs for a verdict.
 
-    `needed` is the number of pairs for a verdict.
-    """
-
-    mean: float
-    low: float
-    high: float
-    needed: int
-
-
-def overhead(costs: Sequence[float], limit: float) -> Overhead:
-    """Analyse pairs: a cost is log(treatment / baseline), in seconds or 1 / rate.
-
-    Use Student's t interval of the mean log ratio (n - 1 degrees of freedom). `needed` is at most
-    9999: the pairs after which this mean and spread give a verdict. Raises ValueError below two
+    A cost is log(treatment / baseline) of a pair, in seconds or 1 / rate; 0.03 is 3 % more time a
+    sample. The 95 % interval is Student's t of the mean log ratio (n - 1 degrees of freedom). After
+    that many pairs, at most 9999, this mean and spread give a verdict. Raises ValueError below two
     pairs.
     """
     n, mean, sigma = len(costs), statistics.fmean(costs), statistics.stdev(costs)
@@ -66,7 +42,30 @@ def overhead(costs: Sequence[float], limit: float) -> Overhead:
     gap = abs(mean - math.log1p(limit))
     needed = next((pairs for pairs in range(n, 9999) if half(pairs) < gap), 9999)
     low, high = mean - half(n), mean + half(n)
-    return Overhead(math.expm1(mean), math.expm1(low), math.expm1(high), needed)
+    return math.expm1(mean), math.expm1(low), math.expm1(high), needed
+
+
+def differences(results: Sequence[Result]) -> list[str]:
+    """Return why runs differ by more than the treatment: device, versions, threads or weights."""
+    known = dict[str, set[str]]()
+    for run in results:
+        model = run.raw.get("model", {})
+        what = {
+            "device": " ".join(filter(None, map(run.device.get, ("name", "uuid")))),
+            **run.raw.get("versions", {}),
+            "LoadGen": run.loadgen,
+            "threads": model.get("threads"),
+            "weights": model.get("weights"),
+        }
+        for name, value in what.items():
+            known.setdefault(name, set()).add(str(value))
+    return [
+        f"{name} differs between the runs: {' and '.join(sorted(values))}"
+        + (": set threads" if name == "threads" else "")
+        for name, values in known.items()
+        # gVisor, and Linux on ARM, do not name their CPU.
+        if len(values - {"CPU: unknown"}) > 1
+    ]
 
 
 class OverheadParams(Workload):
@@ -142,31 +141,25 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
     )
 
     def seconds(self, params: OverheadParams) -> float:
-        return 2 * params.pairs * expected(params)
+        return 2 * params.pairs * params.seconds()
 
     def argvs(self, params: OverheadParams) -> list[list[str]]:
-        return [program_argv(params, wrapped=False), program_argv(params, params.treatment_python)]
+        return [params.argv(wrapped=False), params.argv(params.treatment_python)]
 
     def measure(self, gang: Gang, params: OverheadParams) -> list[tuple[Host, Result]]:
-        host, spec, texts = gang.hosts[0], program_input(params), gang.output.texts
+        host, spec, texts = gang.hosts[0], params.stdin(), gang.output.texts
         argvs = dict(zip("AB", self.argvs(params), strict=True))
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts["order"], runs = order, list[tuple[Host, Result]]()
         for number, side in enumerate(order):
-            with keeping_texts(texts, f"run {number + 1} of {len(order)} ({SIDES[side]})"):
+            with naming(f"run {number + 1} of {len(order)} ({SIDES[side]})"):
                 finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
                 runs.append((host, kept(texts, f"{number:03}{side}", finished, params)))
         return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
-        order = output.texts.get("order", "")
-        if len(order) != 2 * params.pairs or order.count("A") != params.pairs:
-            raise Failed(
-                f"{params.pairs} pairs were requested,"
-                f" the order of the runs is {order or 'absent'}",
-                output.texts,
-            )
-        runs = [read(output.texts.get(f"{n:03}{side}", "")) for n, side in enumerate(order)]
+        order = output.texts["order"]
+        runs = [read(output.texts[f"{n:03}{side}"]) for n, side in enumerate(order)]
         by_side = {
             side: [run for run, own in zip(runs, order, strict=True) if own == side]
             for side in SIDES
@@ -186,16 +179,14 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             for pair, run in enumerate(own):
                 at = {"side": SIDES[side], "pair": pair, **coords}
                 values.append(Measurement("cost", costs[side][pair], coords=at))
-                values.append(Measurement("valid", float(run.tested.valid), coords=at))
+                values.append(Measurement("valid", float(run.valid), coords=at))
         reasons = [
             f"run {number} ({SIDES[side]}): {reason}"
             for number, (side, run) in enumerate(zip(order, runs, strict=True), 1)
             # A bound that the treatment breaks is part of its cost.
             if (reason := run.fault(params)) and not (side == "B" and run.only_late(reason))
         ]
-        reasons += differences(runs)
-        if reason := output.facts.get("against"):
-            reasons.append(str(reason))
+        reasons += [*differences(runs), *filter(None, [output.facts.get("against")])]
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         note = f"{mean:.1%}, 95 % interval {low:.1%} to {high:.1%}, {n} pairs"

@@ -1,4 +1,4 @@
-"""Measure one workload in a process of its own: set up, warm up, run LoadGen.
+"""Measure one workload in a process of its own: set up, warm up, run MLCommons LoadGen.
 
 It reads its input, a line of JSON on standard input, and prints one JSON object with LoadGen's
 logs verbatim, so any wrapper that passes on the standard streams can precede it.
@@ -7,22 +7,29 @@ logs verbatim, so any wrapper that passes on the standard streams can precede it
 """
 
 import json
+import math
 import os
+import queue
 import re
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from perfdag.steps.resnet50 import loadgen
-from perfdag.steps.resnet50.loadgen import Load, Stub, UnusableError
-from perfdag.steps.resnet50.params import MARGIN, PROGRAM, SHARE_OF_CAPACITY
+from perfdag.benchmark.contract import Skip
+from perfdag.steps.resnet50.workload import MARGIN, PROGRAM, SHARE_OF_CAPACITY
 
+Ids = Sequence[int] | np.ndarray
+Spec = Mapping[str, Any]
+"""The program's input, see `Workload.spec` and `Workload.stdin`."""
 WINDOW = 5
 WINDOWS = 3
 TOLERANCE = 0.1
@@ -34,25 +41,57 @@ STRETCH = 16
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
 WARM_LEAST_CUDA = 1.0
 """Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
+SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
+"""LoadGen's name of each scenario."""
+SPARE, MOST_SPARE = 3.0, 100_000
+"""Factors of a stream's queries over those of the expected rate, and the queries they add.
+
+LoadGen itself makes twice as many. A test that runs out of them, after a slow warm-up, is
+INVALID. A test that reaches its minimum duration leaves the rest. LoadGen makes all queries
+before its clock starts, a million in about a second and 230 MB, so their number is limited."""
 _NO_MEMORY = re.compile(
     "out of memory|can't allocate memory|_STATUS_ALLOC_FAILED|Unable to allocate"
 )
 
 
-def classify(error: BaseException) -> tuple[str, str]:
-    """Return kind and text of an error; kinds `device` and `missing` skip the sample."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
-        return "memory", text
-    if isinstance(error, ModuleNotFoundError):
-        return (
-            "missing",
-            f"{text}: pip install 'perfdag[torch]' (with uv: uv pip install),"
-            " or name an interpreter that has it with `python`",
-        )
-    if isinstance(error, UnusableError):
-        return "device", text
-    return "other", f"{type(error).__name__}: {text}"
+class System(Protocol):
+    """Answers batches of samples, which are in host memory, by index."""
+
+    def infer(self, indices: Ids, ready: float) -> np.ndarray:
+        """Return the class of each sample, once the answer is in host memory.
+
+        `ready` is when the last of the batch was queued (time.monotonic() seconds).
+        """
+
+    def sizes(self) -> Sequence[int]:
+        """Return the batch sizes to warm so that any batch is warm, the largest last."""
+
+
+class Stub:
+    """A system of known service time, to measure the harness itself.
+
+    It is a single server that takes exactly `base + each * b` seconds for a batch of b samples.
+    Ends are scheduled, not slept one after the other. A late timer delays one answer by tens of
+    microseconds but never the server, so the theory of a deterministic server (M/D/1) holds.
+    """
+
+    facts: Mapping[str, Any] = {
+        "model": {"system": "stub", "weights": "none"},
+        "device": {"name": "stub"},
+    }
+
+    def __init__(self, base: float, each: float = 0.0, batch: int = 1) -> None:
+        self.base, self.each, self.batch, self.end = base, each, batch, 0.0
+
+    def sizes(self) -> Sequence[int]:
+        """Return one size, as every size is equally warm."""
+        return (self.batch,)
+
+    def infer(self, indices: Ids, ready: float) -> np.ndarray:
+        """Wait for the service time and return the classes: sample i has class i modulo 1000."""
+        self.end = max(ready, self.end) + self.base + self.each * len(indices)
+        time.sleep(max(0.0, self.end - time.monotonic()))
+        return np.asarray(indices) % 1000
 
 
 @dataclass(frozen=True)
@@ -64,7 +103,6 @@ class Warmup:
 
     first: float
     steady: float
-    batches: int
     stable: bool
 
 
@@ -98,10 +136,10 @@ def warm_up(
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
-            return Warmup(first, medians[-1], 1 + len(seconds), stable)
+            return Warmup(first, medians[-1], stable)
 
 
-def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, dict[str, Any]]:
+def warm_all(spec: Spec, system: System) -> tuple[float, dict[str, Any]]:
     """Warm every batch size; return the rate (1/s) of the largest, and the facts of the warm-up.
 
     The largest and the smallest are warmed until they are steady, the others for two batches.
@@ -119,20 +157,197 @@ def warm_all(spec: Mapping[str, Any], system: loadgen.System) -> tuple[float, di
             stretch=0 if fast or not settle else STRETCH,
             least=WARM_LEAST_CUDA if busy else 0.0,
         )
-    ends = [warmups[sizes[0]], warmups[largest]]
     return largest / max(warmups[largest].steady, 1e-6), {
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
-        "stable": all(warmup.stable for warmup in ends),
-        "batches": sum(warmup.batches for warmup in warmups.values()),
+        "stable": warmups[sizes[0]].stable and warmups[largest].stable,
         "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
+    }
+
+
+class Batcher:
+    """Hands queued ids and indices to `infer` in batches and their results to `complete`.
+
+    `infer(indices, ready)` returns one result an index; `ready` is when the last one was queued.
+    `complete(ids, results)` follows in the worker's thread. `max_batch` is at least 1.
+    `max_delay` is how many seconds the oldest query may wait for a full batch; 0 means none.
+    `failed(error)` is called if infer raises, and that worker ends. `workers` batches are in
+    flight at most, each in a thread of its own, which first infers the batches of `warm`.
+
+    LoadGen queues in a thread of its own with the GIL, and gets it back at once, so that its
+    schedule is kept.
+    """
+
+    def __init__(
+        self,
+        infer: Callable[[np.ndarray, float], Ids],
+        complete: Callable[[np.ndarray, Ids], None],
+        max_batch: int,
+        max_delay: float,
+        failed: Callable[[BaseException], None],
+        workers: int = 1,
+        warm: Sequence[np.ndarray] = (),
+    ) -> None:
+        self._infer, self._complete, self._failed = infer, complete, failed
+        self._max_batch, self._max_delay = max_batch, max_delay
+        self._queue: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
+        self._taking = threading.Lock()  # a batch that waits for more must not lose them to another
+        self.batch_sizes: Counter[int] = Counter()
+        self._warm, self._ready = warm, threading.Barrier(workers + 1)
+        self._workers = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
+        for worker in self._workers:
+            worker.start()
+        self._ready.wait()
+
+    def put(self, ids: Ids, indices: Ids) -> None:
+        """Queue samples and return at once, as LoadGen requires."""
+        now = time.monotonic()
+        for one, index in zip(ids, indices, strict=True):
+            self._queue.put((one, index, now))
+
+    def close(self) -> None:
+        """Run the queued samples, then end the workers."""
+        for _ in self._workers:
+            self._queue.put(None)
+        for worker in self._workers:
+            worker.join()
+
+    def _take(self) -> list[tuple[int, int, float]]:
+        """Return the next batch, empty at the end."""
+        with self._taking:
+            if (item := self._queue.get()) is None:
+                return []
+            batch = [item]
+            while len(batch) < self._max_batch:
+                left = batch[0][2] + self._max_delay - time.monotonic()
+                try:
+                    item = self._queue.get(left > 0, max(0.0, left))
+                except queue.Empty:
+                    break
+                if item is None:
+                    self._queue.put(None)
+                    break
+                batch.append(item)
+            return batch
+
+    def _work(self) -> None:
+        try:
+            for batch in self._warm:
+                self._infer(batch, time.monotonic())
+            self._ready.wait()
+            while samples := self._take():
+                ids, indices, queued = zip(*samples, strict=True)
+                self._complete(np.array(ids), self._infer(np.array(indices), queued[-1]))
+                self.batch_sizes[len(samples)] += 1
+        except BaseException as error:
+            self._failed(error)
+
+
+def settings(spec: Spec, rate: float) -> Any:
+    """Return LoadGen's TestSettings; `rate` is that of the warm-up in samples/s.
+
+    Where the spec has no other rate, it sizes Offline's one query, SingleStream's schedule and
+    Server's load. A wrong rate makes a run longer, or INVALID if Offline's query ends before the
+    minimum duration.
+    """
+    import mlperf_loadgen as lg
+
+    test = lg.TestSettings()
+    test.scenario = getattr(lg.TestScenario, SCENARIOS[spec["scenario"]])
+    test.mode = lg.TestMode.PerformanceOnly
+    test.min_duration_ms = max(1, math.ceil(spec["duration"] * 1000))
+    test.min_query_count = spec["queries"]
+    seed = spec.get("load_seed", spec["seed"]) + 1
+    test.qsl_rng_seed = test.sample_index_rng_seed = test.schedule_rng_seed = seed
+    if spec["scenario"] == "offline":
+        # LoadGen makes one query of ceil(1.1 * expected * duration) samples. min_query_count counts
+        # queries there, so the rate sets the samples.
+        test.min_query_count = 1
+        least = spec["queries"] / 1.1 / (test.min_duration_ms / 1000)
+        warm = rate if spec["fast"] else MARGIN * rate
+        expected = spec.get("expected_rate") or spec["target_rate"] or warm
+        test.offline_expected_qps = max(expected, least)
+    elif spec["scenario"] == "single-stream":
+        spare = min(SPARE, 1 + MOST_SPARE / (2 * rate * spec["duration"]))
+        test.single_stream_expected_latency_ns = max(1, round(1e9 / (spare * rate)))
+        test.single_stream_target_latency_percentile = 0.9
+    else:
+        test.server_target_qps = spec["target_rate"] or SHARE_OF_CAPACITY * rate
+        test.server_target_latency_ns = round(spec["latency_bound"] * 1e9)
+        test.server_target_latency_percentile = 0.99
+    return test
+
+
+def measure(
+    system: System, spec: Spec, rate: float, failed: Callable[[BaseException], None]
+) -> dict[str, Any]:
+    """Run one LoadGen test to its end; return LoadGen's `logs` by name, and the `batches` by size.
+
+    It `started` with the first query that LoadGen issued and `ended` with the last answer, in
+    seconds since the epoch: LoadGen's own times of day have no time zone.
+
+    `failed` is called in another thread if the system raises. It must end the process, as
+    LoadGen cannot be stopped from outside.
+    """
+    import mlperf_loadgen as lg
+
+    times: dict[str, float] = {}
+
+    def complete(ids: np.ndarray, results: Ids) -> None:
+        lg.QuerySamplesComplete([lg.QuerySampleResponse(one, 0, 0) for one in ids.tolist()])
+        times["end"] = time.time()
+
+    def answer(ids: Sequence[int], indices: Sequence[int]) -> None:
+        # LoadGen sends one at a time and waits. A hand-over between threads would be most of the
+        # harness's share of the latency.
+        try:
+            complete(np.asarray(ids), system.infer(np.asarray(indices), time.monotonic()))
+        except BaseException as error:
+            failed(error)
+
+    alone, cuda = spec["scenario"] == "single-stream", spec["device"] == "cuda"
+    delay = spec["max_delay"] if spec["scenario"] == "server" else 0.0
+    # The first batch of a thread allocates its arena and its handles.
+    warm = [np.arange(size) % spec["samples"] for size in system.sizes()]
+    workers = 0 if alone else 1 + cuda
+    batcher = Batcher(system.infer, complete, spec["batch"], delay, failed, workers, warm)
+    take = answer if alone else batcher.put
+
+    def issue(ids: Sequence[int], indices: Sequence[int]) -> None:
+        times.setdefault("begin", time.time())
+        take(ids, indices)
+
+    with TemporaryDirectory(prefix="loadgen-") as folder:
+        test, logs = settings(spec, rate), lg.LogSettings()
+        logs.enable_trace = False
+        logs.log_output.outdir = folder
+        # The fast SUT gives two lists of numbers instead of an object a sample.
+        sut = lg.ConstructFastSUT(issue, lambda: None)
+        qsl = lg.ConstructQSL(spec["samples"], spec["samples"], lambda _: None, lambda _: None)
+        try:
+            # An audit configuration in the working directory would change the test.
+            lg.StartTestWithLogSettings(sut, qsl, test, logs, f"{folder}/audit.config")
+        finally:
+            lg.DestroyQSL(qsl)
+            lg.DestroyFastSUT(sut)
+            batcher.close()
+        texts = {
+            name: (Path(folder) / f"mlperf_log_{name}.txt").read_text(errors="replace")
+            for name in ("summary", "detail")
+        }
+    return {
+        "rate": test.server_target_qps,
+        "started": times["begin"],
+        "ended": times["end"],
+        "batches": dict(batcher.batch_sizes),
+        "logs": texts,
     }
 
 
 class Program:
     """One measurement; `result` is the JSON to print."""
 
-    def __init__(self, spec: Mapping[str, Any], out: int) -> None:
+    def __init__(self, spec: Spec, out: int) -> None:
         self.spec, self._out = spec, out
         self.result: dict[str, Any] = {"program": PROGRAM, "spec": dict(spec)}
         self._once = threading.Lock()
@@ -145,15 +360,18 @@ class Program:
     def fail(self, error: BaseException) -> NoReturn:
         """Print the result with the error and end the process, from any thread.
 
-        LoadGen would wait for answers for ever.
+        LoadGen would wait for answers for ever. The kind `device` skips the sample.
         """
         with self._once:
-            kind, text = classify(error)
-            if kind == "memory":
+            text = (str(error).strip() or type(error).__name__).splitlines()[0][:400]
+            if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
                 text = (
                     "out of memory on {device} with batch {batch} and {samples} samples: lower "
                     "them, or stop what else uses it"
                 ).format(**self.spec) + f" ({text})"
+            elif not isinstance(error, Skip):
+                text = f"{type(error).__name__}: {text}"
+            kind = "device" if isinstance(error, Skip) else "other"
             self.result["error"] = {"kind": kind, "text": text}
             self.emit()
             sys.stderr.flush()
@@ -171,30 +389,8 @@ class Program:
             system = torch_system(dict(spec))
         self.result |= system.facts
         rate, self.result["warmup"] = warm_all(spec, system)
-        load = self._load(rate)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        tested = loadgen.measure(system, load, self.fail)
-        self.result["test"] = {"rate": load.target_rate, **tested}
-
-    def _load(self, rate: float) -> Load:
-        """Return the load of the test; `rate` is that of the warm-up in samples/s."""
-        spec = self.spec
-        expected = spec.get("expected_rate") or rate
-        if spec["scenario"] == "offline" and "expected_rate" not in spec:
-            expected = spec["target_rate"] or (rate if spec["fast"] else MARGIN * rate)
-        return Load(
-            scenario=spec["scenario"],
-            batch=spec["batch"],
-            min_duration=spec["duration"],
-            min_queries=spec["queries"],
-            samples=spec["samples"],
-            expected_rate=expected,
-            target_rate=spec["target_rate"] or SHARE_OF_CAPACITY * rate,
-            latency_bound=spec["latency_bound"],
-            max_delay=spec["max_delay"],
-            seed=spec.get("load_seed", spec["seed"]),
-            workers=2 if spec["device"] == "cuda" and spec["scenario"] != "single-stream" else 1,
-        )
+        self.result["test"] = measure(system, spec, rate, self.fail)
 
 
 def main() -> int:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torchvision
 
+from perfdag.benchmark.contract import Skip
 from perfdag.hosts import facts
-from perfdag.steps.resnet50.loadgen import UnusableError
 
 IMAGE = (224, 224, 3)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -179,14 +179,14 @@ class DeviceResnet50(Resnet50):
 def torch_system(spec: dict[str, Any]) -> Resnet50:
     """Return torchvision's model on CPU or CUDA, with its `facts` (model, device, versions).
 
-    Raises UnusableError if set-up fails.
+    Raises Skip if there is no device that computes so.
     """
     cuda = spec["device"] == "cuda"
     if cuda and not torch.cuda.is_available():
-        raise UnusableError(f"device cuda: {no_cuda()}")
+        raise Skip(f"device cuda: {no_cuda()}")
     if spec["precision"] == "tf32" and torch.cuda.get_device_capability(0) < TF32:
         name = torch.cuda.get_device_name(0)
-        raise UnusableError(
+        raise Skip(
             f"device: precision tf32: {name} has none (Ampere or newer has); use fp32 or fp16"
         )
     torch.set_num_threads(spec["threads"] or facts.cpus())

@@ -31,7 +31,7 @@ from perfdag.benchmark.contract import (
     Skip,
 )
 from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.shape import Shape
+from perfdag.shape import Problem, Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cluster import (
@@ -438,12 +438,12 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     size: ClassVar[Literal["vms", "objects"]]
     """The coordinate of API requests with the number of objects."""
 
-    def check(self, params: P, shape: Shape) -> list[str]:
+    def check(self, params: P, shape: Shape) -> list[Problem]:
         """See Benchmark."""
         try:
             params.check()
         except ValueError as error:
-            return [str(error)]
+            return [Problem("wrong-params", str(error))]
         return []
 
     @abstractmethod

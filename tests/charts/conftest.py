@@ -7,7 +7,7 @@ import pytest
 from perfdag.analysis.alerts import Rules, store_record
 from perfdag.analysis.gate import check
 from perfdag.charts.pages.site import write_site
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab
 from tests.stats import synthetic
 from tests.stats.synthetic import run_id
@@ -18,6 +18,7 @@ SITE_PAGES = {
     "history": "history.html?suite=net",
     "wall": "index.html?wall",
     "compare": f"compare.html?suite=net&a={run_id(17)}&b={run_id(18)}",
+    "benchmark": "benchmark.html?name=iperf",
     "verdicts": f"compare.html?suite=net&a={run_id(28)}&b={run_id(29)}",
 }
 

@@ -23,7 +23,9 @@ def report_of(
 ) -> str:
     """Return the report of rows, with their charts or with these pictures."""
     drawn = list(pick.draw(table)) if pictures is None else pictures
-    return report.report(summarise(table), plan or plan_of(), drawn, "./perfdag-results", {}, None)
+    return report.report(
+        summarise(table), plan or plan_of(), drawn, "./perfdag-results", False, None
+    )
 
 
 def document(body: str) -> str:

@@ -11,7 +11,7 @@ from perfdag.analysis.gate import check
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 from tests.stats import synthetic
@@ -42,7 +42,7 @@ def judged(folder: Path, nights: int, factor: float) -> str:
     run = synthetic.run_id(nights - 1)
     table = load_rows(store, suites=["net"], runs=[run])
     gate, plan = check(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
-    return report.report(summarise(table), plan, list(pick.draw(table)), ".", {}, gate)
+    return report.report(summarise(table), plan, list(pick.draw(table)), ".", True, gate)
 
 
 def of(*samples: list[dict[str, Any]]) -> Callable[[Path], str]:
@@ -92,4 +92,10 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     usable = case != "too noisy"
     assert ('class="unusable"' in html) is not usable, "a headline that cannot be trusted"
     assert ("throughput, highest" in html) is (case == "200 points")
-    assert html.count('class="spark"') == (case in list(CASES)[:4])
+    assert (">unusable</td>" in html) is any(word in case for word in ("noisy", "failed")), (
+        "a value"
+    )
+    of_nights = case in list(CASES)[:4]
+    assert html.count('class="spark"') == of_nights
+    assert ('href="../../site/history.html?suite=net"' in html) is of_nights
+    assert ('href="../../site/benchmark.html?name=iperf"' in html) is of_nights

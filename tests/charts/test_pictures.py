@@ -39,7 +39,6 @@ async def look(page: Page, url: str, name: str) -> dict[str, dict[str, list[int]
         await page.open(url)
         if media:
             await page.value("window.dispatchEvent(new Event('beforeprint'))")
-        await page.until("[...document.querySelectorAll('.plot')].every((e) => e.dataset.drawn)")
         await page.picture(f"{name} {where}")
         boxes[where] = await page.value(BOXES)
         faults = await page.value(FAULTS)

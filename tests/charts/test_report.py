@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.pages import pick, report
-from perfdag.digest import canonical
 from perfdag.results.summary import summarise
+from perfdag.shape import canonical
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 
@@ -57,7 +57,8 @@ def test_the_page_stands_alone_and_its_links_lead_somewhere(html: str) -> None:
     [
         "20 Nov 2026 02:00 UTC · 7.0 s · node-1 · 2 threads",
         "1 of 11 points failed",
-        "12 points: 50 ok, 3 failed, 1 skipped",
+        "12 points: 50 ok, 3 failed, 1 skipped measured noisy failed skipped",
+        "range of the samples; ~: disturbed while it was measured",
         "rw=randrw iops direction=read, steal); 1 skipped",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",
         "transport=rdma 1 skipped of 1 no RDMA device",
@@ -131,7 +132,7 @@ def test_a_file_name_cannot_leave_the_folder() -> None:
 
 def test_write_puts_every_file_once_and_the_report_last() -> None:
     files: dict[str, bytes] = {}
-    report.write(summarise(rows.plain()), PLAN, files.__setitem__, "./perfdag-results", {}, None)
+    report.write(summarise(rows.plain()), PLAN, files.__setitem__, "./perfdag-results", False, None)
     names = list(files)
     assert names[:2] == ["plain-throughput-by-streams.svg", "plain-throughput-by-streams.png"]
     assert names[-1] == "report.html"

@@ -1,10 +1,13 @@
 """The site in Chromium, from a folder: 30 runs."""
 
+import json
+from urllib.parse import unquote, urlsplit
+
+from perfdag.charts.pages import site_data
+from perfdag.store.base import FolderStore
 from tests.charts.browser import Page
 from tests.charts.conftest import SITE_PAGES as PAGES
 from tests.stats.synthetic import run_id
-
-FIRST_FIGURE = "[...drawn.values()][0]"
 
 
 async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: Page) -> None:
@@ -12,7 +15,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
     assert (await page.value(cards))[0] == ["net", "card bad"]
     text = await page.value("document.querySelector('#net').innerText")
-    assert "iperf streams=4 throughput: worse -12" in text
+    assert "iperf streams=4 throughput worse -12.1 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
     assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
@@ -37,15 +40,25 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     await page.look(1280, 1400)
     await page.open(f"{site}/{PAGES['history']}")
     text = await page.value("document.body.innerText")
-    assert "WORSE net/iperf streams=" in text
+    alert = await page.value("document.querySelector('.alert.bad').innerText")
+    assert alert.startswith("worse iperf streams=4 throughput -12.1 % since 2026-01-23 (12 runs)")
+    assert "changed\tkernel 6.1.112 -> 6.12.4\n" in alert
     assert "Changed: kernel 6.1.112 -> 6.12.4." in text
     row = await _cells(page, "tbody tr:first-child td")
     assert row["series"] == "iperf streams=4 throughput"
     assert row["answer"].startswith("worse -12")
-    await page.until("document.querySelector('.plot').dataset.drawn")
-    line = f"{FIRST_FIGURE}.renderers.find(r => r.glyph.type === 'Line' && r.data_source.data.x.length > 2)"  # noqa: E501
-    assert "to its level" in await _hover(page)
-    assert await page.value(f"{line}.data_source.inspected.indices.length") == 0
+    line = "document.querySelector('.plot polyline').checkVisibility()"
+    x, y = await page.value(
+        "(() => { const box = document.querySelectorAll('.plot .run rect')[5].getBoundingClientRect();"  # noqa: E501
+        " return [box.x + box.width / 2, box.y + 9]; })()"
+    )
+    await page.move(x, y)
+    said = "[...document.querySelectorAll('.run text')].filter(t => t.checkVisibility({ visibilityProperty: true })).map(t => t.textContent)"  # noqa: E501
+    await page.until(f"{said}.length === 1")
+    [text] = await page.value(said)
+    assert text.startswith("2026-01-10 04:41: 19.9 Gbit/s (")
+    assert text.endswith(" % to its level")
+    assert await page.value(line), "hovering leaves the line"
     await page.open(f"{site}/{PAGES['history']}&filter=streams%3D8")
     await page.until("document.querySelectorAll('.chart').length === 1")
     await page.value("window.dispatchEvent(new Event('beforeprint'))")
@@ -63,6 +76,7 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     text = await page.value("document.body.innerText")
     assert "kernel: 6.1.112 -> 6.12.4" in text
     assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
+    assert "Worse: 1 worse, 2 same" in text
     await page.open(f"{site}/compare.html?suite=grid")
     text = await page.value("document.querySelector('main').innerText")
     assert "fio.runtime: 1 -> 2" in text
@@ -71,6 +85,39 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert row["answer"].startswith("worse +")
     assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
     assert await page.value("document.querySelector('.bars i').className") == "bad"
+
+
+async def test_any_two_runs_have_the_answers_of_perfdag_compare(site: str, page: Page) -> None:
+    """The page takes them from what is stored of each series; the rule is in Python alone."""
+    store, runs = (
+        FolderStore(unquote(urlsplit(site).path).removesuffix("/site")),
+        [0, 1, 2, 4, 17, 18, 19, 29],
+    )
+    pairs = [(run_id(a), run_id(b)) for a in runs for b in runs if a != b]
+    await page.open(f"{site}/compare.html?suite=net")
+    script = """(async (pairs) => { const head = await headOf("net"), series = await seriesOf(head);
+      const points = await pointsOf(series, () => newestMonths(head, Infinity)), at = (line, run) => points.get(line.id).find((point) => point.run === run);
+      return pairs.map(([a, b]) => Object.fromEntries(series.map((line) => [line.id, answerOf(line, at(line, a), at(line, b)).slice(0, 2)]))); })"""  # noqa: E501
+    shown = await page.value(f"{script}({json.dumps(pairs)})")
+    words = set()
+    for (a, b), answers in zip(pairs, shown, strict=True):
+        for series, (word, text, *_) in site_data.verdicts(store, "net", a, b)["series"].items():
+            words.add(word)
+            assert answers[series] == [word, text], (a, b)
+    assert words == {"worse", "better", "same"}
+
+
+async def test_a_benchmark_has_its_series_of_all_suites(site: str, page: Page) -> None:
+    await page.open(f"{site}/index.html")
+    names = "[...document.querySelectorAll('nav a')].map(a => a.textContent)"
+    assert await page.value(names) == ["fio", "iperf", "For a wall"]
+    await page.value("document.querySelector('nav a').click()")
+    await page.until("document.querySelector('h1')?.textContent === 'fio: benchmark'")
+    await page.until("document.querySelectorAll('.card').length === 7")
+    rows = "[...document.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)"
+    assert set(await page.value(rows)) == {"disk", "grid"}
+    link = "document.querySelector('.card h2 a').href"
+    assert "history.html?suite=grid&cluster=blue#" in await page.value(link)
 
 
 async def test_an_unknown_suite_gives_one_line(site: str, page: Page) -> None:
@@ -87,17 +134,3 @@ async def _cells(page: Page, selector: str) -> dict[str, str]:
         f"[c.dataset.name, c.textContent]))"
     )
     return dict(await page.value(script))
-
-
-async def _hover(page: Page) -> str:
-    """The text of the tooltip at the sixth point of the first chart."""
-    at = """(() => { const view = Bokeh.index[[...drawn.values()][0].id], frame = view.frame, box = view.el.getBoundingClientRect();
-      const data = view.model.renderers.find((r) => r.glyph.type === "Scatter").data_source.data;
-      return [box.x + frame.x_scale.compute(data.x[5]), box.y + frame.y_scale.compute(data.y[5])]; })()"""  # noqa: E501
-    x, y = await page.value(at)
-    await page.move(x - 1, y)
-    await page.move(x, y)
-    tip = """(() => { const texts = []; const walk = (node) => { if (node.shadowRoot) walk(node.shadowRoot); for (const child of node.childNodes) walk(child);
-      if (node.classList?.contains("bk-Tooltip")) texts.push(node.shadowRoot.textContent); }; walk(document.body); return texts.join(" "); })()"""  # noqa: E501
-    await page.until(f"{tip}.includes('spread')")
-    return str(await page.value(tip))

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.cluster import View
+from perfdag.commands.status import View
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
-from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
+from perfdag.results.runs import stored_plan
+from perfdag.results.samples import stored_samples
+from perfdag.store.s3 import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
 
@@ -244,7 +245,7 @@ class Namespace:
     def rows(self, run_id: str) -> list[Object]:
         """All rows of a run's samples, canaries left out."""
         store = open_store(self.store)
-        table, _ = gather(store, RunStore(store).plan(run_id))
+        table, _ = gather(store, stored_plan(store, run_id))
         return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
     def run_id(self, workflow: str) -> str:
@@ -266,7 +267,7 @@ class Namespace:
         """Names of the samples stored."""
         return {
             name
-            for name in RunStore(open_store(self.store)).samples(run_id)
+            for name in stored_samples(open_store(self.store), run_id)
             if not name.startswith("canary")
         }
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.plan.ab import stored_duet
-from perfdag.results.runs import RunStore
+from perfdag.plan.plan import stored_duet
+from perfdag.results.runs import stored_plan, variants
 from perfdag.results.schema import load_rows
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 
@@ -36,7 +36,7 @@ def test_one_gang_measures_both_variants_in_turn(bench: Namespace, tmp_path: Pat
     assert "worse" in result.stdout
     run_id = result.stdout.split()[1]
     store = open_store(bench.store)
-    duet = stored_duet(*RunStore(store).variants(RunStore(store).plan(run_id)))
+    duet = stored_duet(*variants(store, stored_plan(store, run_id)))
     rows = load_rows(store, suites=["sides"], runs=[duet.a.run_id, duet.b.run_id]).to_pylist()
     rows = [row for row in rows if row["benchmark"] == "command"]
     assert [row["status"] for row in rows] == ["ok"] * (BLOCKS * 4)

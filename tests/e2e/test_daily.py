@@ -12,10 +12,10 @@ import yaml
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.plan.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, result_key, sample_key
-from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods.objects import cluster_facts
-from perfdag.store.open import open_store
+from perfdag.results.runs import result_key, stored_plan
+from perfdag.results.samples import SampleRecord, sample_key, stored_samples
+from perfdag.steps.pods.cluster import cluster_facts
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 
 from .conftest import Namespace
@@ -114,13 +114,13 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     )
     assert b"<html" in store.get(f"runs/{run_id}/report.html")[:1000].lower()
     assert b'failures="1"' in store.get(f"runs/{run_id}/check.xml")
-    plan = RunStore(store).plan(run_id)
+    plan = stored_plan(store, run_id)
     assert plan.trigger == "cron"
     assert len(plan.options.rechecks) == 2
     for each in plan.options.rechecks:
-        recheck = RunStore(store).plan(each)
+        recheck = stored_plan(store, each)
         assert [point.entry for point in recheck.points] == ["slowed"]
-        assert {key for key in RunStore(store).samples(each) if not key.startswith("canary")} == {
+        assert {key for key in stored_samples(store, each) if not key.startswith("canary")} == {
             recheck.key(0),
             recheck.key(1),
         }
@@ -141,5 +141,5 @@ def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path
     workflow = _workflow(bench, "perfdag/suite=held")
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"
-    plan = RunStore(open_store(bench.store)).plan(bench.run_id(workflow["metadata"]["name"]))
+    plan = stored_plan(open_store(bench.store), bench.run_id(workflow["metadata"]["name"]))
     assert not plan.options.rechecks  # without a past nothing is suspicious

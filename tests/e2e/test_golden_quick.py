@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.charts.pages.site import DATA
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.e2e.conftest import Namespace
 from tests.test_golden import GOLDEN, compare
 from tests.test_golden_runs import masked

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.test_readme import ON_A_CLUSTER
 
 from .conftest import IMAGES, installed

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import run_with_client
-from perfdag.results.missing_reason import NOTES
-from perfdag.store.open import open_store
+from perfdag.results.samples import NOTES
+from perfdag.store.s3 import open_store
 from perfdag.workflows import runs
 
 from .conftest import Namespace, quota

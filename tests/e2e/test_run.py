@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from perfdag.results.collect import gather
-from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
+from perfdag.results.runs import RunStore, stored_plan
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 
@@ -48,7 +48,7 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     result = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     store = open_store(str(folder / "s"))
-    table, _ = gather(store, RunStore(store).plan([*RunStore(store).known][-1]))
+    table, _ = gather(store, stored_plan(store, [*RunStore(store).known][-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
 

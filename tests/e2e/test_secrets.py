@@ -7,9 +7,8 @@ import re
 import pytest
 import yaml
 
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import read_sample
-from perfdag.store.open import open_store
+from perfdag.results.samples import read_sample, sample_key
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 

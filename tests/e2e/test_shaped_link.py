@@ -13,8 +13,8 @@ import pytest
 from perfdag.charts import pairs
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
-from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
+from perfdag.results.runs import stored_plan
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
 
@@ -84,7 +84,7 @@ def test_pairs_name_a_slow_node(bench: Namespace) -> None:
         run = bench.measure(PAIRS, timeout=500)
     assert run.exit_code == 0, run.output
     store = open_store(bench.store)
-    table, _ = gather(store, RunStore(store).plan(run.id))
+    table, _ = gather(store, stored_plan(store, run.id))
     titles = [
         " ".join(text.get_text().split())
         for _, figure in pairs.figures(table)

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from perfdag.results.collect import gather
-from perfdag.results.runs import RunStore
-from perfdag.store.open import open_store
+from perfdag.results.runs import stored_plan
+from perfdag.store.s3 import open_store
 
 from .conftest import Namespace, installed
 
@@ -135,7 +135,7 @@ def test_a_claim_that_one_node_mounts_serves_as_the_store(bench: Namespace, disk
     )
     store = open_store(str(folder))
     [run_id] = [path.name for path in (folder / "runs").iterdir()]
-    table, _ = gather(store, RunStore(store).plan(run_id))
+    table, _ = gather(store, stored_plan(store, run_id))
     rows = [row for row in table.to_pylist() if row["benchmark"] == "command"]
     assert sorted((row["entry"], row["status"]) for row in rows) == [
         ("bad", "failed"),

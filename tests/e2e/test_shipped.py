@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 
 from .conftest import IMAGES, Namespace, installed
 

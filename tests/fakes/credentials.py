@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfdag.steps.pods.credentials import make_keys
+from perfdag.steps.pods.peer import make_keys
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import host
 

@@ -6,12 +6,12 @@ import signal
 import sys
 import time
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend, sites
 from perfdag.steps.queue.backend import Backend, Outcome, Workload
@@ -22,14 +22,14 @@ from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingPara
 from tests.queue.conftest import ANY, Dial, Start, StartBackends, clients, until, workers
 
 
-def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
+async def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
     mark = tmp_path / "child"
     script = (
         f"import subprocess,sys,time; p=subprocess.Popen(['sleep','60']); "
         f"open({str(mark)!r},'w').write(str(p.pid)); time.sleep(60)"
     )
     began = time.monotonic()
-    outcome = Workload([sys.executable, "-c", script]).run(None, 1.0)
+    outcome = await Workload([sys.executable, "-c", script]).run(None, 1.0)
     assert 0.9 < time.monotonic() - began < 2
     assert (outcome.retcode, outcome.timeout) == (124, 1.0)
     assert "limit of 1 s" in outcome.error
@@ -37,7 +37,7 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
     for _ in range(100):
         if not child.exists() or ") Z " in child.read_text():
             return
-        time.sleep(0.02)
+        await asyncio.sleep(0.02)
     pytest.fail("the command's child survived")
 
 
@@ -51,17 +51,17 @@ def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
         (["sleep", "nan"], None, 0, Outcome(1, 0.0, "invalid sleep time value 'nan'")),
     ],
 )
-def test_built_in_sleep(
+async def test_built_in_sleep(
     command: list[str], arguments: list[str] | None, limit: float, outcome: Outcome
 ) -> None:
-    assert Workload(command).run(arguments, limit) == outcome
+    assert await Workload(command).run(arguments, limit) == outcome
 
 
-def test_built_in_usl_follows_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    assert Workload(["usl", "0.02", "0.5", "0.1"]).run(None, 0, running=3) == Outcome()
-    assert pauses == [pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6))]
+async def test_built_in_usl_follows_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = AsyncMock()
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert await Workload(["usl", "0.02", "0.5", "0.1"]).run(None, 0, running=3) == Outcome()
+    sleep.assert_awaited_once_with(pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6)))
 
 
 async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ async def test_a_frontend_that_says_nothing_is_given_up(monkeypatch: pytest.Monk
     at = Address("127.0.0.1", silent.sockets[0].getsockname()[1])
     slot = Backend(at, "sleep", "p", "n", Workload(["sleep", "0"]), retry_seconds=0.3)
     with pytest.raises(backend.UnreachableError, match="timed out"):
-        await asyncio.to_thread(slot.serve)
+        await slot.serve()
     silent.close()
 
 
@@ -80,13 +80,13 @@ async def test_backoff_grows_by_its_step_up_to_the_most(
     pauses = list[float]()
 
     class Hurried(Backend):
-        def pause(self, seconds: float) -> None:
+        async def pause(self, seconds: float) -> None:
             pauses.append(round(seconds, 3))
             if len(pauses) == 4:
-                self.stop()
+                self.stopping.set()
 
     own = (workers(frontend), "sleep", "p", "n", Workload(["sleep", "0"]))
-    await asyncio.to_thread(Hurried(*own, backoff=0.1, backoff_max=0.25).serve)
+    await Hurried(*own, backoff=0.1, backoff_max=0.25).serve()
     assert pauses == [0.1, 0.2, 0.25, 0.25]
 
 

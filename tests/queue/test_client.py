@@ -112,7 +112,7 @@ async def test_failures_of_the_network_are_counted(
     await frontend.stop()
     await until(lambda: client_stats.causes["cannot connect"] >= 2)
     await loop.stop()
-    assert client_stats.causes["no valid reply"] == 2
+    assert client_stats.causes["connection lost"] == 2
     assert client_stats.pending == 0
 
 

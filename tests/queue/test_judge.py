@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.outcome import VERDICT, VERDICT_VALUES, Failed, Invalid, Measurement
+from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Failed, Invalid, Measurement
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, parse
 from perfdag.steps.queue.validate import Step, fit, judge, scaling_verdict, summary
 

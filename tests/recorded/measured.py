@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 
 
 def values(

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from perfdag.benchmark.contract import Gang, Output, metrics_by_name
+from perfdag.benchmark.contract import Gang, Measurement, Output, SampleError, metrics_by_name
 from perfdag.benchmark.registry import get
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Measurement, SampleError
 from perfdag.shape import Shape
 from perfdag.steps import openfoam as foam, rdma, torchbench as torch
 from perfdag.steps.queue.scaling_benchmark import QueueScalingParams, parse as parse_queue

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang, Measurement, Output
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Measurement
 from perfdag.shape import Shape
 from perfdag.steps.resnet50.benchmark import Resnet50
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.workload import Workload
 
 needs_loadgen = pytest.mark.skipif(
     find_spec("mlperf_loadgen") is None,

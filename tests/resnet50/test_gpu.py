@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang, Output
+from perfdag.benchmark.contract import Gang, Measurement, Output
 from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Measurement
-from perfdag.steps import devices
-from perfdag.steps.resnet50.benchmark import Resnet50, Result, read
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.benchmark import Resnet50
+from perfdag.steps.resnet50.workload import Result, Workload, read
 from tests.conftest import CommandLine, SuiteWriter
 from tests.fakes.files import write_programs
 from tests.resnet50.harness import gang, needs_loadgen, recorded
@@ -60,13 +58,13 @@ def samples(*masks: int) -> str:
     )
 
 
-def span(start: float, end: float) -> devices.Span:
+def span(start: float, end: float) -> gpu_use.Span:
     return NOON.timestamp() + start, NOON.timestamp() + end
 
 
 def test_what_the_gpu_did_meanwhile() -> None:
     cut = samples(4, 4, 0, 0) + "0, 1500, 50"
-    (result,) = devices.during(cut, devices.DYNAMIC)
+    (result,) = gpu_use.during(cut, gpu_use.DYNAMIC)
     assert result["samples"] == 4
     assert result["sm_clock"] == {"low": 1.47e9, "median": pytest.approx(1.485e9), "high": 1.5e9}
     assert result["utilisation"]["high"] == pytest.approx(0.99)
@@ -78,7 +76,7 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     samples.
     """
     text = samples(*[1] * 29, *[0] * 29, 0x40, 0x41, 0x40)
-    whole = devices.during(text, devices.DYNAMIC)
+    whole = gpu_use.during(text, gpu_use.DYNAMIC)
     assert (whole[0]["samples"], whole[0]["slowed"]) == (
         31,
         (
@@ -86,7 +84,7 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
             "cooling or power"
         ),
     )
-    (result,) = devices.during(text, devices.DYNAMIC, [span(29, 30)])
+    (result,) = gpu_use.during(text, gpu_use.DYNAMIC, [span(29, 30)])
     assert (result["samples"], result["throttled"], result["sm_clock"]["high"]) == (
         2,
         {"hardware thermal slowdown": 1.0},
@@ -94,8 +92,8 @@ def test_set_up_and_idle_time_are_no_part_of_it() -> None:
     )
     assert "in 100 % of the sample" in result["slowed"]
     # a driver without times, and a run between two samples, are judged by all that there is
-    assert devices.during(text, devices.DYNAMIC, [span(900, 901)]) == whole
-    assert devices.during(samples(1, 1), devices.DYNAMIC)[0]["samples"] == 2
+    assert gpu_use.during(text, gpu_use.DYNAMIC, [span(900, 901)]) == whole
+    assert gpu_use.during(samples(1, 1), gpu_use.DYNAMIC)[0]["samples"] == 2
 
 
 RUNS = [span(0.5, 2), span(4, 6)]
@@ -118,7 +116,7 @@ RUNS = [span(0.5, 2), span(4, 6)]
 def test_how_long_a_slowdown_lasts_to_be_held_against_the_figure(
     masks: list[int], spans: Any, held: bool
 ) -> None:
-    (result,) = devices.during(samples(*masks), devices.DYNAMIC, spans)
+    (result,) = gpu_use.during(samples(*masks), gpu_use.DYNAMIC, spans)
     assert ("slowed" in result) == held
 
 
@@ -137,7 +135,7 @@ def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None])
     assert f"does not answer: {refusal}" in (gpu_use.problem(LocalHost()) or "")
     assert gpu_use.facts(LocalHost()) == [{"error": refusal}]
     host = LocalHost()
-    with devices.watched([host]) as watch:
+    with gpu_use.watched([host]) as watch:
         pass
     assert (watch.hosts[host.name]["during"], watch.hosts[host.name]["error"]) == ([], refusal)
     assert watch.against == f"what the GPU's clocks did is not known: {refusal}"
@@ -178,7 +176,7 @@ esac
     (result,) = gpu_use.facts(LocalHost())
     assert (result["name"], result["ecc_uncorrected"], result["pcie_width"]) == ("Tesla T4", 2, 16)
     assert result.keys().isdisjoint({"ecc_corrected", "mig", "error"})
-    with devices.watched([LocalHost()]) as watch:
+    with gpu_use.watched([LocalHost()]) as watch:
         await_lines(tmp_path)
     (seen,) = watch.hosts.values()
     assert seen["untold"] == ["utilisation"]
@@ -233,7 +231,7 @@ def test_memory_errors_that_came_meanwhile_and_a_gpu_not_seen_at_all_are_held_ag
 ) -> None:
     counts = [{"index": gpu, "ecc_uncorrected": errors} for gpu, errors in after.items()]
     before = [{"index": 0, "ecc_uncorrected": 2}]
-    assert str(against) in str(devices.reason_against({"during": during}, counts, before))
+    assert str(against) in str(gpu_use.reason_against({"during": during}, counts, before))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import NotInstalled, Output
+from perfdag.benchmark.contract import Failed, Invalid, Measurement, NotInstalled, Output
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Measurement
-from perfdag.steps.resnet50.benchmark import Resnet50, read
+from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.interference import (
     InterferenceParams,
     Resnet50Interference,
@@ -23,6 +22,7 @@ from perfdag.steps.resnet50.interference import (
     reasons_against,
 )
 from perfdag.steps.resnet50.overhead import Resnet50Overhead
+from perfdag.steps.resnet50.workload import read
 from tests.resnet50.harness import gang, needs_loadgen, recorded
 
 SINGLE: dict[str, Any] = {"scenario": "single-stream"}
@@ -55,15 +55,15 @@ def run(**more: Any) -> tuple[dict[tuple[str, str | None], Measurement], dict[st
 
 LOCKED = """
 import fcntl, sys, time
-from perfdag.steps.resnet50 import loadgen, program
-infer, file = loadgen.Stub.infer, open(sys.argv[1], "w")
+from perfdag.steps.resnet50 import program
+infer, file = program.Stub.infer, open(sys.argv[1], "w")
 def alone(stub, indices, ready):
     fcntl.flock(file, fcntl.LOCK_EX)
     try:
         return infer(stub, indices, time.monotonic())
     finally:
         fcntl.flock(file, fcntl.LOCK_UN)
-loadgen.Stub.infer = alone
+program.Stub.infer = alone
 sys.argv = sys.argv[4:]
 sys.exit(program.main())
 """
@@ -135,10 +135,10 @@ def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> Non
     killed = replace(good, code=-9, stdout="", stderr="Killed by a layer")
     machine = gang(*(Scripted(good, end) for end in (good, killed, good)))
     message = r"^copy 1 beside the others: the program was killed"
-    with pytest.raises(Failed, match=message) as error:
+    with pytest.raises(Failed, match=message):
         Resnet50Interference().run(machine, options(copies=3))
     kept = {"together-0": good.stdout, "together-1-stderr": killed.stderr, "solo-2": good.stdout}
-    assert error.value.texts.items() >= kept.items()
+    assert machine.output.texts.items() >= kept.items()
 
 
 SERVER: dict[str, Any] = {"scenario": "server", "target_rate": 100}
@@ -147,9 +147,8 @@ SERVER: dict[str, Any] = {"scenario": "server", "target_rate": 100}
 def overloaded(queries: int | None = None, slower: float = 1) -> Any:
     """Return a recorded result of Server, with so many queries and percentiles so much later."""
     alone = read(json.dumps(recorded("server-overloaded")))
-    late = {item: slower * value for item, value in alone.tested.percentiles.items()}
-    queries = queries or alone.tested.queries
-    return replace(alone, tested=replace(alone.tested, queries=queries, percentiles=late))
+    late = {item: slower * value for item, value in alone.percentiles.items()}
+    return replace(alone, queries=queries or alone.queries, percentiles=late)
 
 
 def test_in_server_the_tail_is_the_headline_and_what_fairness_is_of() -> None:
@@ -224,7 +223,7 @@ def test_without_the_p99_of_one_copy_there_is_none_over_the_copies(place: int) -
     """Where it stands must not matter, as it does to a median with NaN."""
     alone = with_memory(None)
     beside = [alone] * 3
-    beside[place] = replace(alone, tested=replace(alone.tested, queries=458))
+    beside[place] = replace(alone, queries=458)
     rows = measurements([alone] * 3, beside, options(copies=3))
     subjects = [row.subject for row in rows if row.metric == "p99_inflation"]
     assert subjects == [f"copy {number}" for number in range(3) if number != place]

@@ -4,16 +4,16 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from perfdag.steps.resnet50 import loadgen, program, summary
-from perfdag.steps.resnet50.loadgen import Batcher, Load, Stub
-from perfdag.steps.resnet50.params import Workload
-from perfdag.steps.resnet50.program import Program
+from perfdag.benchmark.contract import Failed
+from perfdag.steps.resnet50.program import Batcher, Stub, measure, settings
+from perfdag.steps.resnet50.workload import Workload, mllog, result_of
 from tests.recorded.measured import values
 from tests.resnet50.harness import Indices, fail, needs_loadgen, recorded, run_resnet50
 
@@ -80,13 +80,19 @@ def test_an_error_is_told_once_and_ends_the_worker() -> None:
     assert [type(error) for error in seen.errors] == [MemoryError]
 
 
+def spec(scenario: str, duration: float, queries: int, **more: Any) -> dict[str, Any]:
+    """The program's input for a short test of a stub."""
+    own = {"scenario": scenario, "min_duration": duration, "min_queries": queries, "samples": 8}
+    return Workload.model_validate({"system": "stub", **own, **more}).spec()
+
+
 @needs_loadgen
 def test_a_single_stream_four_times_as_fast_as_its_warm_up_is_long_enough() -> None:
     """The queries are made beforehand, by the warm-up's rate: a machine that was busy then is
     not now.
     """
-    tested = loadgen.measure(Stub(0.005), Load("single-stream", 1, 0.5, 20, 8, 50.0), fail)
-    assert summary.read(tested["logs"]["detail"]).met["result_min_duration_met"]
+    tested = measure(Stub(0.005), spec("single-stream", 0.5, 20), 50.0, fail)
+    assert result_of({"test": tested}).met["result_min_duration_met"]
 
 
 class Cold(Stub):
@@ -108,20 +114,21 @@ class Cold(Stub):
 
 @needs_loadgen
 def test_the_first_batch_of_a_size_in_the_answering_thread_is_no_part_of_a_latency() -> None:
-    load = Load("server", 3, 0.1, 64, 8, 500, target_rate=200, latency_bound=1.0, max_delay=0.01)
-    tested = loadgen.measure(Cold(), load, fail)
+    more = {"target_rate": 200, "latency_bound": 1.0, "max_delay": 0.01, "batch": 3}
+    tested = measure(Cold(), spec("server", 0.1, 64, **more), 500, fail)
     assert tested["batches"].keys() >= {2, 3}
-    assert summary.mllog(tested["logs"]["detail"])["result_max_latency_ns"] < 0.4e9
+    assert mllog(tested["logs"]["detail"])["result_max_latency_ns"] < 0.4e9
 
 
 @needs_loadgen
 @pytest.mark.parametrize("duration", [0.0001, 0.0037])
 @pytest.mark.parametrize("queries", [1, 16, 333])
 def test_offline_asks_min_queries_however_short_the_duration(duration: float, queries: int) -> None:
-    tested = loadgen.measure(Stub(1e-6), Load("offline", 64, duration, queries, 8, 1.0), fail)
-    assert queries <= summary.read(tested["logs"]["detail"]).queries <= queries + 2
+    tested = measure(Stub(1e-6), spec("offline", duration, queries, batch=64), 0.5, fail)
+    assert queries <= result_of({"test": tested}).queries <= queries + 2
 
 
+@needs_loadgen
 @pytest.mark.parametrize(
     ("scenario", "more", "rate"),
     [
@@ -133,24 +140,18 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
     ],
 )
 def test_a_test_is_sized_by_target_rate_or_the_warm_up(
-    monkeypatch: pytest.MonkeyPatch, scenario: str, more: dict[str, Any], rate: float
+    scenario: str, more: dict[str, Any], rate: float
 ) -> None:
     """Offline takes its rate with a margin, and Server half of it."""
-    measure = Mock(return_value={})
-    monkeypatch.setattr(loadgen, "measure", measure)
-    monkeypatch.setattr(program, "warm_all", lambda spec, system: (500.0, {}))
-    limits = {"min_queries": 16, "min_duration": 0.01}
-    params = Workload.model_validate({"system": "stub", "scenario": scenario, **limits, **more})
-    Program(params.spec(), 1).measure()
-    load = measure.call_args.args[1]
-    assert (load.expected_rate if scenario == "offline" else load.target_rate) == rate
+    test = settings(spec(scenario, 1.0, 16, **more), 500.0)
+    assert (test.offline_expected_qps if scenario == "offline" else test.server_target_qps) == rate
 
 
 @needs_loadgen
 @pytest.mark.parametrize("scenario", ["offline", "single-stream"])
 def test_the_span_of_a_test_is_loadgens_own(scenario: str) -> None:
-    tested = loadgen.measure(Stub(0.002), Load(scenario, 1, 0.1, 64, 8, 500), fail)
-    keys = summary.mllog(tested["logs"]["detail"])
+    tested = measure(Stub(0.002), spec(scenario, 0.1, 64), 500, fail)
+    keys = mllog(tested["logs"]["detail"])
     # seconds of a minute
     began, ended = (float(keys[f"power_{end}"].rpartition(":")[2]) for end in ("begin", "end"))
     took = tested["ended"] - tested["started"]
@@ -177,7 +178,8 @@ def test_offline_counts_samples_and_server_batches_what_waits() -> None:
 @pytest.mark.parametrize("name", ["single-stream", "offline", "server-overloaded"])
 def test_a_log_cut_anywhere_yields_all_or_an_error(name: str) -> None:
     detail = recorded(name)["test"]["logs"]["detail"]
-    whole = summary.read(detail)
+    whole = result_of({"test": {"logs": {"detail": detail}}})
     for at in range(0, len(detail), max(1, len(detail) // 60)):
-        with suppress(summary.UnreadableError):
-            assert summary.read(detail[:at]) == whole
+        with suppress(Failed):
+            cut = result_of({"test": {"logs": {"detail": detail[:at]}}})
+            assert replace(cut, raw={}) == replace(whole, raw={})

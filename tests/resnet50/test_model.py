@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdag.benchmark.contract import Skip
 from perfdag.hosts import facts as host_facts
-from perfdag.steps.resnet50.loadgen import UnusableError
-from perfdag.steps.resnet50.params import Workload
+from perfdag.steps.resnet50.workload import Workload
 
 torch: Any = pytest.importorskip(
     "torch", reason="torch is not installed: pip install 'perfdag[torch]'"
@@ -74,7 +74,7 @@ def test_tf32_on_a_gpu_without_it_is_refused_and_the_capability_is_in_the_facts(
     }
     fake_cuda(monkeypatch, **cuda)
     with pytest.raises(
-        UnusableError,
+        Skip,
         match=r"^device: precision tf32: Tesla T4 has none \(Ampere or newer has\); use fp32 or",
     ):
         model.torch_system(spec(device="cuda", precision="tf32"))
@@ -93,7 +93,7 @@ def test_a_gpu_that_pytorch_cannot_use_is_told_in_its_own_words(
         raise RuntimeError(f"{old}\nPlease update it")
 
     fake_cuda(monkeypatch, is_available=lambda: False, init=init)
-    with pytest.raises(UnusableError) as caught:
+    with pytest.raises(Skip) as caught:
         model.torch_system(spec(device="cuda"))
     assert str(caught.value) == f"device cuda: {old} Please update it"
 

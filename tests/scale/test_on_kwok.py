@@ -17,7 +17,7 @@ from perfdag.results.schema import load_rows
 from perfdag.steps.scale import vmi, workloads
 from perfdag.steps.scale.objects import RUN_LABEL, VMI, built_in, unix_ns
 from perfdag.steps.scale.scenario import Context
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests import simulation
 from tests.fakes.files import write_programs
 

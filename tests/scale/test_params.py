@@ -23,7 +23,7 @@ VMIRS = built_in()["vmirs"].read_text().replace("${workers}", "4")
 
 def refusal(benchmark: str, **params: Any) -> str:
     own = get(benchmark)
-    return "; ".join(own.check(own.Params.model_validate(params), Shape()))
+    return "; ".join(each.text for each in own.check(own.Params.model_validate(params), Shape()))
 
 
 @pytest.mark.parametrize(

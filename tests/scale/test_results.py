@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark.contract import VERDICT, Invalid, Measurement
 from perfdag.benchmark.registry import get
-from perfdag.outcome import VERDICT, Invalid, Measurement
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.figures import Result, evaluate, parse_gate
 from perfdag.steps.scale.objects import VMI

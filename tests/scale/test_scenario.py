@@ -6,8 +6,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from perfdag.benchmark.contract import Invalid
 from perfdag.kube.client import KubeError
-from perfdag.outcome import Invalid
 from perfdag.steps.scale import figures, scenario, vmi, watch, workloads
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.generate import Batch, Schedule, Submission
@@ -136,6 +136,15 @@ async def test_a_goal_is_judged_by_its_own_stage(
     result = await workloads.finish(session, workloads.ScaleParams(goal=goal))
     assert (result.figures["success_ratio"], result.figures["censored"]) == (ratio, censored)
     assert bool(result.figures["throughput_mean"]) == bool(ratio)
+
+
+async def test_the_pace_is_that_of_the_first_objects_not_of_what_replaces_them() -> None:
+    session = jobs_session(10, "scheduled")
+    for i in range(5, 10):
+        api, received = session.observer.records[f"p{i}"].stages["scheduled"]
+        session.observer.records[f"p{i}"].stages["scheduled"] = api, received + 30 * SECOND
+    _, figures = await session.finish("scheduled", 5, 1, 1.0)
+    assert figures["throughput_mean"] == pytest.approx(1000, rel=0.01)
 
 
 async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:

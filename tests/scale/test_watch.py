@@ -13,7 +13,7 @@ from perfdag.steps.scale.objects import CLOCK_NS, SET, VMI
 from perfdag.steps.scale.watch import Observer, settled
 from tests.fakes.api_server import ApiServer, client
 
-from .builders import observer_of, record, rows_for
+from .builders import observer_of, record, rows_for, submissions_of
 
 
 def body(
@@ -113,6 +113,13 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
         if row.stage == "scheduled"
     ]
     assert (row.seconds, row.resolution_s, row.source) == (1.0, 1.0, "api")
+
+
+def test_times_of_a_server_whose_clock_is_ahead_are_those_of_our_clock(ours: Observer) -> None:
+    ours.ahead_s = 30.0
+    ours.take("Pod", Event("ADDED", body("p", run="r"), 6_000_001_000, late=True))
+    row = ours.rows(submissions_of("p"), "Pod", None)[0]
+    assert (row.stage, row.reached) == ("created", (row.api_time or 0) - 30)
 
 
 @pytest.mark.parametrize("first", ["pod", "event"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.fakes.http_server import serving
 from tests.stats.receiver import Receiver
 

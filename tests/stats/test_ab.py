@@ -4,18 +4,17 @@ given with --resume.
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from perfdag.commands import ab as ab_outcome
-from perfdag.commands.cluster import NewRun
 from perfdag.commands.main import main
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet
-from perfdag.results.runs import RunStore
-from perfdag.store.folder import FolderStore
+from perfdag.commands.submit import NewRun
+from perfdag.plan.plan import Duet, on_cluster, prepare_duet
+from perfdag.results.runs import stored_plan
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
 from tests.stats.synthetic import put, rows
@@ -153,13 +152,13 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 ) -> None:
     store, started = FolderStore(str(tmp_path)), list[str]()
 
-    def start(run: NewRun) -> str:
+    def start(namespace: str, run: NewRun) -> str:
         started.append(run.run_id)
         return "duel-1"
 
     # the cluster and its store are the only things that are not real
-    place = SimpleNamespace(store="s3://bench/results", start=start)
-    monkeypatch.setattr("perfdag.commands.ab.installed_template", lambda namespace: place)
+    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: "s3://bench/results")
+    monkeypatch.setattr("perfdag.commands.submit.start_run", start)
     monkeypatch.setattr("perfdag.commands.ab.open_store", lambda root: store)
     duet = on_cluster(duel(limit=0.2))
     for plan in (duet.a, duet.b):
@@ -167,9 +166,9 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]
     assert main([*repeated, "--within", "5%"]) == 0
     assert started == [duet.a.run_id]
-    assert RunStore(store).plan(duet.a.run_id).options == replace(duet.a.options, within=0.05)
+    assert stored_plan(store, duet.a.run_id).options == replace(duet.a.options, within=0.05)
     assert main(repeated) == 0
-    assert RunStore(store).plan(duet.a.run_id).options.within == 0.05
+    assert stored_plan(store, duet.a.run_id).options.within == 0.05
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.stats.levels import levels_of, noise_of
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
@@ -241,7 +241,9 @@ def test_every_surface_says_the_same(
     noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["noise"]
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
-    assert words in " ".join(cli(["history", "net", *root]).out.split())
+    history = " ".join(cli(["history", "net", *root]).out.split())
+    since = next(line for line in out.splitlines() if line.startswith("since "))
+    assert [text for text in (words, " ".join(since.split())) if text not in history] == []
     write_site(store)
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
@@ -252,7 +254,7 @@ def test_every_surface_says_the_same(
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
     summary = summarise(load_rows(store, runs=[run_id(14)]))
-    gate = judge(store, RunStore(store).plan(run_id(14)), summary)
+    gate = judge(store, stored_plan(store, run_id(14)), summary)
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
 

@@ -11,13 +11,13 @@ from perfdag.analysis.gate import check
 from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
-from perfdag.outcome import Measurement
+from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, as_rows, now
+from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.samples import SampleRecord, as_rows, now, sample_key
 from perfdag.results.summary import points_of
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 ZONES: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_the_span_of_a_sample(
     tmp_path: Path, nodes: list[str], span: str | None, name: str
 ) -> None:
     store = FolderStore(str(tmp_path))
-    table, _ = gather(store, RunStore(store).plan(measure(store, [nodes])))
+    table, _ = gather(store, stored_plan(store, measure(store, [nodes])))
     assert table["span"].to_pylist() == [span]
     assert points_of(table)[0].series[0].name == name
 

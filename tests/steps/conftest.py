@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 
 
 @pytest.fixture

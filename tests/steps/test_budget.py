@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.runs import RunStore, recheck_plans
+from perfdag.results.runs import recheck_plans
+from perfdag.results.samples import stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.context import begin_clock, end_clock, from_environment
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 SUITE = (
@@ -36,9 +37,9 @@ def plan() -> Plan:
 
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
-    lead.measure_batch(store, [plan], LocalPool(), 0, [ProgressReporter(2)])
+    lead.measure_batch(store, [plan], LocalPool(), 0, ProgressReporter(2))
     return len(
-        [name for name in RunStore(store).samples(plan.run_id) if not name.startswith("canary")]
+        [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
     )
 
 

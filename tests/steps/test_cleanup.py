@@ -7,13 +7,13 @@ import pytest
 
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import make_plan
-from perfdag.steps.pods.objects import (
+from perfdag.steps.pods.plan import (
     batch_objects,
     create,
     create_for_batches,
     release,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.installation import FINISH, RUN
 from tests.fakes.api_server import ApiServer, Request

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.steps.pods.objects import cluster_facts, driver_images
+from perfdag.steps.pods.cluster import cluster_facts, driver_images
 from tests.fakes.api_server import ApiServer
 
 

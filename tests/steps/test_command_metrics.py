@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from perfdag.benchmark.contract import Failed
 from perfdag.commands.main import main
-from perfdag.outcome import Failed
 from perfdag.plan.plan import make_plan
 from perfdag.results.schema import load_rows
 from perfdag.steps.command import Figure
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.units import to_base

@@ -5,9 +5,6 @@ kernel does where memory ends.
 import contextlib
 import os
 import signal
-import sys
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 
@@ -16,13 +13,12 @@ import pytest
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import stored_reasons
-from perfdag.results.runs import RunStore
+from perfdag.results.samples import MissingReason, stored_samples, write_reason
 from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead
-from perfdag.steps.pods.gather import Hosts
-from perfdag.steps.pods.lead import ProgressReporter, UnderWay, crashes
-from perfdag.store.folder import FolderStore
+from perfdag.steps.pods.context import EXIT_RETRYABLE
+from perfdag.steps.pods.lead import GangPool, crashed_points
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_duet import duet_of
@@ -34,8 +30,9 @@ LOST = "2 pods were lost while they measured this point"
 
 @pytest.fixture(autouse=True)
 def _complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = Hosts([LocalHost()], {})
-    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
+    monkeypatch.setattr(
+        lead, "assembled", lambda *_: contextlib.nullcontext(GangPool(hosts=[LocalHost()]))
+    )
 
 
 def in_a_process(work: Callable[[], int]) -> int | None:
@@ -113,7 +110,7 @@ def test_rows_tell_which_sample_was_in_flight_when_the_last_pod_was_lost(
     assert attempts(store, plan) == [None, None, None]
     rows = [row for row in gather(store, plan)[0].to_pylist() if row["entry"] != "canary"]
     first, second = sorted(rows, key=lambda row: row["order_index"])
-    assert (first["status"], first["error"], first["attempt"]) == ("failed", LOST, 2)
+    assert (first["status"], first["error"]) == ("failed", LOST)
     assert second["error"] == "in flight when its pod ended (attempt 3 on node)"
     assert (second["status"], second["attempt"], second["nodes"]) == ("failed", 3, ["node"])
 
@@ -135,53 +132,30 @@ def test_a_point_that_kills_the_pods_of_variants_leaves_the_others_of_both(
     assert errors(store, [duet.a, duet.b]) == {"one": {("ok", None)}, "bad": {("failed", LOST)}}
 
 
-def lost_pods(store: FolderStore, plan: Plan, batch: int) -> Counter[int]:
-    return crashes(store, plan, batch, RunStore(store).samples(plan.run_id))
-
-
-@pytest.mark.parametrize(("end", "counts"), [(GangLost("a peer is gone"), 1), (SystemExit(75), 0)])
+@pytest.mark.parametrize(("end", "counts"), [(GangLost("a peer"), True), (SystemExit(75), False)])
 def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch, end: BaseException, counts: int
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, end: BaseException, counts: bool
 ) -> None:
     plan = suite(1, 0, 2)
-
-    def measure(_: object, __: object, ___: object, ____: int, listeners: list[UnderWay]) -> None:
-        listeners[0].started(plan.points[0], 1)
-        listeners[0].finished(plan.points[0], Mock(repetition=1, status="ok", error=None, rows=[]))
-        listeners[0].started(plan.points[0], 2)
-        raise end
-
-    monkeypatch.setattr(lead, "measure_batch", measure)
-    monkeypatch.setattr(lead, "STOP_SECONDS", 0.0)
-    with contextlib.suppress(SystemExit):
-        lead.lead(place(plan.run_id), store, plan, 0, 0)
-    lost = lost_pods(store, plan, 0)
-    assert lost[0] == counts
+    ends = Mock(side_effect=end)
+    monkeypatch.setattr("perfdag.steps.loop.Sampler.measure", ends)
+    for attempt in range(2):
+        with contextlib.suppress(SystemExit):
+            assert lead.lead(place(plan.run_id), store, plan, 0, attempt) == EXIT_RETRYABLE
+    assert crashed(store, plan) == ({plan.points[0].id} if counts else set())
 
 
-def test_a_gang_whose_pods_are_told_to_end_one_after_the_other_has_no_reason(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(*_: object) -> None:
-        threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM]).start()
-        raise GangLost("the peer on n-2 is gone")
-
-    plan = suite(1, 0, 2)
-    monkeypatch.setattr(lead, "measure_batch", measure)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-    try:
-        with pytest.raises(SystemExit):
-            lead.lead(place(plan.run_id), store, plan, 0, 0)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert not stored_reasons(store, plan.run_id)
+def crashed(store: FolderStore, plan: Plan, batch: int = 0) -> set[str]:
+    stored = {plan.run_id: stored_samples(store, plan.run_id)}
+    return crashed_points(store, [plan], batch, stored)
 
 
 def test_a_sample_that_another_attempt_stored_is_no_crash(store: FolderStore) -> None:
     plan = suite(1, 0, 2)
-    under_way = UnderWay(place(), store, plan, 0, 0, ProgressReporter(2))
-    under_way.started(plan.points[0], 1)
-    assert lost_pods(store, plan, 0)[0] == 1
-    assert lost_pods(store, plan, 1)[0] == 0, "of another batch"
+    for attempt in (1, 2):
+        names = (plan.points[0].key(1),)
+        write_reason(store, plan.run_id, MissingReason("sample", "failed", "x", 0, names, attempt))
+    assert crashed(store, plan) == {plan.points[0].id}
+    assert crashed(store, plan, 1) == set(), "of another batch"
     store.put(f"runs/{plan.run_id}/parts/{plan.points[0].key(1)}.json", b"{}")
-    assert lost_pods(store, plan, 0)[0] == 0
+    assert crashed(store, plan) == set()

@@ -2,14 +2,13 @@
 
 import pytest
 
-from perfdag.plan.ab import Duet, on_cluster, prepare_duet, stored_duet
-from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
+from perfdag.results.runs import stored_plan, variants
+from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 
@@ -62,12 +61,12 @@ def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     site = LocalPool()
-    lead.measure_batch(store, [duet.a, duet.b], site, 0, [ProgressReporter(32)] * 2)
+    lead.measure_batch(store, [duet.a, duet.b], site, 0, ProgressReporter(32))
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:
     names = sorted(
-        name for name in RunStore(store).samples(plan.run_id) if not name.startswith("canary")
+        name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")
     )
     return [read_sample(store.get(sample_key(plan.run_id, name))) for name in names]
 
@@ -89,7 +88,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
-        monkeypatch.setattr("perfdag.plan.ab.new_run_id", lambda: run_id)
+        monkeypatch.setattr("perfdag.plan.plan.new_run_id", lambda: run_id)
         return duet_of(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]
@@ -105,7 +104,7 @@ def test_the_stored_plans_are_one_duel(store: FolderStore) -> None:
     result = duet_of()
     for plan in (result.a, result.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    again = stored_duet(*RunStore(store).variants(RunStore(store).plan(result.b.run_id)))
+    again = stored_duet(*variants(store, stored_plan(store, result.b.run_id)))
     assert (again.a.run_id, again.b.run_id, again.blocks) == (
         result.a.run_id,
         result.b.run_id,

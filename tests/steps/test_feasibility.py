@@ -8,10 +8,10 @@ from perfdag.kube.client import Kube
 from perfdag.kube.patch import ZONE
 from perfdag.kube.pods import without_simulated
 from perfdag.shape import Shape
-from perfdag.steps.pods.objects import (
+from perfdag.steps.pods.cluster import (
     ClusterInventory,
     has_class,
-    read_inventory,
+    requirements,
     requirements_of_nodes,
     unmet,
 )
@@ -256,14 +256,8 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
     named = {"apiVersion": STORAGE, "kind": "StorageClass", "metadata": {"name": "fast"}}
     slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
     api = cluster(named, refused="/persistentvolumes")
-    assert [
-        each.there
-        for requested in (slow, fast)
-        for each in requirements_of_nodes(requested, await read_inventory(api))
-    ] == [
-        None,
-        True,
-    ]
+    required = await requirements(api, [slow, fast], "bench")
+    assert [[each.there for each in of_shape] for of_shape in required] == [[None], [True]]
 
 
 @pytest.mark.parametrize(("status", "there"), [(None, True), (403, False), (404, False)])

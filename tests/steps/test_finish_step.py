@@ -2,15 +2,16 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import OwnVerdict
 from perfdag.store.base import Store
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from tests.conftest import CommandLine
 
 SUITE = "name: tiny\nentries:\n  - {benchmark: command, name: list, params: {argv: [ls, /]}}\n"
@@ -42,7 +43,7 @@ def newest(store: Store) -> str:
 
 
 def scheduled(store: Store) -> None:
-    plan = RunStore(store).plan(newest(store))
+    plan = stored_plan(store, newest(store))
     plan.trigger = "cron"
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
 
@@ -61,7 +62,8 @@ def test_it_leaves_the_report_and_the_site(store: Store) -> None:
 def test_a_site_that_cannot_be_written_leaves_the_exit_code(
     store: Store, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr("perfdag.charts.pages.site.importlib.util.find_spec", lambda name: None)
+    full = Mock(side_effect=OSError("no space"))
+    monkeypatch.setattr("perfdag.charts.pages.site.write_site", full)
     assert "the site is not up to date" in cli(["step", "finish"]).err
 
 
@@ -80,7 +82,7 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.steps.pods.finish.run_with_client",
+        "perfdag.steps.pods.watchdog.run_with_client",
         lambda work: {"metadata": {}, "spec": {"shutdown": "Stop"}},
     )
     monkeypatch.setenv("PERFDAG_WORKFLOW", "wf-1")

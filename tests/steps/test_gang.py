@@ -1,30 +1,24 @@
 """Why a gang is not there, and what its lead reports."""
 
-import asyncio
-import contextlib
 import json
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
-from perfdag.kube import client as kube_client
-from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod, selector
 from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop import PRECISE
-from perfdag.steps.pods import gather, lead, peer
-from perfdag.steps.pods.context import EXIT_REFUSED, EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangPool, GangUnavailable
-from perfdag.steps.pods.lead import ProgressReporter
-from perfdag.store.folder import FolderStore
+from perfdag.steps.pods import lead
+from perfdag.steps.pods.context import EXIT_RETRYABLE
+from perfdag.steps.pods.lead import GangPool, ProgressReporter
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
@@ -49,41 +43,6 @@ def rank_pod(rank: int) -> dict[str, Any]:
     }
 
 
-async def test_a_pod_that_is_deleted_before_the_gang_is_complete_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As by a drain. Argo creates such a pod again only if it never ran."""
-    here, server = place(), ApiServer(rank_pod(0), rank_pod(1))
-    monkeypatch.setattr(gather, "Kube", server.client)
-    monkeypatch.setattr(gather, "GONE_SECONDS", 0.4)
-    labels = selector(here.run_id, here.workflow, 0, 0)
-
-    async def drain() -> None:
-        await asyncio.sleep(0.5)
-        async with server.client() as kube:
-            await kube.delete(await kube.resource("v1", "Pod"), "rank-1", here.namespace)
-
-    draining = asyncio.create_task(drain())
-    with pytest.raises(GangUnavailable, match="rank-1 was deleted before the gang was complete"):
-        await gather.running(here, labels, 3, 30.0, "ipv4")
-    await draining
-
-
-def test_a_peer_ends_if_its_lead_is_deleted_and_not_created_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = ApiServer(rank_pod(0), rank_pod(1))
-    monkeypatch.setattr(kube_client, "Kube", server.client)
-    monkeypatch.setattr(peer, "LOST_SECONDS", 0.2)
-    watch, early = (peer.LeadWatch(place(), 0, 0) for _ in range(2))
-    assert watch.exit_code() is None
-    server.objects.pop(server.path(rank_pod(0)))
-    assert watch.exit_code() is None
-    time.sleep(0.3)
-    assert watch.exit_code() == EXIT_RETRYABLE
-    assert early.exit_code() is None, "a lead that was never there may come"
-
-
 async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,39 +51,33 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
     for pod, phase in zip(pods, ("Running", "Failed"), strict=False):
         pod["metadata"]["labels"]["workflows.argoproj.io/workflow"] = "wf-of-yesterday"
         pod["status"]["phase"] = phase
-    monkeypatch.setattr(gather, "Kube", ApiServer(*pods).client)
+    monkeypatch.setattr(lead, "Kube", ApiServer(*pods).client)
     labels = selector(here.run_id, here.workflow, 0, 0)
-    assert list(await gather.running(here, labels, 1, 5.0, "ipv4")) == ["rank-2"]
-    with pytest.raises(GangUnavailable, match="1 of 2 pods"):
-        await gather.running(here, labels, 2, 0.0, "ipv4")
+    assert list(await lead.running(here, labels, Shape(), 5.0)) == [2]
+    two = Shape.model_validate({"hosts": {"count": 2}})
+    with pytest.raises(Infrastructure, match="1 of 2 pods"):
+        await lead.running(here, labels, two, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (GangUnavailable("x"), EXIT_RETRYABLE),
-        (KubeError(403, "Forbidden", "may not"), EXIT_REFUSED),
-    ],
-)
-def test_want_of_rights_is_noted_and_not_tried_again(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+def test_why_a_gang_is_not_complete_is_the_message_of_its_lead(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The watchdog reads it there, as whoever looks at the node in Argo does."""
+    message = tmp_path / "termination-log"
+    message.touch()
+    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
     plan = make_plan(parse_suite(SLEEPS))
+    error = Infrastructure("1 of 2 pods ran within 60 s")
     monkeypatch.setattr(lead, "assembled", Mock(side_effect=error))
-    assert lead.lead(place(), store, plan, 0, 0) == code
-    assert str(error) in store.get(f"runs/{plan.run_id}/notes/batch-0.json").decode()
-    away = KubeError(503, "Unavailable", "no")  # it may be back for the next attempt
-    monkeypatch.setattr(lead, "assembled", Mock(side_effect=away))
-    with pytest.raises(KubeError):
-        lead.lead(place(), store, plan, 0, 0)
+    assert lead.lead(place(), store, plan, 0, 0) == EXIT_RETRYABLE
+    assert message.read_text() == str(error)
 
 
-def gang_of(*digests: str | None) -> dict[str, Pod]:
-    """Running pods by name, one a node, the first of them the lead in `place()`."""
-    names = [place().pod, *(f"p{rank}" for rank in range(1, len(digests)))]
+def gang_of(*digests: str | None) -> dict[int, Pod]:
+    """Running pods by rank, one a node."""
     return {
-        name: Pod(name, 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1", image_digest=digest)
-        for rank, (name, digest) in enumerate(zip(names, digests, strict=True))
+        rank: Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1", image_digest=each)
+        for rank, each in enumerate(digests)
     }
 
 
@@ -160,7 +113,7 @@ def test_hosts_of_different_images_are_no_gang(
     digests: tuple[str | None, ...], used: tuple[int, ...], why: str | None
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
-    there = GangPool(place(), shape, gather.Hosts([], gang_of(*digests)))
+    there = GangPool(shape=shape, pods=gang_of(*digests))
     result = there.misplacement(shape, hosts_on(*used))
     assert result is None if why is None else why in str(result)
 
@@ -176,49 +129,21 @@ def test_hosts_of_different_images_are_no_gang(
     ],
 )
 def test_a_volume_that_was_written_to_before_is_called_reused(
-    store: FolderStore,
-    monkeypatch: pytest.MonkeyPatch,
-    volume: dict[str, str],
-    facts: dict[str, bool],
+    volume: dict[str, str], facts: dict[str, bool]
 ) -> None:
-    plan = make_plan(
-        parse_suite(
-            f"name: s\nentries: [{{benchmark: command, volume: {json.dumps(volume)}, params: "
-            f"{{argv: ['true']}}}}]\n"
-        )
-    )
-    seen: list[dict[str, Any]] = []
-    hosts = gather.Hosts([LocalHost(name="node-0")], gang_of(None))
-    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
-    monkeypatch.setattr(
-        lead, "measure_batch", lambda store, plan, place, *_: seen.append(place.facts)
-    )
-    ours, next_workflow = place(), replace(place(), workflow_uid="another")
-    for here, attempt in ((ours, 0), (ours, 1), (next_workflow, 0)):
-        assert lead.lead(here, store, plan, 0, attempt) == 0
+    shape = Shape.model_validate({"volume": volume})
     fresh = {} if volume.get("access") == "ReadWriteMany" else facts
-    assert seen == [fresh, facts, fresh], "a run that is resumed has claims of its own"
-
-
-def test_a_folder_of_the_node_that_only_root_may_write_to_says_what_to_do(tmp_path: Path) -> None:
-    shape = Shape.model_validate({"volume": {"kind": "hostPath", "path": "/mnt/data"}})
-    advice = GangPool(place(), shape, gather.Hosts([], {})).advice
-    wants = (
-        "volume.path: make it writable for uid 1000, which pods run as: chown 1000 /mnt/data on "
-        "the node"
-    )
-    assert advice(shape, "writing /perfdag/volume/x on n: Permission denied") == wants
-    assert advice(shape, "writing /tmp/x on n: Permission denied") is None
-    of_root = shape.model_copy(update={"privileges": ["mtu"]})
-    assert advice(of_root, "writing /perfdag/volume/x on n: Permission denied") is None
+    seen = [lead.pool_of(place(), shape, {}, attempt).facts for attempt in (0, 1)]
+    assert seen == [fresh, facts]
 
 
 def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
     four = Pod("a", 0, 0, 0, "Running", "n", None, addresses=("10.0.0.1",))
-    for family, expected in (("ipv6", 1), ("ipv4", 2)):
-        with pytest.raises(GangUnavailable, match=f"a has no {family} address, only 10.0.0.1"):
-            gather.require_family([four], family, expected)
-    gather.require_family([four], "ipv4", 1)
+    for family, count in (("ipv6", 1), ("ipv4", 2)):
+        shape = Shape.model_validate({"hosts": {"count": count}, "network": {"family": family}})
+        with pytest.raises(Infrastructure, match=f"a has no {family} address, only 10.0.0.1"):
+            lead.require_family([four], shape)
+    lead.require_family([four], Shape())
 
 
 @pytest.mark.parametrize(
@@ -228,16 +153,10 @@ def test_pods_without_an_address_of_the_family_are_no_gang() -> None:
 def test_a_peer_that_no_ssh_reaches_may_be_behind_a_path_of_smaller_packets(
     network: dict[str, int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 0.1)
+    monkeypatch.setattr(lead, "CONNECT_PATIENCE", 0.1)
     shape = Shape.model_validate({"image": "x", "hosts": {"count": 2}, "network": network})
-    with pytest.raises(GangUnavailable, match=message):
-        gather.add_peers(
-            gather.Hosts([], {}),
-            [Pod("a", 1, 0, 0, "Running", "n", "127.0.0.1")],
-            tmp_path / "none",
-            shape,
-            "run",
-        )
+    with pytest.raises(Infrastructure, match=message):
+        GangPool(shape=shape, pods=gang_of(None, None)).connect("run", tmp_path / "none")
 
 
 def test_the_address_of_an_extra_network_is_a_global_one() -> None:
@@ -246,10 +165,10 @@ def test_the_address_of_an_extra_network_is_a_global_one() -> None:
     host = Mock(
         **{"run.side_effect": lambda *_, **__: Mock(stdout=json.dumps([{"addr_info": addresses}]))}
     )
-    assert gather.extra_address(host, shape) == "fd00::1"
+    assert lead.extra_address(host, shape) == "fd00::1"
     addresses.pop()
-    with pytest.raises(GangUnavailable, match="no address on net1"):
-        gather.extra_address(host, shape)
+    with pytest.raises(Infrastructure, match="no address on net1"):
+        lead.extra_address(host, shape)
 
 
 def test_progress_is_told_to_argo(
@@ -305,14 +224,13 @@ def test_the_output_of_a_node_is_its_best_headline(
     assert "4/5 ok iperf streams=4 repetition 1 8 Gbit/s" in capsys.readouterr().out
 
 
-def test_progress_that_cannot_be_told_is_said_once_and_costs_no_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_progress_that_cannot_be_written_costs_no_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
     ProgressReporter(2).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
-    assert capsys.readouterr().err.count("progress is not reported to Argo") == 1
 
 
 def test_an_interrupt_while_all_peers_are_there_is_no_lost_gang() -> None:
-    with pytest.raises(KeyboardInterrupt), gather.Hosts([], {}).watched():
+    with pytest.raises(KeyboardInterrupt), GangPool().watched():
         raise KeyboardInterrupt

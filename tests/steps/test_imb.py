@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang, NotInstalled
+from perfdag.benchmark.contract import Failed, Gang, Invalid, NotInstalled, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, Skip
 from perfdag.shape import Shape, merge
 from perfdag.steps import imb, mpi
 from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments
@@ -33,35 +32,43 @@ def test_rdma_is_what_the_provider_says(provider: str, fits: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "fits"),
+    ("options", "shape", "code"),
     [
-        *(({"benchmark": "Bcast", "ranks": n}, {"hosts": {"count": 2}}, False) for n in (3, 5)),
-        *(({"benchmark": "Bcast", "ranks": n}, {"hosts": {"count": n}}, True) for n in (3, 5)),
-        ({"transport": "shm"}, {"hosts": {"count": 2}}, False),
-        ({"benchmark": "Bcast", "ranks": 4, "ranks_per_host": 4}, {"hosts": {"count": 2}}, False),
-        # a quota of the pod's CPUs would throttle the ranks
-        ({}, {"hosts": {"count": 1}, "resources": {"cpu": "1500m"}}, False),
-        ({}, {"hosts": {"count": 1}, "resources": {"requests": {"cpu": 1}}}, True),
-        ({}, {"hosts": {"count": 1}, "resources": {"cpu": 2.0}}, True),
-        ({"oversubscribe": True}, {"hosts": {"count": 1}, "resources": {"cpu": 1}}, True),
-        # rdma needs a device that is no GPU
-        ({"transport": "rdma"}, {"hosts": {"count": 2}}, False),
         *(
-            ({"transport": "rdma"}, {"hosts": {"count": 2}, "resources": {name: 1}}, fits)
-            for name, fits in (
-                ("nvidia.com/gpu", False),
-                ("nvidia.com/mig-1g.5gb", False),
-                ("rdma/hca_shared_devices_a", True),
+            ({"benchmark": "Bcast", "ranks": n}, {"hosts": {"count": 2}}, "uneven-ranks")
+            for n in (3, 5)
+        ),
+        *(({"benchmark": "Bcast", "ranks": n}, {"hosts": {"count": n}}, None) for n in (3, 5)),
+        ({"transport": "shm"}, {"hosts": {"count": 2}}, "shm-between-hosts"),
+        (
+            {"benchmark": "Bcast", "ranks": 4, "ranks_per_host": 4},
+            {"hosts": {"count": 2}},
+            "other-ranks-per-host",
+        ),
+        # a quota of the pod's CPUs would throttle the ranks
+        ({}, {"hosts": {"count": 1}, "resources": {"cpu": "1500m"}}, "cpu-quota"),
+        ({}, {"hosts": {"count": 1}, "resources": {"requests": {"cpu": 1}}}, None),
+        ({}, {"hosts": {"count": 1}, "resources": {"cpu": 2.0}}, None),
+        ({"oversubscribe": True}, {"hosts": {"count": 1}, "resources": {"cpu": 1}}, None),
+        # rdma needs a device that is no GPU
+        ({"transport": "rdma"}, {"hosts": {"count": 2}}, "no-rdma"),
+        *(
+            ({"transport": "rdma"}, {"hosts": {"count": 2}, "resources": {name: 1}}, code)
+            for name, code in (
+                ("nvidia.com/gpu", "no-rdma"),
+                ("nvidia.com/mig-1g.5gb", "no-rdma"),
+                ("rdma/hca_shared_devices_a", None),
             )
         ),
-        ({"transport": "rdma"}, {"hosts": {"count": 2}, "network": {"host": True}}, True),
-        ({"transport": "rdma"}, {"hosts": {"count": 2}, "network": {"name": "a/net"}}, True),
+        ({"transport": "rdma"}, {"hosts": {"count": 2}, "network": {"host": True}}, None),
+        ({"transport": "rdma"}, {"hosts": {"count": 2}, "network": {"name": "a/net"}}, None),
     ],
 )
 def test_hosts_that_cannot_run_the_ranks_are_refused_when_planning(
-    options: dict[str, Any], shape: dict[str, Any], fits: bool
+    options: dict[str, Any], shape: dict[str, Any], code: str | None
 ) -> None:
-    assert (IMB.check(ImbParams(**options), Shape.model_validate(shape)) == []) == fits
+    problems = IMB.check(ImbParams(**options), Shape.model_validate(shape))
+    assert [problem.code for problem in problems] == [code] * bool(code)
 
 
 class Named(LocalHost):

@@ -8,17 +8,25 @@ from typing import Any, ClassVar
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, Gang, Metric, Output, Params
+from perfdag.benchmark.contract import (
+    Benchmark,
+    Failed,
+    Gang,
+    Infrastructure,
+    Invalid,
+    Measurement,
+    Metric,
+    Output,
+    Params,
+    SampleError,
+)
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
-from perfdag.outcome import Failed, Infrastructure, Invalid, Measurement, SampleError
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.runs import sample_key
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
 
@@ -160,15 +168,14 @@ def test_what_a_benchmark_raises_decides_the_row(
         assert (part.texts == {"stdout": "x"}) == (status == "invalid")
 
 
-def test_a_place_says_what_to_do_and_what_is_true_of_all_its_samples(
-    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
+def test_what_is_true_of_all_samples_of_a_pool_is_in_their_facts(
+    store: FolderStore, fake: type[FakeBenchmark]
 ) -> None:
     fake.script = [Failed("no room"), 2.0]
     there = LocalPool(facts={"volume_reused": True})
-    monkeypatch.setattr(there, "advice", lambda shape, error: f"{error}? make some")
     watcher = measure(store, one_point("repetitions: 2"), 2, there)
     assert [(part.error, part.facts["volume_reused"]) for part in watcher.parts] == [
-        ("no room; no room? make some", True),
+        ("no room", True),
         (None, True),
     ]
 
@@ -216,12 +223,14 @@ def test_a_canary_frames_each_round(store: FolderStore, fake: type[FakeBenchmark
 
 
 def test_a_round_that_a_budget_ends_is_framed_too(
-    store: FolderStore, fake: type[FakeBenchmark]
+    store: FolderStore, fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = one_point("repetitions: 3")
-    times = iter([0.0, 99.0])
-    lead = MeasuringLoop(plan, store, LocalPool(), Watcher(), lambda: next(times))
-    assert not lead.measure(range(3), deadline=10.0)
+    pool = LocalPool()
+    clock = [0.0]
+    monkeypatch.setattr(pool, "misplacement", lambda *_: clock.append(99.0))
+    monkeypatch.setattr("perfdag.steps.loop.time.monotonic", lambda: clock[-1])
+    assert not MeasuringLoop(plan, store, pool, Watcher()).measure(range(3), deadline=10.0)
     names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]
     assert sorted(name.startswith("canary") for name in names) == [False, True, True]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Failed, Gang, Invalid, SampleError, Skip
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed, Invalid, SampleError, Skip
 from perfdag.shape import Shape
 from perfdag.steps import mpi, openfoam
 from perfdag.steps.openfoam import OpenFoam, OpenFoamParams, environment, version
@@ -82,25 +81,25 @@ FOUR_CPUS = {"hosts": {"count": 2}, "resources": {"cpu": 4}}
 
 
 @pytest.mark.parametrize(
-    ("params", "shape", "fits"),
+    ("params", "shape", "code"),
     [
-        (RDMA, {"hosts": {"count": 2}}, False),
-        (RDMA, {"hosts": {"count": 2}, "resources": {"rdma/hca": 1}}, True),
-        ({"procs": 2, "nodes": 2}, {"hosts": {"count": 3}}, False),
-        ({"size": "M"}, {"resources": {"memory": "4Gi"}}, False),
-        ({"size": "M"}, {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}, True),
-        ({}, {"volume": {"size": "1GiB", "mode": "Block"}}, False),
+        (RDMA, {"hosts": {"count": 2}}, "no-rdma"),
+        (RDMA, {"hosts": {"count": 2}, "resources": {"rdma/hca": 1}}, None),
+        ({"procs": 2, "nodes": 2}, {"hosts": {"count": 3}}, "own-hosts"),
+        ({"size": "M"}, {"resources": {"memory": "4Gi"}}, "little-memory"),
+        ({"size": "M"}, {"resources": {"memory": "8Gi"}, "volume": {"size": "1GiB"}}, None),
+        ({}, {"volume": {"size": "1GiB", "mode": "Block"}}, "block-volume"),
         # ranks that spin under a quota are throttled, and oversubscribe would not help
-        (SIXTEEN, FOUR_CPUS, False),
-        ({**SIXTEEN, "oversubscribe": True}, FOUR_CPUS, True),
-        ({"procs": 8, "nodes": 2}, FOUR_CPUS, True),
+        (SIXTEEN, FOUR_CPUS, "cpu-quota"),
+        ({**SIXTEEN, "oversubscribe": True}, FOUR_CPUS, None),
+        ({"procs": 8, "nodes": 2}, FOUR_CPUS, None),
     ],
 )
 def test_what_does_not_fit_is_refused_when_planning(
-    params: dict[str, Any], shape: dict[str, Any], fits: bool
+    params: dict[str, Any], shape: dict[str, Any], code: str | None
 ) -> None:
     problems = OpenFoam().check(OpenFoamParams(**params), Shape.model_validate(shape))
-    assert (problems == []) == fits
+    assert [problem.code for problem in problems] == [code] * bool(code)
 
 
 def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:

@@ -15,10 +15,10 @@ import yaml
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import gather
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import stored_plan
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.plan import step
-from perfdag.store.open import open_store
+from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import templates
 from perfdag.workflows.installation import Installation
@@ -135,7 +135,7 @@ def test_the_rights_of_an_installation_are_enough(
     plan = make_plan(parse_suite(SUITE.replace("STORAGE", here.namespace)), run_id=here.run_id)
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     step(here, tmp_path / "out", {})
-    stored = RunStore(store).plan(here.run_id)
+    stored = stored_plan(store, here.run_id)
     assert (stored.where["cluster"], stored.where["nodes"], stored.where["daemons"]).count(
         None
     ) == (3 if as_account else 0)

@@ -11,18 +11,23 @@ from unittest.mock import Mock
 
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import MissingReason, budget_spent, write
-from perfdag.results.runs import RunStore, resume_command, resume_obstacle, sample_key
-from perfdag.results.samples import SampleRecord, now
+from perfdag.results.runs import resume_command, resume_obstacle, stored_plan
+from perfdag.results.samples import (
+    MissingReason,
+    SampleRecord,
+    budget_spent,
+    now,
+    sample_key,
+    write_reason,
+)
 from perfdag.steps.pods.context import PodContext
-from perfdag.steps.pods.credentials import PeerError
 from perfdag.steps.pods.plan import step
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
@@ -116,11 +121,11 @@ def test_a_run_with_samples_of_another_place_is_refused_and_left_as_it_is(
     store: FolderStore, run: Run, there: dict[str, Any], here: str, message: str
 ) -> None:
     plan = put(store, there)
-    write(store, plan.run_id, budget_spent(9))
+    write_reason(store, plan.run_id, budget_spent(9))
     assert run(cluster(here, {}), "b").where["cluster"] == here, "nothing was measured yet"
 
     plan = put(store, there)
-    write(store, plan.run_id, budget_spent(9))
+    write_reason(store, plan.run_id, budget_spent(9))
     store_sample(store, plan, 0, "n1")
     before = {key: store.get(key) for key in store.list("runs")}
     with pytest.raises(BadDocument, match=message):
@@ -135,7 +140,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     put(store, {"namespace": "bench"})
     plan = run(cluster(there, {"n1": "small", "n2": "small"}), "a")
     store_sample(store, plan, 0, "n1", workflow_uid="a")
-    write(store, plan.run_id, MissingReason("batch", "failed", "it was lost"))
+    write_reason(store, plan.run_id, MissingReason("batch", "failed", "it was lost"))
     plan = run(cluster(here, {"n1": "large", "n3": "large"}), "b")
     assert plan.where["cluster"] == "k8s-1", (
         "a look at kube-system that is forbidden does not make the cluster unknown"
@@ -145,7 +150,7 @@ def test_a_run_goes_on_where_it_was_and_each_sample_keeps_the_facts_of_its_workf
     # argo retry: the same Workflow, where the nodes it had are gone
     plan = run(cluster(here, {"n4": "huge"}), "b")
     store_sample(store, plan, 2, "n4", workflow_uid="b")
-    rows = gather(store, RunStore(store).plan(plan.run_id))[0].to_pylist()
+    rows = gather(store, stored_plan(store, plan.run_id))[0].to_pylist()
     kinds = [
         [kind["type"] for kind in json.loads(row["env"])["cluster"]["nodes"]] for row in rows[:3]
     ]
@@ -208,7 +213,7 @@ def test_what_the_cluster_refuses_of_the_whole_run_is_the_reason_in_its_rows(
     full.fail("POST", 403, QUOTA)
     with pytest.raises(KubeError):
         run(full, "a")
-    rows = gather(store, RunStore(store).plan(plan.run_id))[0].to_pylist()
+    rows = gather(store, stored_plan(store, plan.run_id))[0].to_pylist()
     assert {row["status"] for row in rows} == {"failed"}
     assert all(QUOTA in row["error"] for row in rows)
 
@@ -221,9 +226,9 @@ def test_want_of_a_key_pair_is_said_and_no_traceback(
     tmp_path: Path,
 ) -> None:
     plan = put(store, {})
-    absent = Mock(side_effect=PeerError("ssh-keygen is not installed"))
-    monkeypatch.setattr("perfdag.steps.pods.objects.make_keys", absent)
-    with pytest.raises(PeerError):
+    absent = Mock(side_effect=Infrastructure("ssh-keygen is not installed"))
+    monkeypatch.setattr("perfdag.steps.pods.plan.make_keys", absent)
+    with pytest.raises(Infrastructure):
         run(cluster("k8s-1", {}), "a")
     assert gather(store, plan)[0]["error"].to_pylist() == ["ssh-keygen is not installed"] * 4
     monkeypatch.setenv("PERFDAG_STORE", "claim://results")

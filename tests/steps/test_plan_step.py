@@ -12,18 +12,17 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.pods.context import PodContext, from_environment
-from perfdag.steps.pods.gather import wrong_placement
-from perfdag.steps.pods.kinds import kinds_of
-from perfdag.steps.pods.objects import batch_objects
+from perfdag.steps.pods.lead import wrong_placement
 from perfdag.steps.pods.plan import (
     ITEM_LENGTH,
-    batches_left,
+    batch_objects,
     item,
+    kinds_of,
+    missing_batches,
     outputs,
     suite_text,
 )
-from perfdag.store.base import AddressError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import AddressError, FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 
@@ -102,10 +101,10 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
     whole, cut = (f"runs/{plan.run_id}/parts/{plan.key(position)}.json" for position in range(2))
     store.put(whole, SampleRecord("p", 1, "ok").dump())
     store.put(cut, store.get(whole)[:-20])
-    assert batches_left(store, [plan]) == [0]
+    assert [*missing_batches(store, [(0, plan, 0)])] == [0]
     assert store.list(f"runs/{plan.run_id}/parts") == [whole]
     store.put(cut, store.get(whole))
-    assert batches_left(store, [plan]) == []
+    assert missing_batches(store, [(0, plan, 0)]) == {}
 
 
 @pytest.mark.parametrize(

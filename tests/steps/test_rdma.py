@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Gang
+from perfdag.benchmark.contract import Gang, Skip
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.outcome import Skip
 from perfdag.shape import Shape
 from perfdag.steps import rdma
 from perfdag.steps.rdma import BandwidthParams, RdmaBandwidth, RdmaLatency
@@ -119,7 +118,7 @@ def test_a_suite_without_a_network_or_device_is_refused(
     requests = benchmark.shape(benchmark.Params())
     assert requests == {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
     problems = benchmark.check(benchmark.Params(), Shape.model_validate({**requests, **options}))
-    assert ["needs an RDMA network" in problem for problem in problems] == [True] * (not fits)
+    assert [problem.code for problem in problems] == ["no-rdma"] * (not fits)
 
 
 @pytest.mark.parametrize(

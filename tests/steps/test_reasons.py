@@ -1,30 +1,25 @@
 """Why samples are missing, where more than one thing kept them from being measured."""
 
-import contextlib
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError
-from perfdag.plan.ab import Duet
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.missing_reason import (
-    MissingReason,
+from perfdag.results.runs import put_plan, put_rechecks
+from perfdag.results.samples import (
+    SampleRecord,
     as_annotation,
     budget_spent,
     from_annotations,
-    write,
+    sample_key,
+    write_reason,
 )
-from perfdag.results.runs import RunStore, sample_key
-from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods import finish, lead
-from perfdag.steps.pods.context import unrecoverable_annotation
-from perfdag.steps.pods.gather import Hosts
-from perfdag.store.base import Store
-from perfdag.store.folder import FolderStore
+from perfdag.steps.pods import watchdog
+from perfdag.steps.pods.watchdog import end_of, record_end, unrecoverable_annotation
+from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
 from .objects import workflow_of
@@ -58,15 +53,8 @@ def plan() -> Plan:
 def tells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The Workflow as the last step reads it."""
     workflow = workflow_of(place())
-    monkeypatch.setattr(finish, "run_with_client", lambda work: workflow)
+    monkeypatch.setattr(watchdog, "run_with_client", lambda work: workflow)
     return workflow
-
-
-@pytest.fixture
-def complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every gang stands at once."""
-    hosts = Hosts([LocalHost()], {})
-    monkeypatch.setattr(lead, "assembled", lambda *_: contextlib.nullcontext(hosts))
 
 
 @pytest.mark.parametrize(
@@ -88,16 +76,16 @@ def complete_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: str | None) -> None:
-    assert finish.end_of(workflow, now) == message
+    assert end_of(workflow, now) == message
 
 
 def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    write(store, plan.run_id, budget_spent(100, 0))
+    write_reason(store, plan.run_id, budget_spent(100, 0))
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING, 1: PENDING})
     tells["spec"]["shutdown"] = "Stop"
-    finish.record_end(place(), store, plan, "Failed")
+    record_end(place(), store, plan, "Failed")
     assert reasons(store, plan) == [
         ("skipped", "the budget of 100 s was spent"),
         ("failed", PENDING),
@@ -113,8 +101,8 @@ def test_without_an_api_server_the_phase_is_the_reason(
     store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch, phase: str, text: str
 ) -> None:
     unreachable = Mock(side_effect=KubeError(0, "Unreachable", "no"))
-    monkeypatch.setattr(finish, "run_with_client", unreachable)
-    finish.record_end(place(), store, plan, phase)
+    monkeypatch.setattr(watchdog, "run_with_client", unreachable)
+    record_end(place(), store, plan, phase)
     assert reasons(store, plan) == [("missing", text)] * 3
 
 
@@ -122,7 +110,7 @@ def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(
     store: FolderStore, plan: Plan
 ) -> None:
     store.put(sample_key(plan.run_id, plan.key(0)), SampleRecord(plan.points[0].id, 1, "ok").dump())
-    finish.record_end(place(), store, plan, "Failed")
+    record_end(place(), store, plan, "Failed")
     assert store.list(f"runs/{plan.run_id}/notes") == []
 
 
@@ -134,22 +122,22 @@ def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
     assert sum(map(len, many.values())) < 66_000
     assert len(from_annotations(OURS, many)) > 100
     tells["metadata"]["annotations"] = as_annotation(RETRIED, {0: PENDING})
-    finish.record_end(place(), store, plan, "Succeeded")
+    record_end(place(), store, plan, "Succeeded")
     assert store.list(f"runs/{plan.run_id}/notes") == []
 
 
 def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    RunStore(store).put_plan(plan)
-    [first, _] = RunStore(store).put_rechecks(plan, {plan.points[0].id})
+    put_plan(store, plan)
+    [first, _] = put_rechecks(store, plan, {plan.points[0].id})
     tells["metadata"]["annotations"] = as_annotation(OURS, {len(plan.batches): PENDING})
-    finish.record_end(place(), store, plan, "Succeeded")
+    record_end(place(), store, plan, "Succeeded")
     assert {text for _, text in reasons(store, first)} == {PENDING}
     duet = stored_duet(store)
     tells["metadata"]["annotations"] = as_annotation(OURS, {0: PENDING})
-    ran = finish.record_end(place(duet.a.run_id), store, duet.a, "Succeeded")
-    assert not ran, "the cluster started no pod: exit code 4"
+    why = record_end(place(duet.a.run_id), store, duet.a, "Succeeded")
+    assert why == "Unschedulable: 0/1 nodes are available", "for `argo get`, with exit code 4"
     for variant in (duet.a, duet.b):
         assert PENDING in {text for _, text in reasons(store, variant)}
 
@@ -157,17 +145,5 @@ def test_a_reason_is_of_the_recheck_that_its_batch_is_of_and_of_both_variants(
 def stored_duet(store: Store) -> Duet:
     duet = duet_of()
     for plan in (duet.a, duet.b):
-        RunStore(store).put_plan(plan)
+        put_plan(store, plan)
     return duet
-
-
-@pytest.mark.usefixtures("complete_gangs")
-def test_a_gang_that_stands_takes_away_what_ended_the_one_before(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    duet = stored_duet(store)
-    for plan in (duet.a, duet.b):
-        write(store, plan.run_id, MissingReason("batch", "failed", "the peer on n is gone", 0))
-    monkeypatch.setattr(lead, "measure_batch", lambda *_: None)
-    assert lead.lead(place(duet.a.run_id), store, duet.a, 0, 0) == 0
-    assert [store.list(f"runs/{plan.run_id}/notes") for plan in (duet.a, duet.b)] == [[], []]

@@ -5,11 +5,17 @@ samples.
 import pytest
 
 from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.missing_reason import MissingReason, write
-from perfdag.results.runs import ROUNDS, RunStore, recheck_batches, recheck_plans, sample_key
-from perfdag.results.samples import SampleRecord
-from perfdag.steps.pods.plan import outputs, rechecks_left, resumed
-from perfdag.store.folder import FolderStore
+from perfdag.results.runs import (
+    ROUNDS,
+    plan_of_batch,
+    put_rechecks,
+    recheck_batches,
+    recheck_plans,
+    stored_plan,
+)
+from perfdag.results.samples import MissingReason, SampleRecord, sample_key, write_reason
+from perfdag.steps.pods.plan import missing_batches, outputs, resumed
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 
 from .test_plan_step import place
@@ -54,47 +60,46 @@ def test_only_the_suspicious_points_are_planned_again_with_all_their_samples(pla
 
 
 def test_numbers_lead_to_batches_and_their_shapes(store: FolderStore, plan: Plan) -> None:
-    rechecks = RunStore(store).put_rechecks(plan, of(plan, "other", "net"))
-    plan = RunStore(store).plan(plan.run_id)
+    rechecks = put_rechecks(store, plan, of(plan, "other", "net"))
+    plan = stored_plan(store, plan.run_id)
     assert plan.options.rechecks == [each.run_id for each in rechecks]
     parameters = outputs(plan, place())
     result = recheck_batches(plan, rechecks)
     assert len(result) == ROUNDS * 2
     for number, run, index in result:
-        actual, at = RunStore(store).plan_of_batch(plan, number)
+        actual, at = plan_of_batch(store, plan, number)
         assert (actual.run_id, at) == (run.run_id, index)
         shape = run.batches[index].shape
         kind = parameters["kinds"][int(parameters["kindof"][number])]
         assert kind["pods"] == str(plan.shapes[shape].hosts.count)
-    assert RunStore(store).plan_of_batch(plan, 1)[0].run_id == plan.run_id
+    assert plan_of_batch(store, plan, 1)[0].run_id == plan.run_id
 
 
 def test_what_is_stored_is_not_measured_again_and_the_rest_in_the_order_of_its_runs(
     store: FolderStore, plan: Plan
 ) -> None:
-    rechecks = RunStore(store).put_rechecks(plan, of(plan, "one", "net"))
-    assert rechecks_left(store, plan, []) == []
+    rechecks = put_rechecks(store, plan, of(plan, "one", "net"))
     result = recheck_batches(plan, rechecks)
     assert [run.run_id for _, run, _ in result] == [
         each.run_id for each in rechecks for _ in each.batches
     ]
-    assert rechecks_left(store, plan, rechecks) == result
+    assert [*missing_batches(store, result)] == [number for number, *_ in result]
     done = rechecks[0]
     for position in range(len(done.order)):
         store.put(sample_key(done.run_id, done.key(position)), SampleRecord("x", 1, "ok").dump())
-    after = rechecks_left(store, plan, rechecks)
-    assert after == [each for each in result if each[1] is not done]
+    rest = {number: (member, at) for number, member, at in result if member is not done}
+    assert missing_batches(store, result) == rest
 
 
 def test_what_goes_on_in_another_workflow_has_the_facts_of_both(
     store: FolderStore, plan: Plan
 ) -> None:
     plan.where = {"workflow_uid": "a"}
-    runs = RunStore(store).put_rechecks(plan, of(plan, "one"))
+    runs = put_rechecks(store, plan, of(plan, "one"))
     plan.where = {"workflow_uid": "b", "before": {"a": {"workflow_uid": "a"}}}
-    write(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
+    write_reason(store, runs[0].run_id, MissingReason("batch", "failed", "there was no room", 0))
     assert [each.run_id for each in resumed(store, plan)] == [each.run_id for each in runs]
-    assert [RunStore(store).plan(each.run_id).where for each in runs] == [plan.where] * ROUNDS
+    assert [stored_plan(store, each.run_id).where for each in runs] == [plan.where] * ROUNDS
     assert store.list(f"runs/{runs[0].run_id}/notes") == [], (
         "why an earlier Workflow did not measure it is no reason of this one"
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag import testing
-from perfdag.outcome import Invalid, Measurement, SampleError
+from perfdag.benchmark.contract import Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.steps import fio, rdma
 from perfdag.steps.rdma import BandwidthParams, LatencyParams

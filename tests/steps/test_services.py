@@ -9,21 +9,21 @@ from typing import Any
 import orjson
 import pytest
 
+from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError, Object
 from perfdag.kube.patch import service_ports, services
 from perfdag.kube.pods import Pod, read_pod
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
-from perfdag.steps.pods import gather
-from perfdag.steps.pods.gather import GangUnavailable, Hosts, forward
-from perfdag.steps.pods.objects import (
+from perfdag.steps.pods import lead
+from perfdag.steps.pods.lead import GangPool, forward
+from perfdag.steps.pods.plan import (
     Refusals,
     batch_objects,
     create_for_batches,
-    services_key,
 )
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
@@ -93,7 +93,7 @@ async def created(
         objects = {0: batch_objects(plan.shape_of(0), here, 0)}
         async with server.client() as kube:
             refused = await create_for_batches(kube, here, store, objects)
-    note = store.get(services_key(here, 0)) if not refused else b"{}"
+    note = store.get(here.services_key(0)) if not refused else b"{}"
     return refused, orjson.loads(note)
 
 
@@ -160,16 +160,17 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
-def gang(path: str, store: FolderStore, address: str, node: str) -> tuple[Shape, Hosts]:
+def gang(path: str, store: FolderStore, address: str, node: str) -> GangPool:
     """Two hosts; the Service of the second one has an address that is the server's own."""
     shape = Shape.model_validate({"hosts": {"count": 2}, "network": {"path": path}})
     note = {str(rank): {"address": address, "ports": free_ports()} for rank in (1,)}
-    store.put(services_key(place(), 0), orjson.dumps(note))
+    store.put(place().services_key(0), orjson.dumps(note))
     pods = {
-        str(rank): Pod(str(rank), 0, 0, rank, "Running", "n", "127.0.0.2", node_address=node)
+        rank: Pod(str(rank), 0, 0, rank, "Running", "n", "127.0.0.2", node_address=node)
         for rank in range(2)
     }
-    return shape, Hosts([LocalHost("127.0.0.1", "a"), LocalHost("127.0.0.2", "b")], pods)
+    hosts = [LocalHost("127.0.0.1", "a"), LocalHost("127.0.0.2", "b")]
+    return GangPool(shape=shape, pods=pods, hosts=hosts)
 
 
 @pytest.mark.usefixtures("importable")
@@ -180,8 +181,8 @@ def gang(path: str, store: FolderStore, address: str, node: str) -> tuple[Shape,
 def test_a_gang_waits_until_its_services_forward(
     store: FolderStore, path: str, address: str, node: str
 ) -> None:
-    shape, there = gang(path, store, address, node)
-    forward(place(), store, shape, 0, there)
+    there = gang(path, store, address, node)
+    forward(place(), store, 0, there)
     client, server = there.hosts
     assert client.target == client.address == "127.0.0.1", "no Service forwards to the client"
     assert server.target == "127.0.0.2"
@@ -194,12 +195,10 @@ def test_a_gang_waits_until_its_services_forward(
 def test_a_service_that_does_not_forward_is_named(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "CONNECT_PATIENCE", 3.0)
-    shape, there = gang("service", store, "127.0.0.3", "x")
-    with pytest.raises(
-        GangUnavailable, match=r"network\.path: service: a reaches no server at 127"
-    ):
-        forward(place(), store, shape, 0, there)
+    monkeypatch.setattr(lead, "CONNECT_PATIENCE", 3.0)
+    there = gang("service", store, "127.0.0.3", "x")
+    with pytest.raises(Infrastructure, match=r"network\.path: service: a reaches no server at 127"):
+        forward(place(), store, 0, there)
 
 
 def test_the_address_of_a_node_is_of_the_measured_family() -> None:

@@ -14,16 +14,15 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.local import LocalHost, listening_ports
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
-from perfdag.outcome import Failed, Infrastructure
 from perfdag.plan.plan import make_plan
-from perfdag.shape import Shape
 from perfdag.steps.loop import GangLost
-from perfdag.steps.pods import credentials, gather, peer
+from perfdag.steps.pods import lead, peer
 from perfdag.steps.pods.context import EXIT_RETRYABLE
-from perfdag.steps.pods.gather import GangUnavailable
+from perfdag.steps.pods.lead import GangPool
 from perfdag.suite.load import parse_suite
 from tests.fakes.credentials import copied
 
@@ -86,7 +85,7 @@ def serving(keys: Path, folder: Path) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def connected(served: Served, keys: Path, folder: Path) -> Iterator[SshHost]:
-    config = credentials.client_config(keys, folder / "lead")
+    config = peer.client_config(keys, folder / "lead")
     host = SshHost("127.0.0.1", "node-x", config, served.port)
     host.connect(10)
     yield host
@@ -125,7 +124,7 @@ def own_host(served: Served, keys: Path, tmp_path: Path) -> Iterator[SshHost]:
 @pytest.fixture
 def config(keys: Path, tmp_path: Path) -> Path:
     """The lead's configuration of ssh."""
-    return credentials.client_config(keys, tmp_path / "lead")
+    return peer.client_config(keys, tmp_path / "lead")
 
 
 @pytest.fixture
@@ -292,7 +291,7 @@ def test_which_and_absent_program(either: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [None, GangUnavailable("the store is away"), SystemExit(EXIT_RETRYABLE)]
+    "error", [None, Infrastructure("the store is away"), SystemExit(EXIT_RETRYABLE)]
 )
 def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
     served: Served,
@@ -302,15 +301,15 @@ def test_a_peer_ends_with_0_only_where_its_lead_measured_the_batch(
 ) -> None:
     """`argo retry` keeps the pods that succeeded, and the next lead would find no peer."""
 
-    pods = {f"p{rank}": running_pod(rank) for rank in range(2)}
-    monkeypatch.setattr(gather, "running", AsyncMock(return_value=pods))
-    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
-    monkeypatch.setattr(gather, "client_config", lambda folder, home: config)
+    pods = {rank: running_pod(rank) for rank in range(2)}
+    monkeypatch.setattr(lead, "running", AsyncMock(return_value=pods))
+    monkeypatch.setattr(lead, "ssh_port", lambda *_: served.port)
+    monkeypatch.setattr(lead, "client_config", lambda folder, home: config)
     entry = "{benchmark: command, hosts: {count: 2}, params: {argv: ['true']}}"
     plan = make_plan(parse_suite(f"name: s\nentries: [{entry}]\n"))
     with (
-        contextlib.suppress(GangUnavailable, SystemExit),
-        gather.assembled(place(), plan, plan.shape_of(0), 0, 0) as hosts,
+        contextlib.suppress(Infrastructure, SystemExit),
+        lead.assembled(place(), plan, plan.shape_of(0), 0, 0) as hosts,
     ):
         assert [each.name for each in hosts.peers] == ["node-1"]
         if error:
@@ -325,9 +324,10 @@ def test_a_lead_has_its_peers_in_the_order_of_their_ranks_and_misses_one_that_en
     peers = [Served(keys, tmp_path / f"peer-{rank}", 30, 1) for rank in (1, 2, 3)]
     for each in peers:
         each.wait()
-    monkeypatch.setattr(gather, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
-    gang = gather.Hosts([LocalHost("127.0.0.1", "node-0")], {})
-    gather.add_peers(gang, [running_pod(rank) for rank in (1, 2, 3)], config, Shape(), "r")
+    monkeypatch.setattr(lead, "ssh_port", lambda shape, run_id, rank: peers[rank - 1].port)
+    pods = {rank: running_pod(rank) for rank in range(4)}
+    gang = GangPool(pods=pods, hosts=[LocalHost("127.0.0.1", "node-0")])
+    gang.connect("r", config)
     assert [host.name for host in gang.hosts] == [f"node-{rank}" for rank in range(4)]
     assert gang.lost() is None
     peers[1].process.terminate()
@@ -362,14 +362,12 @@ def test_a_peer_proves_its_run_and_its_address(keys: Path, tmp_path: Path, own: 
     """Each peer has a host key of its own, so no peer can stand in for another."""
     ssh = {file.name: file.read_text() for file in (keys.parent / "keys").iterdir()}
     if own == "another run":
-        ssh |= {
-            name: text for name, text in credentials.make_keys(tmp_path).items() if "ca" in name
-        }
+        ssh |= {name: text for name, text in peer.make_keys(tmp_path).items() if "ca" in name}
     addresses = "127.0.0.1" if own == "another run" else "10.0.0.7,fd00::7"
     folder = copied(tmp_path, "peer", {"ssh": ssh}, addresses)
     assert (folder / "host").read_text() != (keys / "host").read_text()
     other = Served(folder, tmp_path / "peer")
-    config = credentials.client_config(keys, tmp_path / "lead")
+    config = peer.client_config(keys, tmp_path / "lead")
     host = SshHost("127.0.0.1", "node-x", config, other.port)
     other.wait()
     with pytest.raises(Infrastructure, match=r"no ssh to node-x .*: Host key verification failed"):
@@ -384,10 +382,10 @@ def test_the_remote_shell_reaches_measured_addresses(
 ) -> None:
     """Those of a Multus network, where no sshd listens."""
     measured = iter(["192.168.0.2"])
-    monkeypatch.setattr(gather, "extra_address", lambda host, shape: next(measured))
-    monkeypatch.setattr(gather, "ssh_port", lambda *_: served.port)
-    gang = gather.Hosts([LocalHost("192.168.0.1")], {})
-    gather.add_peers(gang, [running_pod(1)], config, Shape(), "r")
+    monkeypatch.setattr(lead, "extra_address", lambda host, shape: next(measured))
+    monkeypatch.setattr(lead, "ssh_port", lambda *_: served.port)
+    gang = GangPool(pods={1: running_pod(1)}, hosts=[LocalHost("192.168.0.1")])
+    gang.connect("r", config)
     for address, where in (("192.168.0.1", ""), ("192.168.0.2", str(tmp_path / "peer"))):
         argv = [sys.executable, "-m", "perfdag", "step", "rsh", address, "echo", "$PERFDAG_PEER"]
         assert LocalHost().run(argv, timeout=60).stdout.strip() == where

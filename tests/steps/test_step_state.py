@@ -36,7 +36,7 @@ def test_a_step_that_fails_by_itself_says_so_and_one_that_is_ended_does_not(
         if code is None:
             raise KubeError(403, "Forbidden", "no")
         if code == 2:
-            raise BadDocument([Problem("s.yaml", n, "", f"bad line {n}") for n in (3, 7, 9)])
+            raise BadDocument([Problem("bad", f"bad line {n}", "", "s.yaml", n) for n in (3, 7, 9)])
         if code < 0:
             raise KeyboardInterrupt
         return code

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.benchmark.contract import Benchmark, Gang
+from perfdag.benchmark.contract import Benchmark, Failed, Gang
 from perfdag.hosts.local import LocalHost
-from perfdag.outcome import Failed
 from perfdag.shape import Shape, merge
 from perfdag.steps.iperf import Iperf, IperfParams, client_command as iperf_command
 from perfdag.steps.latency import Latency, LatencyParams, client_command as netperf_command

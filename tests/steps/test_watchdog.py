@@ -12,29 +12,20 @@ import pytest
 
 from perfdag.kube.patch import UNRECOVERABLE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
-from perfdag.plan.ab import prepare_duet
-from perfdag.plan.plan import Plan, make_plan
-from perfdag.results.missing_reason import (
-    as_annotation,
-    from_annotations,
-)
-from perfdag.results.runs import sample_key
-from perfdag.steps.pods.context import (
-    EXIT_REFUSED,
-    EXIT_RETRYABLE,
-    owner,
-    unrecoverable_annotation,
-    unrecoverable_batches,
-)
+from perfdag.plan.plan import Plan, make_plan, prepare_duet
+from perfdag.results.samples import as_annotation, from_annotations, sample_key
+from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.watchdog import (
     Watchdog,
     all_stored,
     count_missing,
     finished,
+    owner,
+    unrecoverable_annotation,
+    unrecoverable_batches,
     watch_pods,
 )
-from perfdag.store.base import Store, StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, Store, StoreError
 from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
@@ -179,28 +170,44 @@ def test_what_is_given_up_when_and_what_is_noted(
 
 
 @pytest.mark.parametrize(
-    ("code", "over"),
+    ("code", "message", "over", "noted"),
     [
-        (2, True),
-        (EXIT_REFUSED, True),
-        (1, False),
-        (EXIT_RETRYABLE, False),
-        (4, False),
-        (137, False),
+        (2, "a.yaml:1: no", True, "exit code 2: a.yaml:1: no"),
+        (1, "", False, "exit code 1"),
+        (137, "", False, "exit code 137"),
+        (EXIT_RETRYABLE, "the peer on n is gone", False, "rank 0: the peer on n is gone"),
+        (EXIT_RETRYABLE, "", False, None),
     ],
 )
 def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
-    watchdog: Watchdog, code: int, over: bool
+    watchdog: Watchdog, code: int, message: str, over: bool, noted: str | None
 ) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
-    ended = pod(f"main ended with exit code {code}", phase="Failed")
+    why = f": {message}" if message else ""
+    ended = pod(f"main ended with exit code {code}{why}", phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
     assert watchdog.look({}, [ended, peer], 0) == ([peer] if over else [])
-    noted = [f"exit code {code}" in each for each in notes(watchdog)]
-    assert noted == ([] if code in (EXIT_REFUSED, EXIT_RETRYABLE) else [True]), (
-        "those two say why themselves"
-    )
+    assert [str(noted) in each for each in notes(watchdog)] == [True] * bool(noted)
     assert watchdog.unrecoverable == ({0} if over else set())
+    assert watchdog.look({}, [ended, peer], 2.9) == ([peer] if over else [])
+    assert watchdog.look({}, [ended, peer], 3) == [peer], "it would wait for its lead"
+
+
+def test_the_pod_that_ended_its_gang_is_the_reason_and_not_who_noticed(watchdog: Watchdog) -> None:
+    lead = pod("main ended with exit code 75: the peer on n is gone", phase="Failed")
+    peer = replace(pod("OOMKilled: main", phase="Failed", uid="v"), rank=1)
+    for pods in ([lead], [lead, peer], [peer, lead]):
+        watchdog.look({}, pods, 0)
+    assert ["OOMKilled" in each for each in notes(watchdog)] == [True]
+
+
+def test_the_rest_of_a_gang_ends_with_a_pod_that_was_deleted_or_refused(watchdog: Watchdog) -> None:
+    """As by a drain. Argo creates a pod again only if it never ran."""
+    lead = pod(None, phase="Running")
+    gone = {"n": node("pod deleted", rank="1", attempt="0")}
+    assert watchdog.look(gone, [lead], 0) == []
+    assert watchdog.look(gone, [lead], 3) == [lead]
+    assert watchdog.look(gone, [replace(lead, attempt=1)], 6) == [], "of another attempt"
 
 
 OURS, COPIED, RETRIED = (

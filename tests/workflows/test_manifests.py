@@ -25,7 +25,7 @@ from perfdag.kube.patch import (
     ssh_port,
 )
 from perfdag.shape import Shape
-from perfdag.steps.pods.kinds import MAX_KINDS
+from perfdag.steps.pods.plan import MAX_KINDS
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import dump, runs, templates

@@ -6,8 +6,7 @@ import pytest
 
 from perfdag.steps.pods.context import from_environment
 from perfdag.steps.pods.plan import options, plan_of
-from perfdag.store.base import StoreError
-from perfdag.store.folder import FolderStore
+from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.document import BadDocument
 
 
