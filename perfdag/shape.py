@@ -180,13 +180,9 @@ class Resources(BaseModel):
         """What is requested and also the limit."""
         return self.__pydantic_extra__ or {}
 
-    def all_requests(self) -> Amounts:
-        """Return what the container requests."""
-        return {**self.both, **self.requests}
-
-    def all_limits(self) -> Amounts:
-        """Return the limits of the container."""
-        return {**self.both, **self.limits}
+    def amounts(self, part: Literal["requests", "limits"]) -> Amounts:
+        """Return what the container requests, or its limits."""
+        return {**self.both, **getattr(self, part)}
 
 
 Access = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
@@ -463,7 +459,10 @@ class Shape(Strict):
         """
         network, volume, hosts, zones = self.network, self.volume, self.hosts, len({*self.zones})
         count, block = hosts.count, volume is not None and volume.mode == "Block"
-        requests, limits = self.resources.all_requests(), self.resources.all_limits()
+        requests, limits = (
+            self.resources.amounts("requests"),
+            self.resources.amounts("limits"),
+        )
         template = volume.claim_template if volume else None
         rules = (
             (

@@ -314,10 +314,11 @@ class Imb(Benchmark[ImbParams]):
         argv, env = (openmpi_command if openmpi else intel_command)(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         log = finished.stdout + finished.stderr
+        intel = " ".join(["Intel MPI", *mpi.INTEL.findall(log)[:1]])
         gang.output = Output(
             {"stdout": finished.stdout, "stderr": finished.stderr},
             [argv],
-            f"IMB-MPI1, {openmpi or mpi.intel_version(log)}",
+            f"IMB-MPI1, {openmpi or intel}",
             {
                 "fabric": mpi.openmpi_layer(log) if openmpi else mpi.intel_fabric(log),
                 "interface": env.get("FI_TCP_IFACE"),
@@ -329,7 +330,7 @@ class Imb(Benchmark[ImbParams]):
         wrong = mpi.wrong_placement(log, gang.hosts, params.ranks)
         interface = env.get("FI_TCP_IFACE")
         # libfabric does not fail for a missing interface: it takes another one.
-        if other := mpi.intel_interfaces(log) - {interface} if interface else None:
+        if other := {*mpi.NICS.findall(log)} - {interface} if interface else None:
             wrong = f"interface {interface} was requested, MPI used {', '.join(sorted(other))}"
         if wrong:
             raise Invalid(wrong, measurements=rows)

@@ -36,9 +36,10 @@ MPIRUN = Tool(
 )
 _PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm2", "psm3", "opx", "efa")
 _PROVIDER = re.compile(r"MPI startup\(\): libfabric provider: (\S+)")
-_INTEL = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
+INTEL = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
 _TUNING = re.compile(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"')
-_NICS = re.compile(r"MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", re.M)
+NICS = re.compile(r"MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", re.M)
+"""Interfaces that the ranks were pinned to (the NIC table of I_MPI_DEBUG=3)."""
 _PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
 _BTLS = re.compile(r"mca: bml: Using (\w+) btl for send to")
 _NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
@@ -55,7 +56,7 @@ def few_cpus(shape: Shape, ranks: int) -> list[Problem]:
     A request without a limit sets no quota. oversubscribe does not help, although this check
     passes: a quota throttles spinning ranks, and a throttled sample is invalid.
     """
-    limit = shape.resources.all_limits().get("cpu")
+    limit = shape.resources.amounts("limits").get("cpu")
     if limit is None or parse_quantity(limit) >= ranks:
         return []
     text = (
@@ -195,23 +196,12 @@ def intel_mpirun(gang: Gang, root: str, ranks: int) -> list[str]:
     return argv
 
 
-def intel_version(log: str) -> str:
-    """Return `Intel MPI 2021.11` from the log of a run."""
-    match = _INTEL.search(log)
-    return f"Intel MPI {match[1]}" if match else "Intel MPI"
-
-
 def intel_fabric(log: str) -> str | None:
     """Return the fabric in MPI's log: `shm` or a libfabric provider; None if not reported."""
     if provider := _PROVIDER.search(log):
         return provider[1]
     tuning = _TUNING.search(log)
     return "shm" if tuning and tuning[1] == "shm" else None
-
-
-def intel_interfaces(log: str) -> set[str]:
-    """Return the interfaces that the ranks were pinned to (the NIC table of I_MPI_DEBUG=3)."""
-    return set(_NICS.findall(log))
 
 
 # -- Open MPI --------------------------------------------------------------------------------------

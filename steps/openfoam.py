@@ -250,7 +250,7 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         )
 
     def check(self, params: OpenFoamParams, shape: Shape) -> list[Problem]:
-        cells, limit = params.case.cells**3, shape.resources.all_limits().get("memory")
+        cells, limit = params.case.cells**3, shape.resources.amounts("limits").get("memory")
         memory = BASE_MEMORY + MEMORY_PER_CELL * cells
         few = [] if params.oversubscribe else mpi.few_cpus(shape, params.procs // params.nodes)
         return few + broken(

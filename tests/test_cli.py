@@ -134,13 +134,12 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
         (["run", "--"], "name a suite file"),
         (["run", "--set", "repetitions=x", "--", "sleep"], "repetitions"),
         *(
-            (["render", "--base", "--parallel-batches", number], f"{number} is no number of batch")
-            for number in ("0", "-1", "many")
+            (["render", "--base", "--parallel-batches", number], f"--parallel-batches: {text}")
+            for number, text in (("0", "0 is too little"), ("-1", "-1"), ("many", "invalid number"))
         ),
         (
             ["render", "--base", "--keep-pods", "59s"],
-            "argument --keep-pods: 59s is too short: the watchdog reads how the pod ended; "
-            "write 60s or more",
+            "argument --keep-pods: 59s is too little; write 60s or more",
         ),
         *(
             ([*argv, "--allow", f"{name}=a"], f"perfdag {argv[0]}: --allow {name}: {RIGHTS}")

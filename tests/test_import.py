@@ -215,8 +215,8 @@ def test_requests_limits_and_claims_stay_as_they_are(imported: Import) -> None:
     )
     [entry], _ = imported(resource(f"{{resources: {{{resources}}}, volumeClaimTemplate: {claim}}}"))
     parsed = Shape.model_validate({"resources": entry["resources"]}).resources
-    assert parsed.all_requests() == {"cpu": 1, "memory": "1Gi", "nvidia.com/nic": 1}
-    assert parsed.all_limits() == {"cpu": "1000m", "memory": "2Gi", "nvidia.com/nic": 1}
+    assert parsed.amounts("requests") == {"cpu": 1, "memory": "1Gi", "nvidia.com/nic": 1}
+    assert parsed.amounts("limits") == {"cpu": "1000m", "memory": "2Gi", "nvidia.com/nic": 1}
     assert entry["volume"] == {"claim_template": yaml.safe_load(claim)}
 
 

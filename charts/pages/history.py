@@ -72,7 +72,10 @@ def panel(ax: Axes, line: Series) -> None:
     ax.set_ylim(low - 0.08 * (high - low), high + 0.22 * (high - low) or 1.0)
     ax.set_xlim(first - 0.5, ends)
     oldest, last = int(known[0]), int(known[-1])
-    ax.set_xticks([oldest, last], [day_of(line.runs[oldest]), day_of(line.runs[last])])
+    shown_runs = [line.runs[oldest], line.runs[last]]
+    one_day = len(set(map(day_of, shown_runs))) == 1
+    words = [f"{run[9:11]}:{run[11:13]} UTC" if one_day else day_of(run) for run in shown_runs]
+    ax.set_xticks([oldest, last], words)
     ax.get_xticklabels()[0].set_horizontalalignment("left")
     ax.get_xticklabels()[-1].set_horizontalalignment("right")
     newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)

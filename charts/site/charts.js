@@ -31,7 +31,7 @@ function chartOf(series, points, width, height = 96, wide = false) {
   const label = (x, y, text, name, more = {}) => shape("text", { x, y, fill: `var(--${name})`, "font-size": 12, ...more }, text);
   const axes = !wide ? [] : [label(0, 12, series.unit || "value", "muted"),
     ...ticks(low / series.factor, (low + range) / series.factor).flatMap((tick) => [line(left, y(tick * series.factor), width - right, y(tick * series.factor), "grid"), label(left - 6, y(tick * series.factor) + 4, `${tick}`, "ink", { "text-anchor": "end" })]), line(left, floor, width - right, floor, "muted")];
-  const count = Math.max(2, Math.floor(width / 170)), dates = wide ? [...new Set(Array.from({ length: count }, (_, k) => Math.round(k * last / (count - 1))))] : [];
+  const count = Math.max(2, Math.floor(width / 240)), dates = wide ? [...new Set(Array.from({ length: count }, (_, k) => Math.round(k * last / (count - 1))))] : [];
   const named = dates.map((i) => label(x(i), height - 4, dayOf(runs[0]) === dayOf(runs[last]) ? whenOf(runs[i]) : dayOf(runs[i]), "ink", { "text-anchor": i === 0 ? "start" : i === last ? "end" : "middle" }));
   const noise = levels.flatMap((level) => [box(level.from, level.to, y(level.high), y(level.low), "muted", 0.15),
     line(x(level.from), y(level.middle), x(level.to), y(level.middle), "muted", { "stroke-dasharray": "4 3" })]);

@@ -43,6 +43,7 @@ function before(head, run, cluster) {
 const reportOf = (run) => `../runs/${run}/report.html`;
 
 const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
+const whole = (head) => head.runs.filter(([, , trigger]) => trigger !== "recheck");
 const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "bad");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
@@ -77,16 +78,16 @@ function ago(run) {
   return hours < 1 ? "now" : hours < 48 ? `${Math.floor(hours)} h ago` : `${Math.floor(hours / 24)} days ago`;
 }
 
-const kindOf = (run) => ({ same: "same", passed: "same" })[judged(run)] ?? colours[judged(run)] ?? "";
 const KEY = { same: "same", good: "better", noisy: "unclear", bad: "worse or failed", "": "first runs" };
 
 /** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
 async function suiteCard(suite) {
   const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
-  const said = runs.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
+  const ends = runs.filter((run, i) => runs.findIndex((other) => other.cluster === run.cluster) === i); // the newest run of each cluster
+  const said = ends.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
   const series = head.headline, squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
-    { className: kindOf(run), title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
-  const list = make("details", {}, make("summary", {}, `${head.runs.length} run${head.runs.length > 1 ? "s" : ""}`));
+    { className: judged(run) === "same" ? "same" : colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
+  const list = make("details", {}, make("summary", {}, `${whole(head).length} run${whole(head).length > 1 ? "s" : ""}`));
   list.ontoggle = async () => {
     list.ontoggle = null;
     const all = await runsOf(head, Infinity);
@@ -113,6 +114,14 @@ async function indexPage() {
     make("p", { className: "squares muted small" }, ...Object.entries(KEY).flatMap(([kind, text]) => [make("i", { className: kind }), `${text}\u2003`]), `perfdag ${index.version}, times are UTC`)];
 }
 
+const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
+/** Return the answer of a page: the word that matters most of its headline series, without noisy ones where there are others, their numbers, and the first one. */
+function banner(lines, ...more) {
+  const own = mainSeries(lines), clear = own.filter((line) => !line.noisy), tried = clear.length ? clear : own;
+  const state = WORDS.find((name) => tried.some((line) => line.word === name)) ?? "unclear", first = tried.find((line) => line.word === state), kind = colours[state] ?? "";
+  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, `${state[0].toUpperCase()}${state.slice(1)}: ${counted(own.map((line) => line.word)) || "no series in common"}`),
+    first && state !== "same" ? sentence(first.name, first.answer, state) : null, ...more);
+}
 const warning = (text) => make("p", { className: "alert bad" }, text);
 const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
 const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
@@ -166,7 +175,7 @@ async function tableWithCharts(columns, all, chart, most, monthsOf, kind = "") {
   }
   more.onclick = () => { most += 20; draw(); };
   addEventListener("hashchange", draw);
-  const series = table(columns, all, { most: 25, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
+  const series = table(columns, all, { most: 10, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
   await drawing;
   return [series, charts, more];
 }
@@ -184,7 +193,7 @@ async function historyPage() {
   const head = await headOf(parameters.get("suite"));
   const clusters = [...new Set(head.runs.map(([, cluster]) => cluster).reverse())];
   const cluster = parameters.get("cluster") ?? clusters[0], enough = parameters.get("runs") === "all" ? Infinity : ENOUGH_RUNS;
-  const runs = head.runs.filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
+  const runs = whole(head).filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
   const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
     .sort((a, b) => b.headline - a.headline || rank(a) - rank(b) || changed(b).localeCompare(changed(a)));
   const [series, ...charts] = await tableWithCharts(seriesColumns, all, seriesChart, 6, () => newestMonths(head, enough));
@@ -195,7 +204,7 @@ async function historyPage() {
     make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare the newest run with the last one before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null,
       head.report ? link("Newest report", reportOf(head.report)) : null, ...benchmarkLinks([head])),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
-    ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
+    banner(all), ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
     make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), ...charts,
@@ -207,13 +216,11 @@ async function benchmarkPage() {
   const name = parameters.get("name"), { suites } = await load("index.js"), every = await Promise.all(suites.map((suite) => load(`${suite}/suite.js`)));
   const heads = every.filter((head) => benchmarksOf([head]).includes(name));
   if (!heads.length) throw new Error(`no benchmark ${name ?? ""}; there are ${benchmarksOf(every).join(", ")}`);
-  const all = (await Promise.all(heads.map((head) => seriesOf(head, name)))).flat(), own = all.some((line) => line.headline) ? all.filter((line) => line.headline) : all;
-  own.sort((a, b) => rank(a) - rank(b));
+  const own = mainSeries((await Promise.all(heads.map((head) => seriesOf(head, name)))).flat()).sort((a, b) => rank(a) - rank(b));
   const columns = [{ name: "suite", cell: (series) => series.head.suite }, ...seriesColumns];
   const [series, ...charts] = await tableWithCharts(columns, own, smallChart, 12, (head) => newestMonths(head, ENOUGH_RUNS), "wall");
   return [
-    make("p", { className: "muted" }, `${heads.length} suite${heads.length > 1 ? "s" : ""}, ${own.length} headline series: ${counted(own.map((line) => line.word))}`),
-    ...heads.map((head) => make("nav", {}, head.suite, link("history", page("history", { suite: head.suite })), head.report ? link("newest report", reportOf(head.report)) : null)),
+    banner(own), ...heads.map((head) => make("nav", {}, head.suite, link("history", page("history", { suite: head.suite })), head.report ? link("newest report", reportOf(head.report)) : null)),
     ...charts, make("h2", {}, "Series"), series,
   ];
 }
@@ -237,16 +244,10 @@ function pairs(series, points, a, b, verdicts) {
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
-    const [verdict, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
+    const [state, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
     const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
-    return { series: line, name: line.name, left, right, change, verdict, answer, size: size === "-" ? undefined : size, noise, noisy };
+    return { series: line, name: line.name, headline: line.headline, left, right, change, word: state, answer, size: size === "-" ? undefined : size, noise, noisy };
   });
-}
-
-/** Return the word of two runs: the one that matters most of their headline series, without the noisy ones where there are others. */
-function wordOf(rows) {
-  const own = rows.some((row) => row.series.headline) ? rows.filter((row) => row.series.headline) : rows, clear = own.filter((row) => !row.noisy);
-  return WORDS.find((name) => (clear.length ? clear : own).some((row) => row.verdict === name)) ?? "unclear";
 }
 
 function pairColumns(rows) {
@@ -257,9 +258,9 @@ function pairColumns(rows) {
     { name: "series", kind: "text", cell: (row) => link(row.name, historyOf(row.series)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
-    { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.verdict] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
+    { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.word] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
-    { name: "answer", cell: (row) => word(row.answer, "", row.verdict) },
+    { name: "answer", cell: (row) => word(row.answer, "", row.word) },
   ];
 }
 
@@ -276,15 +277,14 @@ async function comparePage() {
   const [files, [verdicts], points] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), loadAll(head, `compare/${b}/${a}.js`), pointsOf(series, () => months)]);
   const [from, to] = [a, b].map((id) => files.flatMap((file) => file.runs.map((run) => ({ ...run, facts: file.environments[run.environment] }))).find((run) => run.id === id));
   const differs = [...new Set([...Object.keys(from.facts), ...Object.keys(to.facts)])].sort().filter((key) => from.facts[key] !== to.facts[key]);
-  const rows = pairs(series, points, from, to, verdicts), state = wordOf(rows), kind = colours[state] ?? "";
-  rows.sort((x, y) => WORDS.indexOf(x.verdict) - WORDS.indexOf(y.verdict) || y.series.headline - x.series.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
+  const rows = pairs(series, points, from, to, verdicts);
+  rows.sort((x, y) => rank(x) - rank(y) || y.headline - x.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
-  const choices = [...head.runs].reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
+  const choices = head.runs.filter(([run, , trigger]) => trigger !== "recheck" || run === a || run === b).reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
-    make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, `${state[0].toUpperCase()}${state.slice(1)}: ${counted(rows.map((row) => row.verdict)) || "no series in common"}`),
-      verdicts ? null : make("p", {}, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " reads the samples too")),
+    banner(rows, verdicts ? null : make("p", { className: "small" }, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " reads the samples too")),
     make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key] ?? "-"} -> ${to.facts[key] ?? "-"}`)))),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),

@@ -48,11 +48,7 @@ const shown = (value, series) => value === null || value === undefined
 const percent = (part, sign = true) => part === null || !isFinite(part)
   ? "-" : `${sign && part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
 
-const colours = {
-  good: "good", passed: "good", ok: "good", better: "good",
-  noisy: "noisy", unusable: "noisy", inconclusive: "noisy", unclear: "noisy",
-  failed: "bad", invalid: "bad", missing: "bad", worse: "bad",
-};
+const colours = { good: "good", better: "good", noisy: "noisy", unusable: "noisy", unclear: "noisy", failed: "bad", invalid: "bad", missing: "bad", worse: "bad" };
 
 /** Return a text in the colour of a word, by default of itself. */
 const word = (text, title = "", of = text) => make("span", { className: colours[of] ?? "muted", title }, text ?? "-");

@@ -339,7 +339,7 @@ def submit_variants(args: argparse.Namespace) -> int:
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
     from perfdag.commands.status import follow_run
-    from perfdag.commands.submit import NewRun, installed_store, start_run
+    from perfdag.commands.submit import installed_store, start_run
 
     namespace = args.namespace
     root = installed_store(namespace)
@@ -361,8 +361,7 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    run = NewRun(duet.a.run_id, duet.a.suite, duet.a.options.priority)
-    name = start_run(namespace, run)
+    name = start_run(namespace, duet.a.run_id, duet.a.suite, duet.a.options.priority)
     print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
     if args.watch:
         return asyncio.run(follow_run(name, namespace))

@@ -2,18 +2,19 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Gang, NotInstalled, SampleError, need_tools
+from perfdag.benchmark.contract import Gang, NotInstalled, Params, SampleError, need_tools
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -102,10 +103,10 @@ def run(args: argparse.Namespace) -> int:
     if args.cluster:
         findings = check_cluster(plan, root, args.namespace)
     else:
-        findings = [*_benchmarks(_subjects(plan)), _store(root), *_noise()]
-        if plan is None:
-            repair = "repair the package, or uninstall it"
-            findings += [Finding("missing", text, repair) for text in registry.faults()]
+        repair = "repair the package, or uninstall it"
+        broken = registry.faults() if plan is None else ()
+        findings = [*_needs(plan), _store(root), *_noise()]
+        findings += [Finding("missing", text, repair) for text in broken]
     if args.json:
         print_json([vars(finding) for finding in findings])
     else:
@@ -114,30 +115,25 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILED if missing else EXIT_OK
 
 
-class _Subject(NamedTuple):
-    """What a benchmark is asked about: the params and shape of a point, or its defaults.
+Subject = tuple[str, Params | None, Shape, bool]
+"""A benchmark, params, a shape, and whether the point is optional.
 
-    `params` is None where a parameter has no default.
-    """
-
-    name: str
-    params: Any
-    shape: Shape
-    optional: bool = False
+The params are None where one has no default.
+"""
 
 
-def _subjects(plan: Plan | None) -> Iterator[_Subject]:
+def _subjects(plan: Plan | None) -> Iterator[Subject]:
     """Yield the points of a plan, or every benchmark with its default params."""
     if plan:
         for point in plan.points:
             params = registry.get(point.benchmark).Params.model_validate(point.params)
-            yield _Subject(point.benchmark, params, plan.shapes[point.shape], point.optional)
+            yield point.benchmark, params, plan.shapes[point.shape], point.optional
         return
     for name in registry.working():
-        try:
-            yield _Subject(name, registry.get(name).Params(), Shape())
-        except ValidationError:
-            yield _Subject(name, None, Shape())
+        default: Params | None = None
+        with contextlib.suppress(ValidationError):
+            default = registry.get(name).Params()
+        yield name, default, Shape(), False
 
 
 class _CachingHost(LocalHost):
@@ -154,35 +150,37 @@ class _CachingHost(LocalHost):
         return self._results[key]
 
 
-def _benchmarks(subjects: Iterator[_Subject]) -> Iterator[Finding]:
-    """Ask each benchmark whether it could run here; it is ok only if nothing would be skipped."""
-    host, counts, lacking = _CachingHost(), Counter[str](), Counter[tuple[str, Finding]]()
-    for subject in subjects:
-        counts[subject.name] += 1
-        for finding in _lacks(subject, host):
-            state = "warn" if subject.optional else finding.state
-            lacking[subject.name, replace(finding, state=state)] += 1
-    for name, points in sorted(counts.items()):
-        own = {finding: count for (of, finding), count in lacking.items() if of == name}
-        for finding, count in own.items():
-            part = "" if count == points else f" ({count} of {points} points)"
-            yield replace(finding, what=finding.what + part)
-        if not own:
-            need = f"its {points} points need" if points > 1 else "it needs"
-            yield Finding("ok", f"{name}: what {need} is here")
+def _needs(plan: Plan | None) -> Iterator[Finding]:
+    """Ask each benchmark what it lacks here, and yield each need with the benchmarks that have it.
+
+    A benchmark is ok only if nothing would be skipped.
+    """
+    host, points, lacking = _CachingHost(), Counter[str](), dict[Finding, Counter[str]]()
+    for name, params, shape, optional in _subjects(plan):
+        points[name] += 1
+        for finding in _lacks(name, params, shape, host):
+            need = replace(finding, state="warn") if optional else finding
+            lacking.setdefault(need, Counter())[name] += 1
+    for need, names in lacking.items():
+        count, whole = names.total(), sum(points[name] for name in names)
+        part = "" if count == whole else f" ({count} of {whole} points)"
+        yield replace(need, what=f"{', '.join(sorted(names))}: {need.what}{part}")
+    for name in sorted(points.keys() - {name for names in lacking.values() for name in names}):
+        text = f"its {points[name]} points need" if points[name] > 1 else "it needs"
+        yield Finding("ok", f"{name}: what {text} is here")
 
 
-def _lacks(subject: _Subject, host: LocalHost) -> Iterator[Finding]:
-    """Yield why this machine would skip a subject: its shape, its tools, or what it requires."""
-    name, params, benchmark = subject.name, subject.params, registry.get(subject.name)
-    if reason := needs_cluster(subject.shape):
-        yield Finding("missing", f"{name}: {reason}", "measure it with perfdag submit")
+def _lacks(name: str, params: Params | None, shape: Shape, host: LocalHost) -> Iterator[Finding]:
+    """Yield why this machine would skip a point: its shape, its tools, or what it requires."""
+    benchmark = registry.get(name)
+    if reason := needs_cluster(shape):
+        yield Finding("missing", reason, "measure it with perfdag submit")
         return
-    gang = Gang([host] * subject.shape.hosts.count, subject.shape, 60.0, "")
+    gang = Gang([host] * shape.hosts.count, shape, 60.0, "")
     try:
         if params is None:
             need_tools(gang.hosts, benchmark.tools)
-            text = f"{name}: has params without a default; only a suite says what it needs"
+            text = "has params without a default; only a suite says what it needs"
             yield Finding("warn", text, "perfdag doctor SUITE")
             return
         if benchmark.api.named and params.uses_api:
@@ -190,9 +188,9 @@ def _lacks(subject: _Subject, host: LocalHost) -> Iterator[Finding]:
         benchmark.require(gang, params)
     except NotInstalled as error:
         for program, remedy in {tool.program: tool.remedy for tool in error.tools}.items():
-            yield Finding("missing", f"{name}: {program} is not installed", remedy)
+            yield Finding("missing", f"{program} is not installed", remedy)
     except (SampleError, KubeError) as error:
-        yield Finding("missing", f"{name}: {error}")
+        yield Finding("missing", str(error))
 
 
 def _store(root: str | None) -> Finding:
@@ -225,7 +223,6 @@ CLUSTER_ADMIN = (
 )
 REMEDIES = {
     "class": "use an existing one, or create it",
-    "resource": "install its device plugin on a node that has the device",
     "spread": "use fewer hosts, or placement: any",
     "zones": "use fewer hosts, or label nodes with topology.kubernetes.io/zone",
     "role": "label a node, or change the selector",
@@ -237,6 +234,7 @@ REMEDIES = {
     "nvidia.com/": "install the NVIDIA driver on a node with the device and nvidia-device-plugin "
     "(or the GPU operator, which installs both)",
     "hugepages-": "reserve them on a node",
+    "resource": "install its device plugin on a node that has the device",
 }
 """What to do about a requirement of a shape that is not met, by its kind, or by the resource."""
 POD_TIMEOUT = 60.0
@@ -249,7 +247,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     async def work(client: Kube) -> list[Finding]:
         return [
             await _check_version(client),
-            *[finding async for finding in check_argo(client)],
+            await check_argo(client),
             *[finding async for finding in check_installation(client, namespace, root, plan)],
             *check_nodes(await _listed(client, "v1", "Node")),
             *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
@@ -285,38 +283,30 @@ async def _listed(
 async def _check_version(client: Kube) -> Finding:
     version = await client.request("GET", "/version")
     name = f"Kubernetes {version['gitVersion']}"
-    minor = int("".join(filter(str.isdigit, version["minor"])))
-    if (int(version["major"]), minor) < MIN_KUBERNETES:
+    found = tuple(int(re.sub(r"\D", "", version[part])) for part in ("major", "minor"))
+    if found < MIN_KUBERNETES:
         return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
     return Finding("ok", f"{name} at {client.cluster.server}")
 
 
-async def check_argo(client: Kube) -> AsyncIterator[Finding]:
-    """Yield whether Argo Workflows is installed, works and is new enough. Raises KubeError."""
+async def check_argo(client: Kube) -> Finding:
+    """Return whether Argo Workflows is installed, works and is new enough. Raises KubeError."""
     advice = "install Argo Workflows 4.1 or newer (its CRDs and controller)"
     for kind in ARGO_KINDS:
         try:
             await client.resource(ARGO, kind)
         except KubeError:
-            yield Finding("missing", f"Argo Workflows: no kind {kind}", advice)
-            return
-    deployments = await _listed(client, "apps/v1", "Deployment") or []
-    images = [
-        container["image"]
-        for deployment in deployments
-        for container in deployment["spec"]["template"]["spec"]["containers"]
-    ]
-    for image in images:
-        if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", image):
-            text = f"Argo's controller is {image}"
-            if (int(version[1]), int(version[2])) >= MIN_ARGO:
-                yield Finding("ok", text)
-            else:
+            return Finding("missing", f"Argo Workflows: no kind {kind}", advice)
+    for deployment in await _listed(client, "apps/v1", "Deployment") or []:
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", container["image"]):
+                text = f"Argo's controller is {container['image']}"
+                if (int(version[1]), int(version[2])) >= MIN_ARGO:
+                    return Finding("ok", text)
                 text += ": runs would wait forever for pods that never start"
-                yield Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
-            return
+                return Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
     text = "Argo's version is unknown: no Deployment of its controller can be read"
-    yield Finding("warn", text, "make sure that it is 4.1 or newer")
+    return Finding("warn", text, "make sure that it is 4.1 or newer")
 
 
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
@@ -401,9 +391,8 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
         elif each.there:
             yield Finding("ok", each.what)
         else:
-            of_resource = (key for key in REMEDIES if each.what.startswith(key))
-            key = next(of_resource, "") if each.kind == "resource" else ""
-            yield Finding("missing", each.why, REMEDIES[key or each.kind])
+            own = (key for key in REMEDIES if key == each.kind or each.what.startswith(key))
+            yield Finding("missing", each.why, REMEDIES[next(own)])
     for entry in without_gpu(plan, shapes):
         text = f"entry {entry}: device is cuda, but its pods request no GPU"
         yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")
@@ -417,14 +406,10 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
         if (benchmark := registry.get(point.benchmark)).api.named
         and benchmark.Params.model_validate(point.params).uses_api
     }
+    accounts = await _listed(client, "v1", "ServiceAccount", namespace)
+    existing = {account["metadata"]["name"] for account in accounts or []}
     for name in sorted(using):
-        try:
-            with ignore_status(403):
-                account = await client.resource("v1", "ServiceAccount")
-                await client.get(account, account_of(name), namespace)
-        except KubeError as error:
-            if error.status != 404:
-                raise
+        if accounts is not None and account_of(name) not in existing:
             text = f"there is no service account {account_of(name)} in {namespace}"
             advice = f"{_install_again(namespace)} --allow {name}=NAMESPACE"
             yield Finding("missing", text, advice)
@@ -435,15 +420,17 @@ async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) ->
     needs: dict[str, dict[str, str]] = {}
     shapes = [(each.entry, plan.shapes[each.shape]) for each in plan.points] if plan else []
     for entry, shape in shapes:
-        if needed := level_needs(shape):
-            needs.setdefault(entry, {}).update(needed)
-    least = {entry: max(levels.values(), key=LEVELS.index) for entry, levels in needs.items()}
+        needs.setdefault(entry, {}).update(level_needs(shape))
+    least = {
+        entry: max(own.values(), key=LEVELS.index, default=LEVELS[0])
+        for entry, own in needs.items()
+    }
     wanted = max(least.values(), key=LEVELS.index, default=LEVELS[0])
-    command = label_command(namespace, wanted)
-    level = await enforced_level(client, namespace)
+    command, level = label_command(namespace, wanted), await enforced_level(client, namespace)
     if level is None:
         text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
-        return [Finding("warn", text, f"ask an admin for it: {command}")] if needs else []
+        unknown = Finding("warn", text, f"ask an admin for it: {command}")
+        return [] if wanted == LEVELS[0] else [unknown]
     if level not in LEVELS:
         text = f"namespace {namespace} has no Pod Security level"
         why = "unless the cluster has a default, who may submit there may run privileged pods"
@@ -505,8 +492,8 @@ async def check_store(
             pods = [read_pod(await client.get(resource, name, namespace))]
             [pod] = await with_events(client, namespace, pods)
             if pod.phase in ("Succeeded", "Failed"):
-                log = "\n".join([line async for line in client.logs(name, namespace)])
-                return _stored(pod.phase, log, root, namespace, benchmarks)
+                log = [line async for line in client.logs(name, namespace)]
+                break
             if pod.unrecoverable or time.monotonic() > deadline:
                 text = f"a pod in {namespace} did not start within {POD_TIMEOUT:g} s"
                 why = pod.trouble or pod.phase
@@ -514,17 +501,11 @@ async def check_store(
             await asyncio.sleep(0.5)
     finally:
         await client.delete(resource, name, namespace, grace=0)
-
-
-def _stored(
-    phase: str, log: str, root: str, namespace: str, benchmarks: Collection[str]
-) -> list[Finding]:
-    """Return the findings of the pod's log, which lists the benchmarks of the steps' image."""
-    if phase == "Failed":
+    if pod.phase == "Failed":
         advice = f"repair the store or its Secret ({_install_again(namespace)})"
-        text = f"store {root} from a pod: {' '.join(log.splitlines())[-300:]}"
-        return [Finding("missing", text, advice)]
-    return [Finding("ok", f"a pod can write and read store {root}"), *of_images(log, benchmarks)]
+        return [Finding("missing", f"store {root} from a pod: {' '.join(log)[-300:]}", advice)]
+    reached = Finding("ok", f"a pod can write and read store {root}")
+    return [reached, *of_images("\n".join(log), benchmarks)]
 
 
 def of_images(log: str, benchmarks: Collection[str]) -> list[Finding]:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -665,12 +665,8 @@ class History:
     def __init__(self, path: Path, suite: str) -> None:
         self.path, self.suite = path, suite
         self.rows: list[Values] = []
-        self.notes: dict[str, list[str]] = {}
+        self.notes = defaultdict[str, list[str]](list)
         self._first: dict[str, tuple[str, str, str]] = {}
-
-    def note(self, kind: str, text: str) -> None:
-        """Note something unusual."""
-        self.notes.setdefault(kind, []).append(text)
 
     def read(self) -> None:
         """Read the file. Raises CommandError."""
@@ -690,12 +686,12 @@ class History:
     def _add(self, line: int, when: str, name: str, text: str, unit: str, better: str) -> None:
         time = moment(when)
         if time is None:
-            self.note(NO_TIME, f"line {line}: {when!r} is no time; left out")
+            self.notes[NO_TIME].append(f"line {line}: {when!r} is no time; left out")
             return
         series = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         if not series:
             series = self.suite
-            self.note("no series", f"line {line}: no series; kept as series {series}")
+            self.notes["no series"].append(f"line {line}: no series; kept as series {series}")
         series, unit, factor, better = self._known(line, series, unit, better.lower())
         error = None
         try:
@@ -704,7 +700,7 @@ class History:
             value = None
         if value is None or not math.isfinite(value):
             value, error = None, f"line {line}: value {text!r} is no number"
-            self.note("no number", f"{error}; kept as an invalid sample of {series}")
+            self.notes["no number"].append(f"{error}; kept as an invalid sample of {series}")
         metric = None if error else "value"
         self.rows.append(
             {
@@ -733,36 +729,40 @@ class History:
             own, factor = unit, 1.0
         if base and own != base:
             other = f"{series} ({own})"
-            self.note("unit", f"line {line}: {series} in {unit}, first in {first}; kept as {other}")
+            self.notes["unit"].append(
+                f"line {line}: {series} in {unit}, first in {first}; kept as {other}"
+            )
             return self._known(line, other, unit, better)
         if base and unit != first:
-            self.note("unit", f"line {line}: {series} in {unit}, first in {first}; converted")
+            self.notes["unit"].append(
+                f"line {line}: {series} in {unit}, first in {first}; converted"
+            )
         kept = kept or word
         if better not in ("", kept):
-            self.note("better", f"line {line}: {series} is better {better!r}; taken as {kept}")
+            self.notes["better"].append(
+                f"line {line}: {series} is better {better!r}; taken as {kept}"
+            )
         self._first[series] = first or unit, own, kept
         return series, own, factor, kept
 
     def runs(self) -> list[list[Values]]:
         """Return the rows of each run, oldest first; note repetitions."""
-        from perfdag.results.schema import SCHEMA_VERSION
-
         self.rows.sort(key=lambda row: row["started_at"])
-        runs = []
-        for time, group in itertools.groupby(self.rows, key=lambda row: row["started_at"]):
+        groups = itertools.groupby(self.rows, key=lambda row: row["started_at"])
+        runs = [(time, [*rows]) for time, rows in groups]
+        for time, rows in runs:
             run_id = f"{time:%Y%m%dT%H%M%SZ}-{digest(self.suite, self.path.name)[:8]}"
             count: Counter[str] = Counter()
-            runs.append([*group])
-            for row in runs[-1]:
+            for row in rows:
                 series = row["entry"]
                 count[series] += 1
                 if count[series] > 1:
                     at = f"line {row['raw_uri'].rpartition(':')[2]}: {series} at {time:{ISO}}"
-                    self.note("equal", f"{at} once more; kept as repetition {count[series]}")
+                    text = f"{at} once more; kept as repetition {count[series]}"
+                    self.notes["equal"].append(text)
                 sample = digest(row["series_id"], run_id, str(count[series]))
                 row |= {"run_id": run_id, "repetition": count[series], "sample_id": sample}
-                row["schema_version"] = SCHEMA_VERSION
-        return runs
+        return [rows for _, rows in runs]
 
 
 def moment(text: str) -> datetime | None:
@@ -783,7 +783,7 @@ def import_history(args: argparse.Namespace) -> int:
     import pyarrow as pa
 
     from perfdag.results.collect import write_rows
-    from perfdag.results.schema import SAMPLES
+    from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
     from perfdag.store.s3 import open_store
 
     path = Path(args.file)
@@ -795,7 +795,9 @@ def import_history(args: argparse.Namespace) -> int:
     history.read()
     runs = history.runs()
     for rows in runs:
-        write_rows(store, suite, rows[0]["run_id"], pa.Table.from_pylist(rows, schema=SAMPLES))
+        versioned = [row | {"schema_version": SCHEMA_VERSION} for row in rows]
+        table = pa.Table.from_pylist(versioned, schema=SAMPLES)
+        write_rows(store, suite, rows[0]["run_id"], table)
     for texts in history.notes.values():
         more = [f"and {len(texts) - SHOWN} more such lines"] * (len(texts) > SHOWN)
         for text in [*texts[:SHOWN], *more]:

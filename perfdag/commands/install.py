@@ -4,6 +4,7 @@ import argparse
 import base64
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import fields
 
 from perfdag import IMAGES
@@ -24,7 +25,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.status import ARGO
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
-from perfdag.kube.patch import LEVEL, LEVELS, enforced_level, label_command
+from perfdag.kube.patch import KEEP_PODS, LEVEL, LEVELS, enforced_level, label_command
 from perfdag.store.base import check_cluster_address
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
@@ -98,22 +99,15 @@ def _allow(text: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(map(namespace, rest.split(",")))
 
 
-def _count(text: str) -> int:
-    """Return a number of batches, at least 1. Raises argparse.ArgumentTypeError."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of batches; write 1, 2 ...")
-    return int(text)
+def _at_least(least: int, read: Callable[[str], int], unit: str = "") -> Callable[[str], int]:
+    """Return a function that reads a number of at least that; it raises ArgumentTypeError."""
 
+    def number(text: str) -> int:
+        if (value := read(text)) < least:
+            raise argparse.ArgumentTypeError(f"{text} is too little; write {least}{unit} or more")
+        return value
 
-def _keep_pods(text: str) -> int:
-    """Return the seconds that a pod is kept. Raises argparse.ArgumentTypeError."""
-    from perfdag.kube.patch import KEEP_PODS
-
-    if (value := duration(text)) < KEEP_PODS:
-        raise argparse.ArgumentTypeError(
-            f"{text} is too short: the watchdog reads how the pod ended; write {KEEP_PODS}s or more"
-        )
-    return value
+    return number
 
 
 INSTALLATION = (
@@ -187,7 +181,7 @@ GROUPS = {
         ),
         option(
             "--parallel-batches",
-            type=_count,
+            type=_at_least(1, int),
             default=1,
             metavar="N",
             help="batches that are measured at once, though they disturb each other; "
@@ -218,7 +212,7 @@ GROUPS = {
         ),
         option(
             "--keep-pods",
-            type=_keep_pods,
+            type=_at_least(KEEP_PODS, duration, "s"),
             default="10m",
             metavar="TIME",
             help="keep a pod, its log and its own claim for this time after its end, at least 1m: "
@@ -401,19 +395,17 @@ async def delete_obsolete(
     labels = ",".join(f"{name}={value}" for name, value in installation.labels.items())
     unlisted = []
     for api, kind in INSTALLED_KINDS:
-        resource = await client.resource(api, kind)
-        items = None
+        resource, items = await client.resource(api, kind), None
         for place in (None, installation.namespace):
             if items is None:
                 with ignore_status(403):
                     items = await client.list(resource, place, labels=labels)
         unlisted += [kind] if items is None else []
         for item in items or []:
-            _, place, name = identity(item)
-            if identity(item) not in current:
+            if (name := identity(item)) not in current:
                 if not dry_run:
-                    await client.delete(resource, name, place)
-                print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name}")
+                    await client.delete(resource, name[2], name[1])
+                print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name[2]}")
     if unlisted:
         kinds = ", ".join(unlisted)
         logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")

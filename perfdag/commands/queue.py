@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -10,7 +11,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfdag import signals
 from perfdag.commands.options import (
@@ -30,10 +31,6 @@ from perfdag.commands.options import (
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.client import ClientStats, Load, Work
 from perfdag.units import plural
-
-if TYPE_CHECKING:
-    from perfdag.steps.queue.backend import Backend
-    from perfdag.steps.queue.frontend import Frontend
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -98,25 +95,23 @@ def _frontend(args: argparse.Namespace) -> int:
 
     addresses = [protocol.address(text) for text in (args.caddr, args.waddr, args.maddr)]
     frontend = Frontend(args.names, max(0, args.qmax), max(0, args.interval))
-    asyncio.run(_serve_frontend(frontend, *addresses))
-    return EXIT_OK
 
-
-async def _serve_frontend(frontend: "Frontend", *addresses: protocol.Address) -> None:
-    await frontend.start(*addresses)
-    clients, backends, metrics = frontend.ports
-    logger.info(
-        f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
-        f"backends on {backends}, metrics on {metrics}"
-    )
-    stopped = until_signal()
-    while not stopped.is_set():
-        try:
-            await asyncio.wait_for(stopped.wait(), frontend.interval or None)
-        except TimeoutError:
+    async def serve() -> None:
+        await frontend.start(*addresses)
+        clients, backends, metrics = frontend.ports
+        logger.info(
+            f"queues {', '.join(frontend.queues)}: clients on port {clients}, "
+            f"backends on {backends}, metrics on {metrics}"
+        )
+        stopped = until_signal()
+        while not stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), frontend.interval or None)
             logger.info(frontend.summary())
-    logger.info(frontend.summary())
-    await frontend.stop()
+        await frontend.stop()
+
+    asyncio.run(serve())
+    return EXIT_OK
 
 
 def until_signal() -> asyncio.Event:
@@ -170,17 +165,17 @@ def _backend(args: argparse.Namespace) -> int:
         backoff_max=max(args.backoff, args.backoff_max),
     )
     logger.info(f"backend of queue {args.name!r} at {args.faddr}: {' '.join(workload.command)}")
+
+    async def serve() -> None:
+        worker.stopping = until_signal()
+        await worker.serve()
+
     try:
-        asyncio.run(_serve_backend(worker))
+        asyncio.run(serve())
     except backend.UnreachableError as error:
         raise CommandError(str(error), EXIT_REACH) from None
     logger.info(f"{plural(worker.completed, 'item')} done")
     return EXIT_OK
-
-
-async def _serve_backend(worker: "Backend") -> None:
-    worker.stopping = until_signal()
-    await worker.serve()
 
 
 CLIENT_EXAMPLES = """\
@@ -259,9 +254,7 @@ def _validate(args: argparse.Namespace) -> int:
     from perfdag.steps.queue import sites
     from perfdag.steps.queue.validate import Plan, summary
 
-    plan = Plan(
-        args.limit, args.factor, args.scale_timeout, args.timeout, args.tolerance, args.seed
-    )
+    plan = Plan(args.limit, args.factor, args.scale_timeout, args.timeout)
     if not args.names:
         raise ValueError("name a Deployment, or use --local and a command")
     if not args.local and (args.glob or args.item_limit):
@@ -449,11 +442,6 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, Sequenc
                 help="seconds for a step to become steady, or 16 of its items",
             ),
             option(
-                "--tolerance",
-                default=0.05,
-                help="relative difference below which windows are steady",
-            ),
-            option(
                 "--glob",
                 default="",
                 help="with --local: the first file that matches replaces FILENAME",
@@ -463,7 +451,6 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, Sequenc
                 default=0.0,
                 help="with --local: seconds an item may run, 0 for no limit",
             ),
-            option("--seed", default=1, help="of the order of the steps"),
             JSON,
         ),
     ),

@@ -28,26 +28,22 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale import cluster, prometheus, runai, vmi, workloads
-from perfdag.steps.scale.cluster import remove_run
-from perfdag.steps.scale.figures import Result, audit_key, audit_of
-from perfdag.steps.scale.generate import connections
-from perfdag.steps.scale.objects import built_in, template_text
-from perfdag.steps.scale.prometheus import Prometheus
-from perfdag.steps.scale.rows import summaries, write_rows
-from perfdag.steps.scale.runai import (
-    AUDIT,
-    Settings,
-    checked,
-    remove_outputs,
-    write_json,
+from perfdag.steps.scale import (
+    cluster,
+    figures,
+    generate,
+    objects,
+    prometheus,
+    rows,
+    runai,
+    scenario,
+    vmi,
+    workloads,
 )
-from perfdag.steps.scale.scenario import Context, ScenarioParams
 from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-P = TypeVar("P", bound=ScenarioParams)
 
 EPILOG = """examples:
   perfdag scale nodes --count 1000 --gpus 8
@@ -66,7 +62,7 @@ OF_SCENARIO = ("churn", "pause", "duration", "cooldown")
 """Options of one scenario, whose parameters have the same name."""
 VMI_OPTIONS = (
     *("template", "namespace", "rate", "parallel", "replicas", "per_node", "timeout"),
-    *("lock_timeout", "prometheus", "prometheus_token_file", "prometheus_ca_file"),
+    *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
 )
 """Options of `scale vmi` that are parameters of the same name."""
 
@@ -93,46 +89,37 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def folder_of(args: argparse.Namespace) -> tuple[Path, Settings]:
+def folder_of(args: argparse.Namespace) -> tuple[Path, runai.Settings]:
     """Return the folder and the settings, which name it if no option does. Raises ValueError."""
     settings = runai.read_settings(args.settings)
     return args.output_dir or Path(settings.output_dir), settings
 
 
-def on_cluster(
-    context: str | None, work: Callable[[Kube], Awaitable[T]], connections: int = 100
-) -> T:
-    """Run the work on the cluster of a context. Raises KubeError, KeyboardInterrupt."""
+def on_cluster(work: Callable[[Kube], Awaitable[T]], connections: int = 100) -> T:
+    """Run the work on the cluster of the current context. Raises KubeError, KeyboardInterrupt."""
 
     async def main() -> T:
-        async with Kube(context=context, connections=connections) as kube:
+        async with Kube(connections=connections) as kube:
             return await work(kube)
 
     return signals.run_until_stopped(main())
 
 
-def parse_variables(options: list[str]) -> dict[str, str]:
-    """Parse `NAME=VALUE` texts. Raises ValueError for another form."""
-    pairs = [text.partition("=") for text in options]
-    if any(not name or not middle for name, middle, _ in pairs):
-        raise ValueError("--var is NAME=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
 def print_schedule(batch: dict[str, Any]) -> None:
     """Print whether an open loop kept its schedule."""
-    if batch["held"] is None:
-        return
-    parts = [] if batch["rate_share"] is None else [f"{batch['rate_share']:.0%} of its rate"]
-    parts += [] if batch["lag_p99_s"] is None else [f"lag p99 {batch['lag_p99_s']:.3f} s"]
-    parts += [f"{batch['not_sent']} of {batch['planned']} never sent"] if batch["not_sent"] else []
+    parts = {
+        "{:.0%} of its rate": batch["rate_share"],
+        "lag p99 {:.3f} s": batch["lag_p99_s"],
+        f"{{}} of {batch['planned']} never sent": batch["not_sent"] or None,
+    }
+    text = ", ".join(form.format(value) for form, value in parts.items() if value is not None)
     if batch["held"]:
-        print_now(f"the schedule was held: {', '.join(parts)}")
-    else:
-        logger.warning(f"the schedule was not held: {', '.join(parts)}")
+        print_now(f"the schedule was held: {text}")
+    elif batch["held"] is not None:
+        logger.warning(f"the schedule was not held: {text}")
 
 
-def print_stages(rows: list[Any]) -> None:
+def print_stages(observed: list[Any]) -> None:
     """Print a line for each stage: its counts, percentiles and resolution."""
     headings = ("stage", "since", "ok", "never", "unseen", "median", "p95", "p99", "+-")
     cells = [
@@ -143,12 +130,12 @@ def print_stages(rows: list[Any]) -> None:
             str(summary.count["censored"] + summary.count["failed"]),
             str(summary.count["unobserved"]),
             *(short(summary.seconds[stat], "s") for stat in ("p50", "p95", "p99")),
-            short(summary.resolution_s, "s") if summary.resolution_s is not None else "-",
+            short(summary.resolution_s, "s"),
         )
-        for summary in summaries(rows)
+        for summary in rows.summaries(observed)
     ]
     print_now(text_table(headings, cells, right=range(2, 9)))
-    if any(row.simulated for row in rows):
+    if any(row.simulated for row in observed):
         print_now("simulated nodes: these are figures of the control plane alone")
 
 
@@ -159,7 +146,7 @@ def submit(args: argparse.Namespace) -> int:
     settings.submitter = args.submitter or settings.submitter
     if args.rate and args.delay:
         raise ValueError("--delay makes batches of -p, --rate sends one after the other")
-    params = checked(
+    params = runai.checked(
         workloads.ScaleParams,
         {
             "template": args.template or args.workload_type,
@@ -174,14 +161,14 @@ def submit(args: argparse.Namespace) -> int:
             "storage_class": settings.storage_class or None,
             "project": settings.project,
             "namespace": args.namespace or [f"runai-{settings.project}"],
-            "variables": {"image": settings.image, **parse_variables(args.var)},
+            "variables": {"image": settings.image},
         },
     )
 
     async def work(kube: Kube) -> runai.RunFile:
         return await runai.submit(kube, params, folder, settings, args.create_namespace)
 
-    file = on_cluster(args.context, work, connections(params.parallel))
+    file = on_cluster(work, generate.connections(params.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -196,15 +183,15 @@ def sample(args: argparse.Namespace) -> int:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
     read = partial(runai.read_submission, folder, args.workload_type, args.project)
-    rows, facts = on_cluster(
-        args.context, lambda kube: runai.sample(kube, folder, settings, read, args.watch)
+    observed, facts = on_cluster(
+        lambda kube: runai.sample(kube, folder, settings, read, args.watch)
     )
     counts = f"{facts['scheduled']} scheduled, {facts['waiting']} waiting"
     print_now(f"{counts}, of {facts['submitted']} submitted")
     if facts["absent_kinds"]:
         absent = ", ".join(facts["absent_kinds"])
         logger.warning(f"not on this cluster, so not observed: {absent}")
-    print_stages(rows)
+    print_stages(observed)
     return EXIT_OK
 
 
@@ -213,16 +200,14 @@ def delete(args: argparse.Namespace) -> int:
 
     Raises KubeError, ValueError.
     """
-    if args.run_id and args.output_dir:
-        raise ValueError("--run and -o both name a run; use one of them")
     folder, _ = folder_of(args)
 
     async def work(kube: Kube) -> int:
         if not args.run_id:
             return await runai.delete(kube, folder, args.timeout)
-        return await remove_run(kube, args.run_id, args.namespace, args.timeout)
+        return await cluster.remove_run(kube, args.run_id, args.namespace, args.timeout)
 
-    left = on_cluster(args.context, work)
+    left = on_cluster(work)
     print_now(f"{left} left" if left else "all deleted")
     return EXIT_FAILED if left else EXIT_OK
 
@@ -230,7 +215,7 @@ def delete(args: argparse.Namespace) -> int:
 def simulate_nodes(args: argparse.Namespace) -> int:
     """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
     if args.remove:
-        print_now(f"{plural(on_cluster(args.context, cluster.remove_nodes), 'node')} deleted")
+        print_now(f"{plural(on_cluster(cluster.remove_nodes), 'node')} deleted")
         return EXIT_OK
 
     async def work(kube: Kube) -> int:
@@ -242,21 +227,20 @@ def simulate_nodes(args: argparse.Namespace) -> int:
             )
         return created
 
-    created = plural(on_cluster(args.context, work), "node")
+    created = plural(on_cluster(work), "node")
     print_now(f"{created} created, {args.count} Ready, {args.gpus} GPUs each")
     return EXIT_OK
 
 
 def print_template(args: argparse.Namespace) -> int:
     """Print a built-in template."""
-    print_now(template_text(args.name)[1].rstrip("\n"))
+    print_now(objects.template_text(args.name)[1].rstrip("\n"))
     return EXIT_OK
 
 
 def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
     """Return the parameters of the options. Raises ValueError for values that clash."""
     values = {
-        "variables": parse_variables(args.var),
         "arrival": "constant" if args.rate else "closed",
         "gates": args.gate,
         "api_gates": not args.no_api_gates,
@@ -267,18 +251,18 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
     if args.scenario == "steady":
         if len(args.count) > 1:
             raise ValueError("steady takes one --count; several are a ladder")
-        return checked(vmi.VmiSteadyParams, {**values, "count": args.count[0]})
+        return runai.checked(vmi.VmiSteadyParams, {**values, "count": args.count[0]})
     values |= {"scenario": args.scenario, "counts": args.count}
-    return checked(vmi.VmiBurstParams, values)
+    return runai.checked(vmi.VmiBurstParams, values)
 
 
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
-    folder, results = folder_of(args)[0], list[Result]()
+    folder, results = folder_of(args)[0], list[figures.Result]()
     runai.require_deleted(folder)
 
-    def seen(result: Result) -> None:
+    def seen(result: figures.Result) -> None:
         """Report each size when it is measured, whatever happens to the next ones."""
         results.append(result)
         _write_results(folder, results)
@@ -293,9 +277,9 @@ def measure_vmis(args: argparse.Namespace) -> int:
 
     async def work(kube: Kube) -> None:
         benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
-        await benchmark.measure(kube, params, Context(seen=seen))
+        await benchmark.measure(kube, params, scenario.Context(seen=seen))
 
-    on_cluster(args.context, work, connections(params.parallel))
+    on_cluster(work, generate.connections(params.parallel))
     _write_results(folder, results)  # whether other runs disturbed them is known only now
     errors = [result.error for result in results if result.error]
     for error in dict.fromkeys(errors):
@@ -307,18 +291,18 @@ def measure_vmis(args: argparse.Namespace) -> int:
     return EXIT_FAILED if any(result.incomplete for result in results) else EXIT_OK
 
 
-def _write_results(folder: Path, results: list[Result]) -> None:
+def _write_results(folder: Path, results: list[figures.Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    remove_outputs(folder, submission=True)
-    write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
-    write_json(folder / AUDIT, {"Values": audit_of(results[-1])})
+    runai.remove_outputs(folder, submission=True)
+    rows.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    runai.write_json(folder / runai.AUDIT, {"Values": figures.audit_of(results[-1])})
     hidden = ("rows", "stages", "verdicts")
     runs = [
         {name: value for name, value in vars(result).items() if name not in hidden}
         | {"verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts]}
         for result in results
     ]
-    write_json(folder / "summary.json", {"runs": runs})
+    runai.write_json(folder / "summary.json", {"runs": runs})
 
 
 def unix_time(text: str) -> float:
@@ -329,7 +313,9 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(
+    source: prometheus.Prometheus, start: float, end: float
+) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
     gap = await prometheus.scrape_interval(source, end)
     if gap is None:
@@ -342,10 +328,10 @@ async def past_figures(source: Prometheus, start: float, end: float) -> dict[str
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
             f"{gap:g} s"
         )
-    figures = await prometheus.audit_figures(source, start, end)
-    figures |= await prometheus.phase_figures(source, end)
+    past = await prometheus.audit_figures(source, start, end)
+    past |= await prometheus.phase_figures(source, end)
     transitions = prometheus.transition_queries()
-    return figures | await prometheus.single_values(source, transitions, start, end)
+    return past | await prometheus.single_values(source, transitions, start, end)
 
 
 def audit(args: argparse.Namespace) -> int:
@@ -354,12 +340,14 @@ def audit(args: argparse.Namespace) -> int:
     end = unix_time(args.end) if args.end else time.time()
     if start >= end:
         raise ValueError(f"the window ends before it begins, at {args.start}")
-    source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
-    figures = asyncio.run(past_figures(source, start, end))
-    values = {audit_key(name): {"value": figures[name]} for name in sorted(figures)}
+    source = prometheus.Prometheus(
+        args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
+    )
+    past = asyncio.run(past_figures(source, start, end))
+    values = {figures.audit_key(name): {"value": past[name]} for name in sorted(past)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    path = args.output_dir / AUDIT
-    write_json(path, {"Values": values})
+    path = args.output_dir / runai.AUDIT
+    runai.write_json(path, {"Values": values})
     print_now(f"wrote {path}")
     return EXIT_OK
 
@@ -391,7 +379,7 @@ def plot(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-Command = tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option]]
+Command = tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option | list[Option]]]
 """Function, summary, description and options of a command of `perfdag scale`."""
 
 
@@ -418,17 +406,9 @@ FOLDER = (
         help="YAML of settings: submitter, project, backend_times ...",
     ),
 )
-CONTEXT = option("--context", help="context of the kubeconfig")
 TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
-VARIABLES = option(
-    "--var",
-    action="append",
-    default=[],
-    metavar="NAME=VALUE",
-    help="set a placeholder of the template; repeat the option to set more",
-)
 RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
 COMMANDS: dict[str, Command] = {
     "submit": (
@@ -437,7 +417,6 @@ COMMANDS: dict[str, Command] = {
         "Create workloads on a schedule; write submitted.json and run.json.",
         (
             *FOLDER,
-            CONTEXT,
             option("-t", "--workload-type", **TYPE, default="training", help="kind of workload"),
             option(
                 "--template",
@@ -467,7 +446,6 @@ COMMANDS: dict[str, Command] = {
                 choices=("api", "kubectl", "runai-cli"),
                 help="how to submit (default: api)",
             ),
-            VARIABLES,
             RATE,
         ),
     ),
@@ -478,7 +456,6 @@ COMMANDS: dict[str, Command] = {
         "during the submission.",
         (
             *FOLDER,
-            CONTEXT,
             option(
                 "-t",
                 "--workload-type",
@@ -522,14 +499,17 @@ COMMANDS: dict[str, Command] = {
         "delete a run",
         "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
         (
-            *FOLDER,
-            CONTEXT,
-            option(
-                "--run",
-                dest="run_id",
-                metavar="ID",
-                help="delete all objects with this run's label, of any kind (logged at the start)",
-            ),
+            [
+                FOLDER[0],
+                option(
+                    "--run",
+                    dest="run_id",
+                    metavar="ID",
+                    help="delete all objects with this run's label, of any kind (logged at the "
+                    "start)",
+                ),
+            ],
+            FOLDER[1],
             option("--namespace", help="with --run: only in this namespace (default: everywhere)"),
             option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
         ),
@@ -539,7 +519,6 @@ COMMANDS: dict[str, Command] = {
         "simulated nodes",
         "Create simulated nodes with GPUs; needs KWOK on the cluster.",
         (
-            CONTEXT,
             option("--count", default=100, help="nodes"),
             option("--gpus", default=8, help="GPUs a node"),
             option("--remove", **SWITCH, help="delete the simulated nodes"),
@@ -549,7 +528,7 @@ COMMANDS: dict[str, Command] = {
         print_template,
         "print a built-in template",
         "Print a built-in template, to edit it and give it to --template.",
-        (Option(("name",), {"choices": tuple(built_in()), "help": "built-in template"}),),
+        (Option(("name",), {"choices": tuple(objects.built_in()), "help": "built-in template"}),),
     ),
     "vmi": (
         measure_vmis,
@@ -558,7 +537,6 @@ COMMANDS: dict[str, Command] = {
         "gate fails or has no data.",
         (
             *FOLDER,
-            CONTEXT,
             option("scenario", choices=("burst", "ladder", "steady")),
             option(
                 "--template",
@@ -566,7 +544,6 @@ COMMANDS: dict[str, Command] = {
                 metavar="NAME|FILE",
                 help="vmi, vm, vmirs or a YAML file",
             ),
-            VARIABLES,
             option(
                 "--count",
                 type=int,
@@ -601,11 +578,6 @@ COMMANDS: dict[str, Command] = {
             option("--no-api-gates", **SWITCH, help="omit the default API gates"),
             option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
             *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
-            option(
-                "--lock-timeout",
-                default=3600.0,
-                help="seconds to wait for another performance run",
-            ),
             RATE,
         ),
     ),

@@ -21,15 +21,16 @@ from perfdag.commands.options import (
     Verbs,
     add_verb,
     duration,
+    end_once,
     option,
     print_now,
 )
+from perfdag.store.base import NotStoredError, Store
 
 if TYPE_CHECKING:
     from perfdag.kube.client import Kube
     from perfdag.plan.plan import Plan
     from perfdag.steps.pods.context import PodContext
-    from perfdag.store.base import Store
 
 logger = logging.getLogger(__name__)
 
@@ -64,81 +65,77 @@ def add_step(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
     from perfdag.benchmark.contract import Infrastructure
-    from perfdag.steps.pods.context import from_environment, run_step
+    from perfdag.steps.pods import context
 
-    context = from_environment()
+    pod = context.from_environment()
 
     def work() -> int:
-        code: int = args.work(context, args)
+        code: int = args.work(pod, args)
         return code
 
     try:
-        return run_step(context, args.step, work) if args.step in RECORDED else work()
+        return context.run_step(pod, args.step, work) if args.step in RECORDED else work()
     except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
-def plan(context: "PodContext", args: argparse.Namespace) -> int:
+def plan(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.steps.pods.plan import step
     from perfdag.units import plural
 
-    plan = step(context, args.out, os.environ)
+    plan = step(pod, args.out, os.environ)
     counts = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
     print_now(f"run {plan.run_id}: {counts}, {plural(len(plan.batches), 'batch')}")
     return EXIT_OK
 
 
-def recheck(context: "PodContext", args: argparse.Namespace) -> int:
+def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the rechecks of suspicious points and write the output parameters of the step."""
     from perfdag.steps.pods.plan import recheck
 
-    names = ", ".join(recheck(context, args.out))
+    names = ", ".join(recheck(pod, args.out))
     print_now(f"measured again now: {names}" if names else "nothing to measure again")
     return EXIT_OK
 
 
-def watchdog(context: "PodContext", args: argparse.Namespace) -> int:
+def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends."""
     import asyncio
 
     from perfdag.steps.pods.watchdog import watch_run
 
-    asyncio.run(watch_run(context, args.pending))
+    asyncio.run(watch_run(pod, args.pending))
     return EXIT_OK
 
 
-def lead(context: "PodContext", args: argparse.Namespace) -> int:
+def lead(pod: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.runs import stored_plan
-    from perfdag.signals import end_once
-    from perfdag.steps.pods.context import exit_retryable, take_credentials
-    from perfdag.steps.pods.lead import lead
+    from perfdag.steps.pods import context, lead
 
-    end_once(exit_retryable)
-    take_credentials()
-    store = context.open()
-    plan = stored_plan(store, context.run_id)
-    return lead(context, store, plan, args.batch, args.attempt)
+    end_once(context.exit_retryable)
+    context.take_credentials()
+    store = pod.open()
+    return lead.lead(pod, store, stored_plan(store, pod.run_id), args.batch, args.attempt)
 
 
-def peer(context: "PodContext", args: argparse.Namespace) -> int:
+def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.config import SERVICE_ACCOUNT
-    from perfdag.steps.pods.context import pending_limit, take_credentials
-    from perfdag.steps.pods.peer import HOME, serve
+    from perfdag.steps.pods import context, peer
 
-    take_credentials()
-    limit = pending_limit(args.pending)
-    return serve(SERVICE_ACCOUNT, HOME / "peer", context.addresses, args.port, limit)
+    context.take_credentials()
+    limit = context.pending_limit(args.pending)
+    return peer.serve(SERVICE_ACCOUNT, peer.HOME / "peer", pod.addresses, args.port, limit)
 
 
-def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
+def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
     from perfdag.store.s3 import open_store
 
-    store = open_store(context.root, STORE_PATIENCE)
+    store = open_store(pod.root, STORE_PATIENCE)
     key = f"runs/doctor-{os.getpid()}"
     store.put(key, b"here")
     store.get(key)
@@ -147,55 +144,51 @@ def reach_store(context: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def age(context: "PodContext", args: argparse.Namespace) -> int:
+def age(pod: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.history import check_age
     from perfdag.store.s3 import open_store
 
-    return check_age(open_store(context.root), "last", args.suite, args.max_age)
+    return check_age(open_store(pod.root), "last", args.suite, args.max_age)
 
 
-def finish(context: "PodContext", args: argparse.Namespace) -> int:
+def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.charts.pages.site import write_after_run
-    from perfdag.commands.ab import finish_variants, outcome_text
-    from perfdag.commands.results import finish_run
+    from perfdag.commands import ab, results
     from perfdag.results.collect import collect
     from perfdag.results.runs import stored_plan
-    from perfdag.steps.pods.context import end_clock, explain_end
-    from perfdag.steps.pods.plan import release
-    from perfdag.steps.pods.watchdog import record_end
-    from perfdag.store.base import NotStoredError
+    from perfdag.steps.pods import context, plan as plan_step, watchdog
 
-    store = context.open()
+    store = pod.open()
     try:
-        plan = stored_plan(store, context.run_id)
+        plan = stored_plan(store, pod.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
-        message = f"run {context.run_id}: it has no plan, so there is nothing to collect"
+        message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
         raise CommandError(message, EXIT_REACH) from None
-    end_clock(store, plan.run_id)
-    if why := record_end(context, store, plan, args.phase):
-        explain_end(why)
+    context.end_clock(store, plan.run_id)
+    if why := watchdog.record_end(pod, store, plan, args.phase):
+        context.explain_end(why)
     if plan.trigger == "ab":
-        outcome = finish_variants(store, plan)
-        text, code = outcome_text(outcome, store), outcome.exit_code
+        outcome = ab.finish_variants(store, plan)
+        text, code = ab.outcome_text(outcome, store), outcome.exit_code
     else:
         for run_id in plan.options.rechecks:
-            end_clock(store, run_id)
+            context.end_clock(store, run_id)
             collect(store, stored_plan(store, run_id))
-        result = finish_run(store, plan, publishes=True)
+        result = results.finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
     print_now(text)
-    label_workflow(context, plan, store)
+    label_workflow(pod, plan, store)
     if args.phase == "Succeeded":
-        release(context, plan)
+        plan_step.release(pod, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
     return EXIT_REACH if why else code
 
 
-def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
+def label_workflow(pod: "PodContext", plan: "Plan", store: Store) -> None:
     """Put the report's address, the run id and the suite on the run's Workflow.
 
     `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
@@ -205,7 +198,6 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
     from perfdag.kube.client import KubeError, run_with_client
     from perfdag.kube.patch import REPORT, RUN, SUITE
     from perfdag.results.runs import report_key
-    from perfdag.store.base import NotStoredError
 
     report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
@@ -214,7 +206,7 @@ def label_workflow(context: "PodContext", plan: "Plan", store: "Store") -> None:
 
     async def patch_workflow(kube: "Kube") -> None:
         kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-        body = await kube.patch(kind, context.workflow, patch, context.namespace)
+        body = await kube.patch(kind, pod.workflow, patch, pod.namespace)
         reference = (body.get("status") or {}).get("artifactRepositoryRef") or {}
         if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
             with contextlib.suppress(NotStoredError):

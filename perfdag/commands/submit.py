@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
@@ -122,19 +121,6 @@ def load(
     return loaded, plan
 
 
-@dataclass(frozen=True)
-class NewRun:
-    """What the Workflow of a run is made of; without a suite, the store has the plan."""
-
-    run_id: str
-    name: str
-    """The name of the suite."""
-    priority: int = 0
-    suite: LoadedSuite | None = None
-    settings: Sequence[str] = ()
-    only: Sequence[str] = ()
-
-
 def submit(args: argparse.Namespace) -> int:
     """Submit or resume a run, and follow it with --watch.
 
@@ -144,19 +130,19 @@ def submit(args: argparse.Namespace) -> int:
     if args.resume:
         store = installed_store(args.namespace)
         check_cluster_address(store)
-        run = resumable_run(args.resume, args.namespace, store)
+        run_id, suite, priority = resumable_run(args.resume, args.namespace, store)
+        workflow = start_run(args.namespace, run_id, suite, priority)
     else:
-        run = new_run(args)
-    workflow = start_run(args.namespace, run)
-    print_now(f"run {run.run_id}, workflow {workflow} in namespace {args.namespace}")
+        run_id, workflow = submit_suite(args)
+    print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))
     print(f"follow it: perfdag status {workflow} --namespace {args.namespace}")
     return EXIT_OK
 
 
-def new_run(args: argparse.Namespace) -> NewRun:
-    """Return the run of a suite that the cluster takes.
+def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
+    """Start the run of a suite; return its id and the name of its Workflow.
 
     Raises BadDocument, CommandError, KubeError.
     """
@@ -173,8 +159,9 @@ def new_run(args: argparse.Namespace) -> NewRun:
     for finding in run_with_client(lambda api: check_pod_security(api, namespace, plan)):
         if finding.state == "missing":
             raise CommandError(f"{finding.what}: {finding.do}")
+    options = {name: value for name in ("settings", "only") if (value := getattr(args, name))}
     priority = plan.options.priority
-    return NewRun(plan.run_id, plan.suite, priority, loaded, args.settings, args.only)
+    return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
 
 
 def report_other_packages(plan: Plan) -> None:
@@ -193,22 +180,29 @@ def installed_store(namespace: str) -> str:
     return store_of(run_with_client(lambda client: installed_template(client, namespace)))
 
 
-def start_run(namespace: str, run: NewRun) -> str:
-    """Create the Workflow of a run and return its name.
+def start_run(
+    namespace: str,
+    run_id: str,
+    name: str,
+    priority: int = 0,
+    suite: LoadedSuite | None = None,
+    options: Object | None = None,
+) -> str:
+    """Create the Workflow of a run of the suite `name`, and return its name.
 
-    It owns the ConfigMap with the suite, which goes again if the Workflow is refused. Raises
-    BadDocument for a suite that is too large, KubeError.
+    Without `suite` the store has the plan. Else the Workflow owns the ConfigMap with the suite,
+    which goes again if the Workflow is refused. Raises BadDocument for a suite that is too large,
+    KubeError.
     """
-    parameters, held = {"run": run.run_id}, None
-    if run.suite:
-        name = f"perfdag-{run.run_id.lower()}"
-        held = runs.config_map(namespace, name, run.suite, runs.MAX_SUITE_BYTES)
-        parameters["suite"] = name
-    if run.settings or run.only:
-        options = orjson.dumps({"settings": run.settings, "only": run.only}).decode()
+    parameters, held = {"run": run_id}, None
+    if suite:
+        parameters["suite"] = f"perfdag-{run_id.lower()}"
+        held = runs.config_map(namespace, parameters["suite"], suite, runs.MAX_SUITE_BYTES)
+    if options:
         # Argo replaces braces, and the kubelet variables
-        parameters["options"] = options.replace("{{", r"{\u007b").replace("$", r"\u0024")
-    body = runs.workflow(namespace, run.name, parameters, run_id=run.run_id, priority=run.priority)
+        text = orjson.dumps(options).decode().replace("{{", r"{\u007b")
+        parameters["options"] = text.replace("$", r"\u0024")
+    body = runs.workflow(namespace, name, parameters, run_id=run_id, priority=priority)
 
     async def create(client: Kube) -> str:
         if held:
@@ -230,8 +224,8 @@ def start_run(namespace: str, run: NewRun) -> str:
     return run_with_client(create)
 
 
-def resumable_run(name: str, namespace: str, store: str) -> NewRun:
-    """Return the run to continue, as its Workflow describes it.
+def resumable_run(name: str, namespace: str, store: str) -> tuple[str, str, int]:
+    """Return id, suite and priority of the run to continue, as its Workflow describes it.
 
     `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
     is that of the installation: the plan step reads the plan there. Raises CommandError, KubeError.
@@ -240,7 +234,7 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
         found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
     except NoRun:
         if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
-            return NewRun(name, "resumed")
+            return name, "resumed", 0
         raise
     view = View(found[0])
     if not view.run_id:
@@ -252,7 +246,7 @@ def resumable_run(name: str, namespace: str, store: str) -> NewRun:
             f"--store {view.store}"
         )
     suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return NewRun(view.run_id, suite, int(view.workflow["spec"].get("priority") or 0))
+    return view.run_id, suite, int(view.workflow["spec"].get("priority") or 0)
 
 
 def render(args: argparse.Namespace) -> int:

@@ -133,21 +133,10 @@ def listening(port: int) -> bool:
     if not tables[0].exists():  # no /proc (macOS)
         return not _bindable(port)
     for table in tables:
-        with contextlib.suppress(OSError), table.open() as rows:
-            if port in listening_ports("".join(listening_rows(rows))):
+        with contextlib.suppress(OSError):
+            if port in listening_ports(table.read_text()):
                 return True
     return False
-
-
-def listening_rows(rows: Iterable[str]) -> Iterator[str]:
-    """Yield the head of a TCP table, with the listening sockets.
-
-    The kernel lists them before all connections (net/ipv4/tcp_ipv4.c).
-    """
-    for number, row in enumerate(rows):
-        if number and row.split()[3] != _LISTEN:
-            return
-        yield row
 
 
 def _bindable(port: int) -> bool:

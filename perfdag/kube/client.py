@@ -490,7 +490,7 @@ class Kube:
 
 def _identity(item: Object) -> dict[str, Object]:
     """Return what tells whose an object is, by its UID."""
-    names = ("namespace", "name", "uid", "labels", "ownerReferences")
+    names = ("namespace", "name", "uid", "ownerReferences")
     own = {name: item["metadata"][name] for name in names if name in item["metadata"]}
     return {own["uid"]: own}
 

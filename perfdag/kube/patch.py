@@ -391,8 +391,8 @@ def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
 
 def _resources(shape: Shape, main: Object) -> None:
     for key, amounts in (
-        ("requests", shape.resources.all_requests()),
-        ("limits", shape.resources.all_limits()),
+        ("requests", shape.resources.amounts("requests")),
+        ("limits", shape.resources.amounts("limits")),
     ):
         if amounts := {**amounts, **shape.hugepages}:
             named = {name: str(value) for name, value in amounts.items()}

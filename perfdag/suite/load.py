@@ -135,12 +135,12 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
                 included.append(_include(document, name, chain))
             except BadDocument as error:
                 problems += error.problems
-    entries, known = data.get("entries"), registry.names()
+    entries = data.get("entries")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         name = entry.get("benchmark") if isinstance(entry, dict) else None
         # what is no text is wrong by its type
         if isinstance(name, str) and (wrong := registry.fault(name)):
-            if name not in known:
+            if name not in (known := registry.names()):
                 wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
             where = ("entries", index, "benchmark")
             wrong = removal_note(name) or wrong

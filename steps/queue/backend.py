@@ -7,8 +7,8 @@ workload is the built-in `sleep` or `usl`, or a command.
 import asyncio
 import contextlib
 import glob as globbing
-import math
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from perfdag.steps.queue import protocol
 FILENAME = "FILENAME"
 BUILT_IN = {"sleep": 1, "usl": 3}
 """The built-in workloads, and the numbers that each takes."""
+NUMBER = re.compile(r"(\d{1,9}(\.\d*)?|\.\d+)(e-\d+)?")
 ANSWER_SECONDS = 10.0
 """Time of a frontend to answer."""
 
@@ -152,16 +153,10 @@ def _numbers(command: Sequence[str]) -> list[float]:
     if len(args) < BUILT_IN[name]:
         what = "Sleep time (seconds) argument missing"
         raise ValueError(what if name == "sleep" else "usl needs SECONDS SIGMA KAPPA")
-    values = []
-    for arg in args[: BUILT_IN[name]]:
-        try:
-            value = float(arg)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < 1e9:
-            raise ValueError(f"invalid {name} time value '{arg}'")
-        values.append(value)
-    return values
+    numbers = args[: BUILT_IN[name]]
+    for bad in (arg for arg in numbers if not NUMBER.fullmatch(arg)):
+        raise ValueError(f"invalid {name} time value '{bad}'")
+    return [float(arg) for arg in numbers]
 
 
 class UnreachableError(Exception):
@@ -225,26 +220,23 @@ class Backend:
                 return False
             if item["Error"]:
                 raise ConnectionRefusedError(item["Error"])
-            writer.write(protocol.encode_reply(await self.work(item)))
+            began = time.perf_counter()
+            outcome = await self.workload.run(item["Args"], item["Limit"], item["Running"])
+            reply = {
+                "Pod": self.pod,
+                "Node": self.node,
+                "Device": Path(self.workload.device).name,
+                "Error": outcome.error,
+                "Timeout": outcome.timeout,
+                "Runtime": time.perf_counter() - began,
+                "Retcode": outcome.retcode,
+            }
+            writer.write(protocol.encode_reply(reply))
             self.completed += 1
         finally:
             writer.close()
         await writer.wait_closed()
         return True
-
-    async def work(self, item: protocol.Message) -> protocol.Message:
-        """Run one item and return the reply."""
-        began = time.perf_counter()
-        outcome = await self.workload.run(item["Args"], item["Limit"], item["Running"])
-        return {
-            "Pod": self.pod,
-            "Node": self.node,
-            "Device": Path(self.workload.device).name,
-            "Error": outcome.error,
-            "Timeout": outcome.timeout,
-            "Runtime": time.perf_counter() - began,
-            "Retcode": outcome.retcode,
-        }
 
     async def pause(self, seconds: float) -> None:
         """Sleep, at most until it is stopped."""

@@ -19,48 +19,44 @@ from perfdag.steps.queue import protocol
 from perfdag.steps.queue.protocol import Message
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
-STEP = math.log(1.01)
-ERRORS_KEPT = 1000
 RETRY_SECONDS = 0.2
 UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
 """Causes of requests that no frontend answered."""
 
 
 class Times:
-    """Seconds in logarithmic buckets 1 % wide; exact count, sum, least and largest."""
+    """Seconds: exact count, sum, least and largest, and percentiles within 0.5 %."""
 
     def __init__(self) -> None:
-        self.buckets: Counter[int] = Counter()
-        self.count = 0
-        self.sum = 0.0
-        self.least = math.inf
-        self.largest = 0.0
+        self.rounded: Counter[float] = Counter()
+        self.sum, self.least, self.largest = 0.0, math.inf, 0.0
 
     def add(self, seconds: float) -> None:
-        self.buckets[int(math.log(max(seconds, 1e-7) * 1e7) / STEP)] += 1
-        self.count += 1
+        self.rounded[float(f"{seconds:.2e}")] += 1
         self.sum += seconds
         self.least = min(self.least, seconds)
         self.largest = max(self.largest, seconds)
 
-    def percentile(self, p: float) -> float | None:
-        """Return the nearest rank in seconds, within 1 %; None with fewer samples than needed."""
-        if self.count < needed(p):
-            return None
-        buckets = sorted(self.buckets.items())
-        at = bisect_left(list(accumulate(n for _, n in buckets)), math.ceil(p * self.count))
-        return min(self.largest, max(self.least, math.exp(STEP * (buckets[at][0] + 0.5)) * 1e-7))
-
     def summary(self) -> dict[str, float | None]:
-        """Return min, mean, max and the percentiles that the count allows, in seconds."""
-        if not self.count:
+        """Return count, min, mean and max in seconds, and percentiles by nearest rank.
+
+        A percentile with fewer samples than needed is None.
+        """
+        count, values = self.rounded.total(), sorted(self.rounded)
+        if not count:
             return {"count": 0}
+        ranks = list(accumulate(self.rounded[value] for value in values))
         return {
-            "count": self.count,
+            "count": count,
             "min": self.least,
-            "mean": self.sum / self.count,
+            "mean": self.sum / count,
             "max": self.largest,
-            **{f"p{p * 100:g}": self.percentile(p) for p in PERCENTILES},
+            **{
+                f"p{p * 100:g}": values[bisect_left(ranks, math.ceil(p * count))]
+                if count >= needed(p)
+                else None
+                for p in PERCENTILES
+            },
         }
 
 
@@ -115,7 +111,7 @@ class ClientStats:
             self.failed(error)
             node.failure += 1
             node.failed_devices[reply["Device"]] += 1
-            _count(node.errors, error)
+            node.errors[error] += 1
             return
         self.success += 1
         first, _, count = self.chains.get(slot, (now, now, -1))
@@ -133,7 +129,7 @@ class ClientStats:
     def failed(self, cause: str) -> None:
         """Count a failed request."""
         self.failure += 1
-        _count(self.causes, cause)
+        self.causes[cause] += 1
 
     @property
     def seconds(self) -> float:
@@ -165,11 +161,6 @@ class ClientStats:
                 for name, node in self.nodes.items()
             },
         }
-
-
-def _count(errors: Counter[str], error: str) -> None:
-    if error in errors or len(errors) < ERRORS_KEPT:
-        errors[error] += 1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from aiohttp import BasicAuth, web
 
-from perfdag.steps.queue.client import ClientStats, Load, Times
+from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.protocol import Address
 from perfdag.units import plural
 
@@ -74,42 +74,36 @@ class Control:
 
     def __call__(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
-        stats, kind = self.stats, request.query.get("type", "html")
+        stats, path, kind = self.stats, request.path, request.query.get("type", "html")
         if kind not in KINDS:
             text = f"type {kind!r} is none of {', '.join(KINDS)}\n"
             return web.Response(status=400, text=text)
-        match request.path:
-            case "/stats":
-                return self._page(kind, stats_lines(stats), self._forms())
-            case "/nodes":
-                return self._page(kind, nodes_lines(stats))
-            case "/pods":
-                return self._page(kind, pods_lines(stats))
+        if path in PAGES:
+            text = "\n".join(PAGES[path](stats))
+            forms = self._forms() if path == "/stats" else ""
+            page = f"{forms}<pre>{html.escape(text)}</pre>"
+            return _answer(kind, stats.as_json(), text, page)
+        value: float | str
+        value, info, status = "ERROR", "", 200
+        match path:
             case "/fails":
-                return _value(kind, stats.failure, "request failures")
+                value, info = stats.failure, "request failures"
             case "/reqs-per-sec":
-                return _value(kind, stats.rate, "requests per second")
+                value, info = stats.rate, "requests per second"
             case "/reset":
                 stats.reset()
-                return _value(kind, "Reseted", "")
+                value = "Reseted"
             case "/parallel":
-                value = request.query.get("value", "")
+                text = request.query.get("value", "")
                 try:
-                    wanted = int(value)
+                    value, info = self.load.set_parallel(int(text)), "requests in parallel"
                 except ValueError:
-                    return _value(kind, "ERROR", f"value {value!r} is not a whole number", 400)
-                return _value(kind, self.load.set_parallel(wanted), "requests in parallel")
-        return web.Response(status=404)
-
-    def _page(self, kind: str, lines: Iterator[str], head: str = "") -> web.Response:
-        if kind == "json":
-            return web.json_response(self.stats.as_json())
-        text = "\n".join(lines) + "\n"
-        return (
-            _html(head, f"<pre>{html.escape(text)}</pre>")
-            if kind == "html"
-            else web.Response(text=text)
-        )
+                    info, status = f"value {text!r} is not a whole number", 400
+            case _:
+                return web.Response(status=404)
+        text = f"{value:f}" if isinstance(value, float) else str(value)
+        page = f"<p>{html.escape(f'{text} {info}'.strip())}.</p>"
+        return _answer(kind, {"result": value, "info": info}, text, page, status)
 
     def _forms(self) -> str:
         """Return buttons that change the client."""
@@ -123,20 +117,15 @@ class Control:
         )
 
 
-def _html(*parts: str, status: int = 200) -> web.Response:
-    """Return a page with links to all pages."""
-    links = '<a href="stats">Stats</a> <a href="pods">Pods</a> <a href="nodes">Nodes, devices</a>'
-    body = f"<!doctype html><title>queue client</title><p>{links}</p>{''.join(parts)}\n"
-    return web.Response(status=status, text=body, content_type="text/html")
-
-
-def _value(kind: str, result: float | str, info: str, status: int = 200) -> web.Response:
+def _answer(kind: str, data: object, text: str, page: str, status: int = 200) -> web.Response:
+    """Return one of the forms of an answer; the page gets links to all pages."""
     if kind == "json":
-        return web.json_response({"result": result, "info": info}, status=status)
-    text = f"{result:f}" if isinstance(result, float) else str(result)
+        return web.json_response(data, status=status)
     if kind == "plain":
         return web.Response(text=f"{text}\n", status=status)
-    return _html(f"<p>{html.escape(f'{text} {info}'.strip())}.</p>", status=status)
+    links = '<a href="stats">Stats</a> <a href="pods">Pods</a> <a href="nodes">Nodes, devices</a>'
+    body = f"<!doctype html><title>queue client</title><p>{links}</p>{page}\n"
+    return web.Response(status=status, text=body, content_type="text/html")
 
 
 def stats_lines(stats: ClientStats) -> Iterator[str]:
@@ -150,9 +139,13 @@ def stats_lines(stats: ClientStats) -> Iterator[str]:
     if stats.success:
         yield f"= {stats.rate:.2f} successfully completed requests / second."
         yield "\nMax / average / min timings (in seconds, for successful requests):"
-        yield f"- {_times(stats.run)} - backend run time"
-        yield f"- {_times(stats.wait)} - queue wait time"
-        yield f"- {_times(stats.overhead)} - communication overhead"
+        for times, what in (
+            (stats.run, "backend run time"),
+            (stats.wait, "queue wait time"),
+            (stats.overhead, "communication overhead"),
+        ):
+            mean = times.sum / stats.success
+            yield f"- {times.largest:.6f} / {mean:.6f} / {times.least:.6f} - {what}"
         yield "\nLatency of the whole request, seconds (percentiles need enough samples):"
         known = [f"{k} {v:.6g}" for k, v in stats.latency.summary().items() if v is not None]
         yield f"- {', '.join(known)}"
@@ -201,5 +194,4 @@ def _bars(left: str, right: str, counts: Mapping[str, int]) -> Iterator[str]:
             yield f"{name:>{width}} | {bar} {100 * count / total:.1f}% ({count})"
 
 
-def _times(times: Times) -> str:
-    return f"{times.largest:.6f} / {times.sum / times.count:.6f} / {times.least:.6f}"
+PAGES = {"/stats": stats_lines, "/nodes": nodes_lines, "/pods": pods_lines}

@@ -1,18 +1,16 @@
 """`perfdag queue manifests`: the file of queues, and the Kubernetes objects that serve them.
 
-The objects are the YAML files in `templates`. A `$name` there is replaced by the value of that
-name.
+The objects are the YAML of `templates/queues.yaml.j2`.
 """
 
 import hashlib
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from string import Template
 from typing import Any, Literal
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
@@ -21,7 +19,6 @@ from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
 NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
-TEMPLATES = Path(__file__).parent / "templates"
 
 
 class _Model(BaseModel):
@@ -191,130 +188,21 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
     if other objects have the same name.
     """
+    templates = Environment(
+        loader=PackageLoader("perfdag.steps.queue", "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
+    text = templates.get_template("queues.yaml.j2").render(
+        shared=queues, token=token or secrets.token_urlsafe(24), digest=digest
+    )
     objects = dict[tuple[str, str], Object]()
-    for body in _rendered(queues, token or secrets.token_urlsafe(24)):
-        metadata = body["metadata"]
-        kind, name = body["kind"], metadata["name"]
-        labels = {"app.kubernetes.io/part-of": "perfdag-queue", "app.kubernetes.io/name": name}
-        metadata["labels"] = labels | metadata.get("labels", {})
-        if kind not in ("Namespace", "PersistentVolume"):
-            metadata["namespace"] = queues.namespace
+    for body in yaml.safe_load_all(text):
+        kind, name = body["kind"], body["metadata"]["name"]
         if objects.setdefault((kind, name), body) != body:
             raise ValueError(
                 f"two queues define {kind} {name}: rename one, or give its data another claim"
             )
     return list(objects.values())
-
-
-def _rendered(queues: Queues, token: str) -> Iterator[Object]:
-    """Return the objects of all templates that the queues need."""
-    names = [queue.name for queue in queues.queues]
-    shared = queues.model_dump() | {
-        "token": token,
-        "pod_security": "baseline" if any(queue.root for queue in queues.queues) else "restricted",
-        "original_pods": [
-            f"scalability-tester-{program}-{name}"
-            for name in names
-            for program in ("backend", "client")
-        ],
-        "original_namespaces": [queues.namespace, queues.monitor or "monitoring", "validation"],
-        "node_selector": queues.node_selector or None,
-        "longest": str(queues.longest),
-        "queues": names,
-    }
-    yield from _template("frontend", shared)
-    yield from _template("monitor", shared) if queues.monitor else ()
-    for queue in queues.queues:
-        values = shared | _values(queues, queue)
-        yield from _template("volume", values) if values["nfs_server"] else ()
-        yield from _template("queue", values)
-        yield from _template("ingress", values) if values["host"] else ()
-        yield from _template(queue.autoscale.by, values) if queue.autoscale.by != "none" else ()
-    if any(queue.autoscale.by in ("custom", "external") for queue in queues.queues):
-        yield from _template("adapter", shared)
-
-
-def _values(queues: Queues, queue: Queue) -> dict[str, Any]:
-    """Return what the templates of one queue name."""
-    name, scale, data = f"perfdag-queue-{queue.name.lower()}", queue.autoscale, queue.data or Data()
-    claim = {"claimName": data.claim, "readOnly": True}
-    mount = {"name": "data", "mountPath": data.mount, "readOnly": True}
-    domain = queues.ingress_domain
-    digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
-    values = queue.model_dump() | data.model_dump() | scale.model_dump()
-    values |= {
-        "name": name,
-        "queue": queue.name,
-        "label": name,
-        "shared_image": queues.image,
-        "image": queue.image or queues.image,
-        "shared_node_selector": queues.node_selector or None,
-        "node_selector": {**queues.node_selector, **queue.node_selector} or None,
-        "tolerations": queue.tolerations or None,
-        # Above the limit, so that scaling in ends no item.
-        "grace": queue.grace or (int(queue.limit) + 15 if queue.limit else 60),
-        "restart": None,
-        "no_root": None if queue.root else True,
-        "user": 0 if queue.root else 65534,
-        "group": None if queue.root else 65534,
-        "env": [{"name": key, "value": value} for key, value in queue.env.items()],
-        "requests": {**queue.requests, **queue.resources},
-        "limit": f"{queue.limit:g}",
-        "backoff": ["0.05", "--backoff-max", "0.5"],
-        "options": [
-            *_option("--glob", queue.glob),
-            *_option("--dir", queue.dir),
-            *(["--ignore"] if queue.ignore else []),
-            *(["--null-out"] if queue.null_out else []),
-        ],
-        "parallel": str(queue.parallel),
-        "most_parallel": str(max(queue.parallel, queue.most_parallel)),
-        # With a limit, the frontend drops backends that hang.
-        "client_options": [
-            *(["--open"] if queues.open else []),
-            *_option("--limit", queue.limit),
-            *(["--", *queue.arguments] if queue.arguments else []),
-        ],
-        # With an autoscaler, the manifest must not reset the number of replicas.
-        "replicas": None if scale.by in ("custom", "external") else queue.replicas,
-        "wait": f"{round(scale.wait * 1000)}m",
-        "items": f"{round(scale.items * 1000)}m",
-        "volume": f"{data.claim}-{digest}",
-        "host": queue.ingress or (f"{queue.name.lower()}.{domain}" if domain else None),
-        "volumes": [{"name": "data", "persistentVolumeClaim": claim}] if queue.data else None,
-        "mounts": [mount] if queue.data else None,
-        "pull": queues.pull,
-    }
-    [values["pod"]] = _template("pod", values)
-    # The Deployment must not select the pods of a Job, which end on an empty queue.
-    job = {"label": f"{name}-job", "backoff": "0", "restart": "OnFailure"}
-    [values["job_pod"]] = _template("pod", values | job)
-    return values
-
-
-def _option(name: str, value: float | str) -> list[str]:
-    return [name, f"{value:g}" if isinstance(value, float) else value] if value else []
-
-
-def _template(name: str, values: Mapping[str, Any]) -> list[Object]:
-    """Return the documents of a template with its names replaced."""
-    documents = list(yaml.safe_load_all((TEMPLATES / f"{name}.yaml").read_text()))
-    filled: list[Object] = fill(documents, values)
-    return filled
-
-
-def fill(node: Any, values: Mapping[str, Any]) -> Any:
-    """Replace names in a template.
-
-    A text `$name` becomes the value itself, within a longer text its text. A list that is an
-    element of a list is inserted there. A key whose value is None goes.
-    """
-    if isinstance(node, dict):
-        pairs = {key: fill(value, values) for key, value in node.items()}
-        return {key: value for key, value in pairs.items() if value is not None}
-    if isinstance(node, list):
-        items = [fill(item, values) for item in node]
-        return [one for item in items for one in (item if isinstance(item, list) else [item])]
-    if isinstance(node, str) and node[:1] == "$" and node[1:] in values:
-        return values[node[1:]]
-    return Template(node).substitute(values) if isinstance(node, str) else node

@@ -17,6 +17,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     text = await page.value("document.querySelector('#net').innerText")
     assert "iperf streams=4 throughput worse -12.1 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
+    assert "(11 runs)" not in text, "the answer of the run before"
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
     assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
     squares = "[...document.querySelectorAll('#net .squares a')].map(a => a.className)"

@@ -254,7 +254,6 @@ LOCAL = ["validate", "--local", "--limit", "2"]
         (["validate", "--local", "--limit", "0", "sleep", "1"], "LIMIT 0"),
         ([*LOCAL, "--scale-timeout", "inf", "sleep", "1"], "scale timeout inf s"),
         ([*LOCAL, "--timeout", "-3", "sleep", "1"], "timeout -3 s"),
-        ([*LOCAL, "--tolerance", "1", "sleep", "1"], "tolerance 1 "),
         ([*LOCAL, "nothing"], "neither an absolute path"),
         ([*LOCAL, "/no/such"], "is not an executable file here"),
         ([*LOCAL, "--item-limit", "nan", "sleep", "1"], "item limit nan s"),

@@ -11,7 +11,6 @@ import pytest
 
 from perfdag.commands import ab as ab_outcome
 from perfdag.commands.main import main
-from perfdag.commands.submit import NewRun
 from perfdag.plan.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import stored_plan
 from perfdag.store.base import FolderStore
@@ -152,8 +151,8 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
 ) -> None:
     store, started = FolderStore(str(tmp_path)), list[str]()
 
-    def start(namespace: str, run: NewRun) -> str:
-        started.append(run.run_id)
+    def start(namespace: str, run_id: str, *_: Any) -> str:
+        started.append(run_id)
         return "duel-1"
 
     # the cluster and its store are the only things that are not real
