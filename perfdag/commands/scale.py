@@ -144,8 +144,6 @@ def submit(args: argparse.Namespace) -> int:
     folder, settings = folder_of(args)
     settings.project = args.project or settings.project
     settings.submitter = args.submitter or settings.submitter
-    if args.rate and args.delay:
-        raise ValueError("--delay makes batches of -p, --rate sends one after the other")
     params = runai.checked(
         workloads.ScaleParams,
         {
@@ -427,11 +425,14 @@ COMMANDS: dict[str, Command] = {
             option("-p", "--num-processes", default=8, help="submissions in parallel"),
             option("--num-workers", default=1, help="workers of a distributed workload"),
             option("-g", "--num-gpus", default="1", help="GPUs a pod"),
-            option(
-                "--delay",
-                default=0.0,
-                help="seconds between batches of -p, on an absolute schedule",
-            ),
+            [
+                RATE,
+                option(
+                    "--delay",
+                    default=0.0,
+                    help="seconds between batches of -p, on an absolute schedule",
+                ),
+            ],
             option("--project", help="project to submit to (default: project-0)"),
             option("--pvc", **SWITCH, help="add a claim to each workload"),
             option(
@@ -446,7 +447,6 @@ COMMANDS: dict[str, Command] = {
                 choices=("api", "kubectl", "runai-cli"),
                 help="how to submit (default: api)",
             ),
-            RATE,
         ),
     ),
     "sample": (
