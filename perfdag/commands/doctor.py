@@ -32,13 +32,13 @@ from perfdag.hosts import base, disturbance, facts, local
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.config import load_config
 from perfdag.kube.patch import (
+    HELPER,
     LEVELS,
     STORE,
     STORE_ADDRESS,
     account_of,
     enforced_level,
     hardened,
-    helper,
     label_command,
     level_needs,
     pod_security,
@@ -457,7 +457,7 @@ async def check_store(
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": step.get("envFrom"),
         "securityContext": hardened(),
-        "resources": helper(),
+        "resources": HELPER,
     }
     body = {
         "apiVersion": "v1",

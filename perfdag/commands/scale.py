@@ -27,7 +27,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.terminal import text_table
-from perfdag.kube.client import Kube, KubeError, Prometheus
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import (
     cluster,
     figures,
@@ -311,7 +311,9 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(
+    source: prometheus.Prometheus, start: float, end: float
+) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
     gap = await prometheus.scrape_interval(source, end)
     if gap is None:
@@ -336,7 +338,9 @@ def audit(args: argparse.Namespace) -> int:
     end = unix_time(args.end) if args.end else time.time()
     if start >= end:
         raise ValueError(f"the window ends before it begins, at {args.start}")
-    source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+    source = prometheus.Prometheus(
+        args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
+    )
     past = asyncio.run(past_figures(source, start, end))
     values = {figures.audit_key(name): {"value": past[name]} for name in sorted(past)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
