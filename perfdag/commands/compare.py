@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from perfdag.analysis import selection
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.verdict import Tuning, percent
@@ -22,8 +21,8 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.commands.results import explain_last
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.results.runs import RunStore
+from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.results.runs import RunStore, baselines, put_baseline, select
 from perfdag.store.s3 import open_store
 from perfdag.units import plural, short, with_spread
 
@@ -72,10 +71,8 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
     runs = RunStore(open_store(args.store))
     runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
-    side_a = selection.select(runs, args.a, args.suite)
-    side_b = selection.select(
-        runs_b, args.b, args.suite or (None if args.store_b else side_a.suite)
-    )
+    side_a = select(runs, args.a, args.suite)
+    side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
     explain_last(runs, args.a, side_a.runs[-1])
     explain_last(runs_b, args.b, side_b.runs[-1])
     tuning = Tuning(read_checks(runs_b.store, side_b.runs[-1]))
@@ -161,7 +158,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.rows) - len(rows):
         lines.append(f"{left} more series that did not change (--all shows them)")
-    below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
+    below = styled([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
 
 
@@ -221,15 +218,15 @@ def set_baseline(args: argparse.Namespace) -> int:
     if not args.name.strip():
         raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
     store = open_store(args.store)
-    runs = selection.select(RunStore(store), args.runs, args.suite)
-    selection.set_baseline(store, args.name, runs, args.note)
+    runs = select(RunStore(store), args.runs, args.suite)
+    put_baseline(store, args.name, runs, args.note)
     print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
     return EXIT_OK
 
 
 def show_baselines(args: argparse.Namespace) -> int:
     """Print the names with their runs. Raises SelectionError, StoreError."""
-    names = selection.baselines(open_store(args.store))
+    names = baselines(open_store(args.store))
     if args.json:
         print_json(
             {
@@ -238,13 +235,17 @@ def show_baselines(args: argparse.Namespace) -> int:
             }
         )
         return EXIT_OK
-    for name, suites in sorted(names.items()):
-        for suite, baseline in sorted(suites.items()):
-            runs = baseline.runs
-            extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
-            print(
-                f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {baseline.note}".rstrip()
-            )
-    if not names:
-        print("no baselines; `perfdag baseline set NAME RUN` adds one")
+    rows = [
+        (
+            name,
+            suite,
+            plural(len(own.runs), "run"),
+            " to ".join(sorted({*own.runs[:1], *own.runs[-1:]})),
+            own.note,
+        )
+        for name, suites in sorted(names.items())
+        for suite, own in sorted(suites.items())
+    ]
+    table = text_table(("name", "suite", "runs", "first to last", "note"), rows)
+    print(table if rows else "no baselines; `perfdag baseline set NAME RUN` adds one")
     return EXIT_OK

@@ -28,20 +28,17 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.status import ARGO
 from perfdag.commands.terminal import Finding
-from perfdag.hosts import disturbance
-from perfdag.hosts.base import CommandResult
-from perfdag.hosts.facts import gather
-from perfdag.hosts.local import LocalHost
+from perfdag.hosts import base, disturbance, facts, local
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.config import load_config
 from perfdag.kube.patch import (
+    HELPER,
     LEVELS,
     STORE,
     STORE_ADDRESS,
     account_of,
     enforced_level,
     hardened,
-    helper,
     label_command,
     level_needs,
     pod_security,
@@ -115,35 +112,14 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILED if missing else EXIT_OK
 
 
-Subject = tuple[str, Params | None, Shape, bool]
-"""A benchmark, params, a shape, and whether the point is optional.
-
-The params are None where one has no default.
-"""
-
-
-def _subjects(plan: Plan | None) -> Iterator[Subject]:
-    """Yield the points of a plan, or every benchmark with its default params."""
-    if plan:
-        for point in plan.points:
-            params = registry.get(point.benchmark).Params.model_validate(point.params)
-            yield point.benchmark, params, plan.shapes[point.shape], point.optional
-        return
-    for name in registry.working():
-        default: Params | None = None
-        with contextlib.suppress(ValidationError):
-            default = registry.get(name).Params()
-        yield name, default, Shape(), False
-
-
-class _CachingHost(LocalHost):
+class _CachingHost(local.LocalHost):
     """This machine; a command that many points run is run once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._results: dict[str, CommandResult] = {}
+        self._results: dict[str, base.CommandResult] = {}
 
-    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+    def run(self, argv: Sequence[str], **options: Any) -> base.CommandResult:
         key = repr((list(argv), options))
         if key not in self._results:
             self._results[key] = super().run(argv, **options)
@@ -153,10 +129,20 @@ class _CachingHost(LocalHost):
 def _needs(plan: Plan | None) -> Iterator[Finding]:
     """Ask each benchmark what it lacks here, and yield each need with the benchmarks that have it.
 
-    A benchmark is ok only if nothing would be skipped.
+    Asked are the points of a plan, or every benchmark with its default params. A benchmark is ok
+    only if nothing would be skipped.
     """
+    subjects = [(name, Object(), Shape(), False) for name in registry.working()]
+    if plan:
+        subjects = [
+            (point.benchmark, point.params, plan.shapes[point.shape], point.optional)
+            for point in plan.points
+        ]
     host, points, lacking = _CachingHost(), Counter[str](), dict[Finding, Counter[str]]()
-    for name, params, shape, optional in _subjects(plan):
+    for name, values, shape, optional in subjects:
+        params = None
+        with contextlib.suppress(ValidationError):  # one has no default
+            params = registry.get(name).Params.model_validate(values)
         points[name] += 1
         for finding in _lacks(name, params, shape, host):
             need = replace(finding, state="warn") if optional else finding
@@ -170,7 +156,9 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
         yield Finding("ok", f"{name}: what {text} is here")
 
 
-def _lacks(name: str, params: Params | None, shape: Shape, host: LocalHost) -> Iterator[Finding]:
+def _lacks(
+    name: str, params: Params | None, shape: Shape, host: local.LocalHost
+) -> Iterator[Finding]:
     """Yield why this machine would skip a point: its shape, its tools, or what it requires."""
     benchmark = registry.get(name)
     if reason := needs_cluster(shape):
@@ -206,7 +194,7 @@ def _store(root: str | None) -> Finding:
 def _noise() -> list[Finding]:
     """Return the sources of noise on this machine."""
     findings = []
-    if (governor := gather().get("cpu_governor")) not in (None, "performance"):
+    if (governor := facts.gather().get("cpu_governor")) not in (None, "performance"):
         text = f"CPU governor is {governor}: the clock frequency changes with the load"
         findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
     if (load := disturbance.runnable()) > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
@@ -326,8 +314,8 @@ async def installed_template(client: Kube, namespace: str) -> Object:
     templates = (template.get("spec") or {}).get("templates") or []
     if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
         return template
-    message = f"perfdag in namespace {namespace} is {found}: {_install_again(namespace)}"
-    raise CommandError(message, EXIT_REACH)
+    command = f"perfdag install --namespace {namespace} --store ..."
+    raise CommandError(f"perfdag in namespace {namespace} is {found}: {command}", EXIT_REACH)
 
 
 def store_of(template: Object) -> str:
@@ -351,8 +339,8 @@ async def check_installation(
     for finding in await check_pod_security(client, namespace, plan):
         yield finding
     benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
-    root = root or store_of(template)
-    for finding in await check_store(client, namespace, root, template, benchmarks):
+    store = root or store_of(template)
+    for finding in await check_store(client, namespace, store, template, benchmarks):
         yield finding
 
 
@@ -469,7 +457,7 @@ async def check_store(
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": step.get("envFrom"),
         "securityContext": hardened(),
-        "resources": helper(),
+        "resources": HELPER,
     }
     body = {
         "apiVersion": "v1",
