@@ -29,7 +29,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.steps.queue import protocol
-from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def _client(args: argparse.Namespace) -> int:
 
     Return 1 if a request failed.
     """
-    work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
+    frontend, words = protocol.address(args.faddr), after_dashes(args.args) or None
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
         raise ValueError(
             f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max "
@@ -217,7 +217,7 @@ def _client(args: argparse.Namespace) -> int:
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
     protocol.raise_file_limit()
-    load = Load(work, ClientStats(), max(1, args.req_max))
+    load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), words, args.limit)
     return asyncio.run(_serve_client(load, control, token, args.req_now, args.duration))
 
 
@@ -226,10 +226,10 @@ async def _serve_client(
 ) -> int:
     from perfdag.steps.queue import control
 
-    stats, work = load.stats, load.work
+    stats = load.stats
     server = await control.serve(address, control.Control(load), token)
     port = server.sockets[0].getsockname()[1]
-    logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
+    logger.info(f"requests to queue {load.queue!r} at {load.frontend}, control on port {port}")
     stopped = asyncio.create_task(until_signal().wait())
     load.set_parallel(parallel)
     await asyncio.wait([stopped], timeout=duration or None)
