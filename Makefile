@@ -82,15 +82,15 @@ $(VENV)/docs.stamp: requirements/docs.txt pyproject.toml
 # Write the locks: exact versions with hashes, for every platform. Needs uv.
 lock:
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra analysis --extra mpi --extra argo --extra site --extra build -o requirements/run.txt pyproject.toml
+	  --extra s3 --extra analysis --extra mpi --extra argo --extra build -o requirements/run.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra site --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
+	  --extra s3 --extra aws --extra mpi --extra build --extra argo --extra dev -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  --extra docs --extra build --extra argo -c requirements/run.txt -o requirements/docs.txt pyproject.toml
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
 	  -c requirements/run.txt -o requirements/step.txt requirements/step.in
 	uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11 \
-	  --extra s3 --extra site -c requirements/run.txt -o requirements/finish.txt pyproject.toml
+	  --extra s3 -c requirements/run.txt -o requirements/finish.txt pyproject.toml
 	for image in $(dir $(wildcard images/*/requirements.in)); do uv pip compile -q --universal --generate-hashes \
 	  --no-header --no-annotate --python-version 3.11 -c requirements/run.txt -o $${image}requirements.txt $${image}requirements.in || exit 1; done
 

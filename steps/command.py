@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -37,11 +36,6 @@ _OUTPUTS = ("stdout", "stderr")
 WALL_TIME = Metric("wall_time", "s", "lower", "wall time of the command", headline=True)
 
 
-def _check_unit(unit: str) -> str:
-    to_base(unit)
-    return unit
-
-
 class Figure(Params):
     """A figure in the output: its place, its unit and its better direction."""
 
@@ -55,13 +49,12 @@ class Figure(Params):
         alias="json",
         description="keys (they may hold dots) and indices in JSON on stdout: jobs.0.read.bw",
     )
-    unit: Annotated[str, AfterValidator(_check_unit)] = Field(
-        "1", description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s"
-    )
+    unit: str = Field("1", description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s")
     better: Better = Field("none", description="higher, lower or none")
 
     @model_validator(mode="after")
     def _check_place(self) -> "Figure":
+        to_base(self.unit)
         if (self.regex is None) == (self.json_path is None):
             raise ValueError("give either regex or json")
         try:
@@ -74,25 +67,18 @@ class Figure(Params):
 
     def read(self, texts: Mapping[str, str]) -> float:
         """Return the figure in its SI base unit. Raises ValueError if it is not there."""
-        printed = self._matched(texts) if self.regex is not None else self._in_json(texts)
-        return float(printed) * to_base(self.unit)[1]
-
-    def _matched(self, texts: Mapping[str, str]) -> str:
-        for role in _OUTPUTS:
-            matches = re.findall(self.regex or "", texts.get(role, ""), re.M)
-            if matches:
-                return str(matches[-1])
-        raise ValueError(f"nothing matches {self.regex!r}")
-
-    def _in_json(self, texts: Mapping[str, str]) -> float:
-        path = self.json_path or ""
-        report = read_report("the command", texts.get("stdout", ""))
-        value = next(_lookup(report, path.split(".")), None)
-        if value is None:
-            raise ValueError(f"no {path!r} in the JSON")
+        value: Any
+        if self.json_path is None:
+            printed = (re.findall(self.regex or "", texts.get(role, ""), re.M) for role in _OUTPUTS)
+            if (value := next((found[-1] for found in printed if found), None)) is None:
+                raise ValueError(f"nothing matches {self.regex!r}")
+        else:
+            report = read_report("the command", texts.get("stdout", ""))
+            if (value := next(_lookup(report, self.json_path.split(".")), None)) is None:
+                raise ValueError(f"no {self.json_path!r} in the JSON")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{self.json_path} is no number")
-        return float(value)
+        return float(value) * to_base(self.unit)[1]
 
 
 def _lookup(node: Any, keys: Sequence[str]) -> Iterator[Any]:

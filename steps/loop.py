@@ -56,7 +56,7 @@ HOSTS_AT_ONCE = 8
 PRECISE = "precise enough"
 """Reason for a skipped sample: its point has reached the precision of `until`."""
 OVERLAP = 0.5
-"""Least share of its time that a sample overlaps with each pair that is measured beside it."""
+"""Least share of its time in which all pairs that are measured beside a sample are measured."""
 
 
 class ProgressListener(Protocol):
@@ -386,8 +386,8 @@ class MeasuringLoop:
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
         """Return the samples of a group, measured at once; one that ran alone is invalid."""
         records = self._at_once([partial(self._sample, position, batch) for position in group])
-        lonely = [missing_overlap(record, records) for record in records]
-        for record, wrong in zip(records, lonely, strict=True):
+        wrong = missing_overlap(records)
+        for record in records:
             record.facts["pairs_at_once"] = len(group)
             if wrong and record.status == "ok":
                 record.status, record.error = "invalid", wrong
@@ -453,22 +453,15 @@ class MeasuringLoop:
         return record
 
 
-def missing_overlap(record: SampleRecord, group: Sequence[SampleRecord]) -> str | None:
-    """Return why the others of its group did not overlap with a sample, or None if they did."""
+def missing_overlap(group: Sequence[SampleRecord]) -> str | None:
+    """Return why samples were not measured at once, or None if they were."""
     claim = f"{len(group)} pairs were to be measured at once"
-    start, end = _times(record)
-    took = (end - start).total_seconds()
-    for other in group:
-        if other is record:
-            continue
-        if other.status != "ok":
-            return f"{claim}, but another of them was {other.status}: {other.error}"
-        begin, stop = _times(other)
-        shared = max(0.0, (min(end, stop) - max(start, begin)).total_seconds())
-        if shared < OVERLAP * took:
-            return f"{claim}, but this one shared {shared:.2f} s of its {took:.2f} s with another"
+    if failed := next((record for record in group if record.status != "ok"), None):
+        return f"{claim}, but another of them was {failed.status}: {failed.error}"
+    starts = [datetime.fromisoformat(record.started_at) for record in group]
+    ends = [datetime.fromisoformat(record.finished_at) for record in group]
+    shared = max(0.0, (min(ends) - max(starts)).total_seconds())
+    took = max((end - start).total_seconds() for start, end in zip(starts, ends, strict=True))
+    if shared < OVERLAP * took:
+        return f"{claim}, but they shared {shared:.2f} s of {took:.2f} s"
     return None
-
-
-def _times(record: SampleRecord) -> tuple[datetime, datetime]:
-    return datetime.fromisoformat(record.started_at), datetime.fromisoformat(record.finished_at)

@@ -70,7 +70,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: ROOT)
+    monkeypatch.setattr("perfdag.commands.cluster.installed_store", lambda _: ROOT)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
         Path("suite.yaml").write_text(text)

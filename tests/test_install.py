@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.install import STORE_KEYS, store_secret
+from perfdag.commands.cluster import STORE_KEYS, store_secret
 from perfdag.kube.client import Object
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer, kubeconfig

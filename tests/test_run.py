@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfdag import __file__ as package, __version__
-from perfdag.commands import submit
+from perfdag.commands.cluster import load
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
 from perfdag.plan.plan import prepare_duet
@@ -115,7 +115,7 @@ def test_a_run_of_ab_or_of_a_cluster_is_not_resumed_by_run(
     store = FolderStore(str(tmp_path / "store"))
     file = write_suite.sleeps(1, 1)
     duet = prepare_duet(load_suite(file), load_suite(file), ("one", "two"), 8)
-    _, submitted = submit.load(str(file))
+    _, submitted = load(str(file))
     submitted.where = {"namespace": "bench"}
     for plans, command in (
         ([duet.a, duet.b], f"perfdag ab --resume {duet.a.run_id} --store {store.root}\n"),

@@ -50,8 +50,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         return "perfdag-s-new"
 
     monkeypatch.setattr("perfdag.kube.client.Kube", played.client)
-    monkeypatch.setattr("perfdag.commands.submit.installed_store", lambda _: played.store)
-    monkeypatch.setattr("perfdag.commands.submit.start_run", start)
+    monkeypatch.setattr("perfdag.commands.cluster.installed_store", lambda _: played.store)
+    monkeypatch.setattr("perfdag.commands.cluster.start_run", start)
     return played
 
 

@@ -6,19 +6,21 @@ Its script sorts, filters and copies tables. The page is whole without it.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from perfdag.analysis.alerts import GateResult, Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
-from perfdag.charts.pages import page, pick, screen
-from perfdag.charts.pages.history import card, history
+from perfdag.charts.pages import pick, screen
 from perfdag.charts.pages.pick import Picture
 from perfdag.plan.plan import Plan
 from perfdag.results.labels import flatten
@@ -34,7 +36,7 @@ from perfdag.results.summary import (
     unusable,
     worst_of_points,
 )
-from perfdag.units import digits, metric_text, scaled, setting, short, short_seconds
+from perfdag.units import digits, metric_text, plural, scaled, setting, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
@@ -51,6 +53,29 @@ MARKS = {
 KINDS = {"same": "measured", "noisy": "noisy", "bad": "failed", "skipped": "skipped"}
 """What the squares of the points say by their colours."""
 _BYTES = re.compile("(bytes|size|bs|block)$")
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates of the pages. They escape every text."""
+    folder = PackageLoader("perfdag.charts", "templates")
+    environment = Environment(
+        loader=folder,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=pick.printable,
+    )
+    environment.filters["plural"] = plural
+    environment.globals["source"] = source
+    return environment
+
+
+@cache
+def source(name: str) -> Markup:
+    """Return a style or script of the pages."""
+    return Markup(files("perfdag.charts").joinpath(name).read_text("utf-8"))
 
 
 def write(
@@ -96,7 +121,7 @@ def report(
         "banner": said,
         "colour": screen.colour(said.word),
         "rows": screen.rows(run),
-        "first": Markup("") if first is None else page.picture(first, 0),
+        "first": Markup("") if first is None else pick.picture(first, 0),
         "points": points,
         "key": [
             (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
@@ -127,7 +152,7 @@ def report(
         "count": table.num_rows,
         "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
-    template = page.templates().get_template("report.html")
+    template = templates().get_template("report.html")
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture is not first]
     return template.render(context, charts=_charts(names, others, room))
@@ -135,7 +160,7 @@ def report(
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    return card(Judged(summary, gate), plan.suite, head(summary.table))
+    return screen.card(Judged(summary, gate), plan.suite, head(summary.table))
 
 
 def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
@@ -143,12 +168,12 @@ def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
     deciding = run.deciding()
     if deciding and deciding[0].answer.word in ("worse", "better"):
         with style.narrow():
-            narrow = to_svg(history(deciding[0]))
-        svg, png = to_bytes(history(deciding[0]))
+            narrow = to_svg(screen.history(deciding[0]))
+        svg, png = to_bytes(screen.history(deciding[0]))
         return Picture("history", "first", deciding[0].name, svg, png, narrow)
     shown = [pick.file_name(state.benchmark) for state, *_ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
-    return next((drawn for drawn in own if len(drawn.svg) <= page.INLINE), None)
+    return next((drawn for drawn in own if len(drawn.svg) <= pick.INLINE), None)
 
 
 def _charts(
@@ -161,7 +186,7 @@ def _charts(
         for drawn in pictures:
             if drawn.benchmark == pick.file_name(name):
                 number += 1
-                chart: Markup | str = page.picture(drawn, number)
+                chart: Markup | str = pick.picture(drawn, number)
                 size = len(chart.encode("utf-8", "replace"))
                 chart, size = (chart, size) if size + 300 <= room else (f"{drawn.name}.svg", 300)
                 room -= size

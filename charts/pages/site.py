@@ -16,10 +16,9 @@ from perfdag import __version__
 from perfdag.analysis.alerts import Record, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.selection import SelectionError
 from perfdag.charts.pages import site_data
 from perfdag.charts.pages.site_data import Data, key_name
-from perfdag.results.runs import PARTIAL, RunStore, month_of
+from perfdag.results.runs import PARTIAL, RunStore, SelectionError, month_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.shape import digest
 from perfdag.store.base import NotStoredError, Store

@@ -15,7 +15,6 @@ from perfdag.analysis.compare import Comparison, Row, compare_selections
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
-from perfdag.analysis.selection import Selection
 from perfdag.analysis.verdict import (
     Answer,
     Tuning,
@@ -24,7 +23,7 @@ from perfdag.analysis.verdict import (
     percent,
     within,
 )
-from perfdag.results.runs import month_of, report_key, result_key
+from perfdag.results.runs import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.shape import digest

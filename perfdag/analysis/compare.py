@@ -21,7 +21,6 @@ from perfdag.analysis.medians import (
     read_run_medians,
     series_labels,
 )
-from perfdag.analysis.selection import Selection, SelectionError
 from perfdag.analysis.verdict import (
     RANK,
     Answer,
@@ -33,6 +32,7 @@ from perfdag.analysis.verdict import (
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan.plan import A_BLOCK, Duet, Plan
+from perfdag.results.runs import Selection, SelectionError
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK

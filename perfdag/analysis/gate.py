@@ -37,10 +37,9 @@ from perfdag.analysis.medians import (
     RunMedians,
     read_run_medians,
 )
-from perfdag.analysis.selection import SelectionError, baseline
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import PARTIAL, report_key, stored_plan
+from perfdag.results.runs import PARTIAL, SelectionError, baseline, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Array, Word

@@ -59,11 +59,8 @@ def mistakes(benchmark: Any) -> Iterator[str]:
             yield f"has the parameter {key}; a name has a-z, 0-9 and _, and begins with a letter"
 
 
-class BrokenBenchmark(KeyError):
+class BrokenBenchmark(LookupError):
     """A benchmark that cannot be used. The message names its package."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @cache

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from perfdag.analysis import selection
 from perfdag.analysis.compare import Comparison, Row, compare_selections, count
 from perfdag.analysis.gate import read_checks
 from perfdag.analysis.verdict import Tuning, percent
@@ -23,7 +22,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
-from perfdag.results.runs import RunStore
+from perfdag.results.runs import RunStore, baselines, put_baseline, select
 from perfdag.store.s3 import open_store
 from perfdag.units import plural, short, with_spread
 
@@ -72,10 +71,8 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
     runs = RunStore(open_store(args.store))
     runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
-    side_a = selection.select(runs, args.a, args.suite)
-    side_b = selection.select(
-        runs_b, args.b, args.suite or (None if args.store_b else side_a.suite)
-    )
+    side_a = select(runs, args.a, args.suite)
+    side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
     explain_last(runs, args.a, side_a.runs[-1])
     explain_last(runs_b, args.b, side_b.runs[-1])
     tuning = Tuning(read_checks(runs_b.store, side_b.runs[-1]))
@@ -221,15 +218,15 @@ def set_baseline(args: argparse.Namespace) -> int:
     if not args.name.strip():
         raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
     store = open_store(args.store)
-    runs = selection.select(RunStore(store), args.runs, args.suite)
-    selection.set_baseline(store, args.name, runs, args.note)
+    runs = select(RunStore(store), args.runs, args.suite)
+    put_baseline(store, args.name, runs, args.note)
     print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
     return EXIT_OK
 
 
 def show_baselines(args: argparse.Namespace) -> int:
     """Print the names with their runs. Raises SelectionError, StoreError."""
-    names = selection.baselines(open_store(args.store))
+    names = baselines(open_store(args.store))
     if args.json:
         print_json(
             {

@@ -28,20 +28,17 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.status import ARGO
 from perfdag.commands.terminal import Finding
-from perfdag.hosts import disturbance
-from perfdag.hosts.base import CommandResult
-from perfdag.hosts.facts import gather
-from perfdag.hosts.local import LocalHost
+from perfdag.hosts import base, disturbance, facts, local
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.config import load_config
 from perfdag.kube.patch import (
+    HELPER,
     LEVELS,
     STORE,
     STORE_ADDRESS,
     account_of,
     enforced_level,
     hardened,
-    helper,
     label_command,
     level_needs,
     pod_security,
@@ -136,14 +133,14 @@ def _subjects(plan: Plan | None) -> Iterator[Subject]:
         yield name, default, Shape(), False
 
 
-class _CachingHost(LocalHost):
+class _CachingHost(local.LocalHost):
     """This machine; a command that many points run is run once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._results: dict[str, CommandResult] = {}
+        self._results: dict[str, base.CommandResult] = {}
 
-    def run(self, argv: Sequence[str], **options: Any) -> CommandResult:
+    def run(self, argv: Sequence[str], **options: Any) -> base.CommandResult:
         key = repr((list(argv), options))
         if key not in self._results:
             self._results[key] = super().run(argv, **options)
@@ -170,7 +167,9 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
         yield Finding("ok", f"{name}: what {text} is here")
 
 
-def _lacks(name: str, params: Params | None, shape: Shape, host: LocalHost) -> Iterator[Finding]:
+def _lacks(
+    name: str, params: Params | None, shape: Shape, host: local.LocalHost
+) -> Iterator[Finding]:
     """Yield why this machine would skip a point: its shape, its tools, or what it requires."""
     benchmark = registry.get(name)
     if reason := needs_cluster(shape):
@@ -206,7 +205,7 @@ def _store(root: str | None) -> Finding:
 def _noise() -> list[Finding]:
     """Return the sources of noise on this machine."""
     findings = []
-    if (governor := gather().get("cpu_governor")) not in (None, "performance"):
+    if (governor := facts.gather().get("cpu_governor")) not in (None, "performance"):
         text = f"CPU governor is {governor}: the clock frequency changes with the load"
         findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
     if (load := disturbance.runnable()) > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
@@ -469,7 +468,7 @@ async def check_store(
         "env": [{"name": "PERFDAG_STORE", "value": root}, {"name": "HOME", "value": "/tmp"}],
         "envFrom": step.get("envFrom"),
         "securityContext": hardened(),
-        "resources": helper(),
+        "resources": HELPER,
     }
     body = {
         "apiVersion": "v1",

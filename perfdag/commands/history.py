@@ -35,7 +35,6 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.selection import select, select_one
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -56,7 +55,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import explain_last, publish
 from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
-from perfdag.results.runs import RunStore, began_at, day_of
+from perfdag.results.runs import RunStore, began_at, day_of, select, select_one
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store

@@ -81,7 +81,7 @@ MODULES = {
     "completion": "commands.main",
     "import": "commands.imports",
     "logs": "commands.status",
-    "render": "commands.submit",
+    **dict.fromkeys(("install", "submit", "render"), "commands.cluster"),
 }
 """The module of each verb, which has a function `add_VERB`."""
 DESTRUCTIVE = ("rm", "prune")

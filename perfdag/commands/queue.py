@@ -196,6 +196,8 @@ def _client(args: argparse.Namespace) -> int:
 
     Return 1 if a request failed.
     """
+    from perfdag.steps.queue import control
+
     frontend, words = protocol.address(args.faddr), after_dashes(args.args) or None
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
         raise ValueError(
@@ -204,12 +206,12 @@ def _client(args: argparse.Namespace) -> int:
         )
     if not 0 <= args.duration < math.inf:
         raise ValueError(f"--duration {args.duration:g} is not a time")
-    control = protocol.address(args.caddr)
+    where = protocol.address(args.caddr)
     token = "" if args.open else os.environ.get(protocol.TOKEN_VARIABLE, "")
     if not (args.open or token):
-        if control.host not in ("localhost", "127.0.0.1", "::1"):
+        if where.host not in ("localhost", "127.0.0.1", "::1"):
             raise ValueError(
-                f"--caddr {control} lets others control this client; "
+                f"--caddr {where} lets others control this client; "
                 f"set {protocol.TOKEN_VARIABLE}, or listen on localhost"
             )
         token = secrets.token_urlsafe(24)
@@ -218,27 +220,21 @@ def _client(args: argparse.Namespace) -> int:
         )
     protocol.raise_file_limit()
     load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), words, args.limit)
-    return asyncio.run(_serve_client(load, control, token, args.req_now, args.duration))
 
+    async def serve() -> None:
+        server = await control.serve(where, control.Control(load), token)
+        port = server.sockets[0].getsockname()[1]
+        logger.info(f"requests to queue {load.queue!r} at {load.frontend}, control on port {port}")
+        stopped = asyncio.create_task(until_signal().wait())
+        load.set_parallel(args.req_now)
+        await asyncio.wait([stopped], timeout=args.duration or None)
+        lines = [*control.nodes_lines(load.stats), *control.stats_lines(load.stats)]
+        print_now(json.dumps(load.stats.as_json()) if args.duration else "\n".join(lines))
+        await load.stop()
+        server.close()
 
-async def _serve_client(
-    load: Load, address: protocol.Address, token: str, parallel: int, duration: float
-) -> int:
-    from perfdag.steps.queue import control
-
-    stats = load.stats
-    server = await control.serve(address, control.Control(load), token)
-    port = server.sockets[0].getsockname()[1]
-    logger.info(f"requests to queue {load.queue!r} at {load.frontend}, control on port {port}")
-    stopped = asyncio.create_task(until_signal().wait())
-    load.set_parallel(parallel)
-    await asyncio.wait([stopped], timeout=duration or None)
-    result = stats.as_json()
-    await load.stop()
-    server.close()
-    text = "\n".join([*control.nodes_lines(stats), *control.stats_lines(stats)])
-    print_now(json.dumps(result) if duration else text)
-    return EXIT_FAILED if stats.failure else EXIT_OK
+    asyncio.run(serve())
+    return EXIT_FAILED if load.stats.failure else EXIT_OK
 
 
 VALIDATE_EXAMPLES = """\

@@ -408,7 +408,7 @@ def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
     """
     runs = RunStore(open_store(root))
     if selector.startswith("baseline:"):
-        from perfdag.analysis.selection import select_one
+        from perfdag.results.runs import select_one
 
         selector = select_one(runs, selector)[0]
     run_id = runs.find(selector)
@@ -475,7 +475,7 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
         report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
     from perfdag.analysis.gate import check, unattended_rules
-    from perfdag.analysis.selection import SelectionError
+    from perfdag.results.runs import SelectionError
 
     try:
         rules = unattended_rules(store, checks_of(plan.suite_text))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.analysis.selection import baselines
 from perfdag.commands.options import (
     EXIT_OK,
     EXIT_REACH,
@@ -33,7 +32,7 @@ from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, began_at, report_key, result_key
+from perfdag.results.runs import RunStore, baselines, began_at, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError

@@ -210,7 +210,7 @@ async def program_lines(
 
     `tail` limits the lines of both. Raises KubeError.
     """
-    async for line in client.logs(pod, namespace, container="main", tail=tail):
+    async for line in client.logs(pod, namespace, tail=tail):
         executor = line.startswith("time=") and "argo=true" in line
         if not executor and not line.startswith("Error: exit status "):
             yield line

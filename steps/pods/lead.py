@@ -23,7 +23,7 @@ from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
-from perfdag.kube.client import Kube
+from perfdag.kube.client import Kube, Resource
 from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import SUMMARY, VOLUME, account_of, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
@@ -252,7 +252,7 @@ async def running(context: PodContext, labels: str, shape: Shape, limit: float) 
     """
     count, deadline = shape.hosts.count, time.monotonic() + limit
     async with Kube() as kube:
-        kind = await kube.resource("v1", "Pod")
+        kind = Resource("v1", "Pod", "pods", namespaced=True)  # asks for nothing
         while True:
             listed = await kube.list(kind, context.namespace, labels=labels)
             pods = [read_pod(pod, shape.network.family) for pod in listed]

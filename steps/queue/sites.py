@@ -159,13 +159,11 @@ class DeploymentSite(Site):
         Raises KubeError, and ValueError for another client than perfdag's.
         """
         at = f"/api/v1/namespaces/{self.client_namespace}/services/{self.client}:{CONTROL_PORT}"
-        _, _, body = await self.kube.raw(
+        _, body = await self.kube.raw(
             method,
             f"{at}/proxy/{path}",
             params={"type": "json", **query},
             headers={"X-Perfdag-Token": self.token} if self.token else {},
-            timeout=CLIENT_SECONDS,
-            retries=2,
         )
         return json.loads(body)
 
@@ -202,7 +200,7 @@ async def validate_deployments(
 
     `client`: the Service of the client (default: that of each Deployment).
     """
-    async with Kube() as kube:
+    async with Kube(retries=2, timeout=CLIENT_SECONDS) as kube:
         sites = [DeploymentSite(kube, namespace, name, client, client_namespace) for name in names]
         for site in sites:
             await site.find()

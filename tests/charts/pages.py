@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.charts.pages import page, pick, report
+from perfdag.charts.pages import pick, report
 from perfdag.charts.pages.pick import Picture
 from perfdag.plan.plan import Plan
 from perfdag.results.summary import summarise
@@ -30,6 +30,6 @@ def report_of(
 
 def document(body: str) -> str:
     """Return a page in the style of all pages, which is ready."""
-    style = f"<style>{page.source('report.css')}</style>"
+    style = f"<style>{report.source('report.css')}</style>"
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{style}'
     return f'<!doctype html>{head}<body data-ready="1"><main>{body}</main>'

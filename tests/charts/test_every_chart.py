@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from perfdag.charts.pages import page as html, pick
+from perfdag.charts.pages import pick
 from tests.charts import rows
 from tests.charts.browser import FAULTS, Page
 from tests.charts.pages import document
@@ -35,7 +35,7 @@ async def test_texts_do_not_overlap_and_are_not_cut(
         for drawn in pick.draw(table):
             assert drawn.slug != "error", drawn.title
             assert len(drawn.title) <= 60, drawn.title
-            shown = html.picture(drawn, len(figures))
+            shown = pick.picture(drawn, len(figures))
             figures.append(f'<section id="{len(figures)} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"
     file.write_text(document("".join(figures)))

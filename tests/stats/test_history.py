@@ -16,11 +16,10 @@ import pytest
 
 from perfdag.analysis import medians
 from perfdag.analysis.compare import analyse, compare_selections
-from perfdag.analysis.selection import SelectionError, select
 from perfdag.analysis.verdict import Tuning
 from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan, stored_duet
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.runs import RunStore, SelectionError, select, stored_plan
 from perfdag.steps.loop import MeasuringLoop
 from perfdag.store.base import FolderStore, Store, StoreError
 from perfdag.store.s3 import open_store

@@ -8,13 +8,12 @@ import pytest
 from perfdag.analysis.alerts import Rules
 from perfdag.analysis.compare import compare_selections
 from perfdag.analysis.gate import check
-from perfdag.analysis.selection import select
 from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.runs import RunStore, select, stored_plan
 from perfdag.results.samples import SampleRecord, as_rows, now, sample_key
 from perfdag.results.summary import points_of
 from perfdag.store.base import FolderStore

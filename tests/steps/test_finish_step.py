@@ -2,14 +2,17 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from perfdag.commands.main import main
 from perfdag.results.runs import stored_plan
+from perfdag.results.samples import as_annotation
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import OwnVerdict
+from perfdag.steps.pods.watchdog import owner
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from tests.conftest import CommandLine
@@ -93,6 +96,22 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
     assert load_rows(store, suites=["tiny"], runs=[run_id])["error"].to_pylist() == [
         "workflow wf-1 was ended by `argo stop`"
     ]
+
+
+def test_a_run_whose_pods_never_started_says_why_in_its_message(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    message = tmp_path / "termination-log"
+    workflow: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {}}
+    message.touch()
+    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
+    why = "ImagePullBackOff on node-3: image none:1 of main: not found"
+    text = f"pod of rank 0 never started: {why}"
+    workflow["metadata"]["annotations"] = as_annotation(owner(workflow), {0: text})
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.run_with_client", lambda work: workflow)
+    store.delete(f"runs/{newest(store)}/parts")
+    assert main(["step", "finish", "--phase", "Failed"]) == 4
+    assert message.read_text() == why
 
 
 def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
