@@ -69,13 +69,12 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, "verbose", False):
         protocol.messages.setLevel(logging.DEBUG)
     try:
-        code: int = args.program_run(args)
+        return int(args.program_run(args))
     except ValueError as error:
         raise CommandError(str(error)) from None
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         raise CommandError(f"{name}{error.strerror or error}") from None
-    return code
 
 
 def _dst(name: str, default: Any, text: str) -> Option:
