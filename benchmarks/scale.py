@@ -181,15 +181,13 @@ async def rate(
     peak RSS and CPU seconds.
     """
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
-    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+    async with Kube(timeout=120) as kube, own_namespaces(kube, [namespace], "bench"):
         resource_of = await kube.resource(*KINDS[kind])
         watching = asyncio.create_task(appearances(kube, resource_of, namespace, count))
         await asyncio.sleep(0.5)
         memory, cpu = await asyncio.to_thread(work, namespace)
         created = await asyncio.wait_for(watching, 120)
-        await kube.request(
-            "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120
-        )
+        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0})
         return created, memory, cpu
 
 
@@ -245,7 +243,7 @@ async def create(rounds: int) -> bool:
 async def memory() -> bool:
     """Peak memory of generator and observer together at 10,000 objects."""
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
-    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+    async with Kube(timeout=300) as kube, own_namespaces(kube, [namespace], "bench"):
         await simulation.install(kube, "kubevirt", {"vmi-pending": (600_000, 600_000)})
         peak, cpu = await asyncio.to_thread(in_process, ours_observed, "vmi", 10_000, namespace)
         ok = peak * 2**20 < MEMORY_LIMIT
@@ -254,9 +252,7 @@ async def memory() -> bool:
             f"(limit 100 MB: {verdict(ok)})"
         )
         resource_of = await kube.resource(*KINDS["vmi"])
-        await kube.request(
-            "DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0}, timeout=300
-        )
+        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0})
         await simulation.install(kube, "kubevirt")
         return ok
 
@@ -429,7 +425,7 @@ async def suite(nodes: int) -> bool:
         raise SystemExit("name the program of kube-burner with KUBE_BURNER")
     params = yaml.safe_load(SUITE.read_text())["entries"][0]["params"]
     count, namespace = params["count"], f"perfdag-bench-{time.time_ns() % 10**9}"
-    async with Kube() as kube, own_namespaces(kube, [namespace], "bench"):
+    async with Kube(timeout=120) as kube, own_namespaces(kube, [namespace], "bench"):
         await kwok_nodes.make_nodes(kube, nodes, 8)
         await kwok_nodes.nodes_ready(kube, nodes, 300)
         await simulation.install(kube, "runai")
@@ -449,9 +445,7 @@ async def suite(nodes: int) -> bool:
             )
         rates = [await watch for watch in watches]
         await ending
-        await kube.request(
-            "DELETE", kind.path(namespace), json={"gracePeriodSeconds": 0}, timeout=120
-        )
+        await kube.request("DELETE", kind.path(namespace), json={"gracePeriodSeconds": 0})
         await kwok_nodes.remove_nodes(kube)
     ratio, ok = rates[0] / rates[1], measuring * 2**20 < MEMORY_LIMIT
     print(

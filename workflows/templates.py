@@ -29,6 +29,7 @@ from perfdag.kube.patch import (
     ATTEMPT_NUMBER,
     BATCH_NUMBER,
     CREDENTIALS,
+    HELPER,
     LABEL,
     MEASURING,
     PORT,
@@ -44,7 +45,6 @@ from perfdag.kube.patch import (
     SUMMARY,
     UNRECOVERABLE,
     hardened,
-    helper,
     node_loss_tolerations,
     pod_security,
     store_volume,
@@ -285,7 +285,7 @@ def _template(
             _of_pod("IPS", "status.podIPs"),
         ],
     }
-    own: Object = {"securityContext": hardened(), "resources": helper()}
+    own: Object = {"securityContext": hardened(), "resources": HELPER}
     patch = {
         "terminationGracePeriodSeconds": 0,  # a pod on a node that is gone is gone at once
         "initContainers": [{"name": "init", **own}],
@@ -625,7 +625,7 @@ def _credentials(installation: Installation, role: str) -> UserContainer:
         command=["sh", "-c", _COPY],
         args=[role],
         env=[m.EnvVar.model_validate(_of_pod("IPS", "status.podIPs"))],
-        resources=m.ResourceRequirements.model_validate(helper()),
+        resources=m.ResourceRequirements.model_validate(HELPER),
         security_context=m.SecurityContext.model_validate(hardened()),
         volume_mounts=[m.VolumeMount(name=name, mount_path=path) for name, path in mounts.items()],
     )

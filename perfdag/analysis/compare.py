@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.analysis.history import full_name
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
@@ -172,13 +171,20 @@ def compare_selections(
     labels = series_labels([*right.series.values(), *unpaired])
     labels |= {before: labels[after] for before, after in pairs.items()}
     only_a = [
-        full_name(left.series[old], labels) for key, old in keys.items() if key not in right.series
+        left.series[old].named(labels.get(old[0], ""))
+        for key, old in keys.items()
+        if key not in right.series
     ]
-    only_b = [full_name(info, labels) for key, info in right.series.items() if key not in keys]
+    only_b = [
+        info.named(labels.get(info.point, ""))
+        for key, info in right.series.items()
+        if key not in keys
+    ]
     rows, refused = list[Row](), list[str]()
     for key in [key for key in right.series if key in keys]:
         info, old = right.series[key], left.series[keys[key]]
-        name, label = full_name(info, labels), labels.get(info.point, "")
+        label = labels.get(info.point, "")
+        name = info.named(label)
         if old.unit != info.unit:
             refused.append(f"{name}: unit {old.unit} in A and {info.unit} in B, not compared")
             continue
@@ -298,7 +304,7 @@ class SeriesVerdict:
     @property
     def name(self) -> str:
         """The entry, the label of the point and the metric."""
-        return " ".join(filter(None, (self.info.entry, self.label, self.info.name)))
+        return self.info.named(self.label)
 
 
 @dataclass(frozen=True)
@@ -366,7 +372,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
         info, label = present[0][0], _duet_label(duet, key[0])
-        name = " ".join(filter(None, (info.entry, label, info.name)))
+        name = info.named(label)
         if not (everything or info.headline):
             continue
         if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():

@@ -3,7 +3,7 @@
 import bisect
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Annotated, Any
@@ -164,12 +164,7 @@ def headlines(series: Sequence[Series]) -> Sequence[Series]:
 def series_names(medians: RunMedians) -> list[str]:
     """Return the name of each series for people, in the order of the run medians."""
     labels = series_labels(medians.series)
-    return [full_name(info, labels) for info in medians.series]
-
-
-def full_name(info: SeriesInfo, labels: Mapping[str, str]) -> str:
-    """Return entry, point label and metric of a series."""
-    return " ".join(filter(None, (info.entry, labels.get(info.point, ""), info.name)))
+    return [info.named(labels.get(info.point, "")) for info in medians.series]
 
 
 def series_of(

@@ -57,11 +57,6 @@ def fraction(info: SeriesInfo, values: Array) -> bool:
     return bool(info.unit == "1" and values.size and values.min() == 0 and values.max() <= 1)
 
 
-def is_tail(info: SeriesInfo) -> bool:
-    """Return whether a series is the tail of a latency."""
-    return info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
-
-
 class Tuning:
     """Detector settings by series. The last check that covers a series wins, then the defaults."""
 
@@ -79,7 +74,8 @@ class Tuning:
                 return check.min_effect, check.absolute
         if fraction(info, values):
             return MIN_FRACTION, True
-        return (MIN_EFFECT_TAIL if is_tail(info) else MIN_EFFECT), False
+        tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
+        return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
 
     def limits(self, info: SeriesInfo) -> dict[str, Any]:
         """Return the arguments of `levels_of` for a series.

@@ -37,12 +37,12 @@ from perfdag.commands.run import (
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
-from perfdag.stats.paired import Bound, Paired
+from perfdag.stats.paired import Bound
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
@@ -52,6 +52,8 @@ from perfdag.units import digits, plural, short, short_seconds
 
 logger = logging.getLogger(__name__)
 
+OUTCOME = "runs/{}/ab.json"
+"""Key of the outcome, beside the samples of run A."""
 BLOCKS = 10
 """Blocks of ABBA, unless --blocks says another number."""
 
@@ -171,19 +173,15 @@ def compare_commands(args: argparse.Namespace) -> int:
     else:
         print(outcome_text(outcome, store))
         for line in outcome.lines[:1]:
-            print(_ratio_text(labels, line.judged))
+            paired, ratio = line.judged, 1 + line.judged.effect
+            if paired.word in ("worse", "better"):
+                times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
+                speed = f"{digits(times)} times {how}"
+                text = f"{labels[1]} is {speed} than {labels[0]} (p {paired.p:.2g})"
+            else:
+                text = f"{paired.word}: {labels[0]} and {labels[1]}; {paired.why}"
+            print(styled([(text, HIGHLIGHTS.get(paired.word, ""))]))
     return outcome.exit_code
-
-
-def _ratio_text(labels: tuple[str, str], paired: Paired) -> str:
-    """Return how many times slower or faster B is, or that both are the same, or why neither."""
-    a, b = labels
-    if paired.word not in ("worse", "better"):
-        return highlighted([f"{paired.word}: {a} and {b}; {paired.why}"])
-    ratio = 1 + paired.effect
-    times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
-    text = f"{b} is {digits(times)} times {how} than {a} (p {paired.p:.2g})"
-    return styled([(text, HIGHLIGHTS[paired.word])])
 
 
 def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str | None]:
@@ -231,12 +229,10 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
     """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
     tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
     outcome = analyse(store, duet, tuning, everything=everything)
-    store.put(_outcome_key(duet), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2))
+    store.put(
+        OUTCOME.format(duet.a.run_id), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2)
+    )
     return outcome
-
-
-def _outcome_key(duet: Duet) -> str:
-    return f"runs/{duet.a.run_id}/ab.json"
 
 
 def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
@@ -246,13 +242,13 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
     limit = next((line.bound.limit for line in lines if line.bound), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
     rows = [[*_cells(line), *([] if limit is None else [_cost(line.bound)])] for line in lines]
-    notes = [*_notes(outcome), f"outcome {store.url(_outcome_key(duet))}"]
+    notes = [*_notes(outcome), f"outcome {store.url(OUTCOME.format(duet.a.run_id))}"]
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
         return "\n".join([head, *markdown_table(headings, rows), *notes])
     styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
     table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, highlighted(notes)])
+    return "\n".join([f"A  {a}\nB  {b}", table, styled(notes)])
 
 
 def _cells(line: SeriesVerdict) -> list[str]:

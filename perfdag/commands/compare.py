@@ -21,7 +21,7 @@ from perfdag.commands.options import (
     print_json,
 )
 from perfdag.commands.results import explain_last
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.results.runs import RunStore, baselines, put_baseline, select
 from perfdag.store.s3 import open_store
 from perfdag.units import plural, short, with_spread
@@ -158,7 +158,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.rows) - len(rows):
         lines.append(f"{left} more series that did not change (--all shows them)")
-    below = highlighted([*_notes(comparison), *LEGEND.splitlines()])
+    below = styled([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
 
 
@@ -235,13 +235,17 @@ def show_baselines(args: argparse.Namespace) -> int:
             }
         )
         return EXIT_OK
-    for name, suites in sorted(names.items()):
-        for suite, baseline in sorted(suites.items()):
-            runs = baseline.runs
-            extent = f"{runs[0]} to {runs[-1]}" if len(runs) > 1 else "".join(runs)
-            print(
-                f"{name}  {suite}  {plural(len(runs), 'run')}, {extent}  {baseline.note}".rstrip()
-            )
-    if not names:
-        print("no baselines; `perfdag baseline set NAME RUN` adds one")
+    rows = [
+        (
+            name,
+            suite,
+            plural(len(own.runs), "run"),
+            " to ".join(sorted({*own.runs[:1], *own.runs[-1:]})),
+            own.note,
+        )
+        for name, suites in sorted(names.items())
+        for suite, own in sorted(suites.items())
+    ]
+    table = text_table(("name", "suite", "runs", "first to last", "note"), rows)
+    print(table if rows else "no baselines; `perfdag baseline set NAME RUN` adds one")
     return EXIT_OK

@@ -54,7 +54,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.results import explain_last, publish
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.results.runs import RunStore, began_at, day_of, select, select_one
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.nodes import FEWEST_NODES
@@ -143,7 +143,13 @@ def run_history(args: argparse.Namespace) -> int:
         print_json(as_data(medians, series, nodes, noise))
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
-        lines += [styled([(_node_line(node), HIGHLIGHTS[node.word])]) for node in nodes]
+        for node in nodes:
+            outlier = node.outlier
+            effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
+            evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
+            differs = f"\n            differs: {node.differs}" if node.differs else ""
+            text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
+            lines.append(styled([(text, HIGHLIGHTS[node.word])]))
         print("\n".join(lines))
     return EXIT_OK
 
@@ -279,14 +285,6 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     )
 
 
-def _node_line(node: NodeOutlier) -> str:
-    outlier = node.outlier
-    effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
-    evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
-    differs = f"\n            differs: {node.differs}" if node.differs else ""
-    return f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
-
-
 def noise_lines(noise: Sequence[Noise]) -> list[str]:
     """Return the noise of each series as text."""
     rows = [
@@ -300,7 +298,7 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
         for one in noise
     ]
     table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
-    return [table, highlighted(NOISE_LEGEND.splitlines())]
+    return [table, styled(NOISE_LEGEND.splitlines())]
 
 
 def failures_text(rows: list[Failure]) -> str:
@@ -381,7 +379,7 @@ def run_check(args: argparse.Namespace) -> int:
         args.junit.write_bytes(alerts.junit(gate))
     if args.markdown:
         args.markdown.write_text(alerts.markdown(gate) + "\n")
-    print_json(gate_as_dict(gate)) if args.json else print(highlighted(alerts.gate_lines(gate)))
+    print_json(gate_as_dict(gate)) if args.json else print(styled(alerts.gate_lines(gate)))
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
 
 

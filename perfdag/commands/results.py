@@ -36,7 +36,7 @@ from perfdag.commands.options import (
     option,
     print_json,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, highlighted, spark, styled, text_table
+from perfdag.commands.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
 from perfdag.results.runs import RunStore, report_key, runs_with_rows
@@ -243,9 +243,9 @@ class RunResult:
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
         tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
-        gate = [highlighted(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
+        gate = [styled(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
         answer = banner(judged)  # the sentence of the first screen of the report
-        counted = f" ({self.gate.counted})" if self.gate and judged.known else ""
+        counted = f" ({judged.past.counted})" if judged.past else ""
         style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(
             [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]
@@ -395,7 +395,7 @@ def _lines(result: RunResult) -> list[str]:
     if plan.merged:
         lines.append(f"{plural(plan.merged, 'equal point')} merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
-    lines = [highlighted(lines), f"rows    {result.rows}"]
+    lines = [styled(lines), f"rows    {result.rows}"]
     if result.report:
         lines.append(f"report  {result.report}")
     return lines + [f"also    {file}" for file in result.exports]

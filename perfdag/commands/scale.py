@@ -27,7 +27,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.commands.terminal import text_table
-from perfdag.kube.client import Kube, KubeError, Prometheus
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import (
     cluster,
     figures,
@@ -80,13 +80,12 @@ def add_scale(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
     try:
-        code: int = args.command_run(args)
+        return int(args.command_run(args))
     except ValueError as error:
         raise CommandError(str(error)) from None
     except KubeError as error:
         refused = 400 <= error.status < 500 and error.status not in (401, 408, 429)
         raise CommandError(str(error), EXIT_INPUT if refused else EXIT_REACH) from None
-    return code
 
 
 def folder_of(args: argparse.Namespace) -> tuple[Path, runai.Settings]:
@@ -144,6 +143,8 @@ def submit(args: argparse.Namespace) -> int:
     folder, settings = folder_of(args)
     settings.project = args.project or settings.project
     settings.submitter = args.submitter or settings.submitter
+    if args.rate and args.delay:
+        raise ValueError("--delay makes batches of -p, --rate sends one after the other")
     params = runai.checked(
         workloads.ScaleParams,
         {
@@ -187,8 +188,7 @@ def sample(args: argparse.Namespace) -> int:
     counts = f"{facts['scheduled']} scheduled, {facts['waiting']} waiting"
     print_now(f"{counts}, of {facts['submitted']} submitted")
     if facts["absent_kinds"]:
-        absent = ", ".join(facts["absent_kinds"])
-        logger.warning(f"not on this cluster, so not observed: {absent}")
+        logger.warning(f"not on this cluster, so not observed: {', '.join(facts['absent_kinds'])}")
     print_stages(observed)
     return EXIT_OK
 
@@ -311,7 +311,9 @@ def unix_time(text: str) -> float:
     return moment.timestamp()
 
 
-async def past_figures(source: Prometheus, start: float, end: float) -> dict[str, float | None]:
+async def past_figures(
+    source: prometheus.Prometheus, start: float, end: float
+) -> dict[str, float | None]:
     """Return the audit's figures of a window in Unix seconds. Raises KubeError, ValueError."""
     gap = await prometheus.scrape_interval(source, end)
     if gap is None:
@@ -336,7 +338,9 @@ def audit(args: argparse.Namespace) -> int:
     end = unix_time(args.end) if args.end else time.time()
     if start >= end:
         raise ValueError(f"the window ends before it begins, at {args.start}")
-    source = Prometheus(args.prometheus, args.prometheus_token_file, args.prometheus_ca_file)
+    source = prometheus.Prometheus(
+        args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
+    )
     past = asyncio.run(past_figures(source, start, end))
     values = {figures.audit_key(name): {"value": past[name]} for name in sorted(past)}
     args.output_dir.mkdir(parents=True, exist_ok=True)
@@ -421,14 +425,12 @@ COMMANDS: dict[str, Command] = {
             option("-p", "--num-processes", default=8, help="submissions in parallel"),
             option("--num-workers", default=1, help="workers of a distributed workload"),
             option("-g", "--num-gpus", default="1", help="GPUs a pod"),
-            [
-                RATE,
-                option(
-                    "--delay",
-                    default=0.0,
-                    help="seconds between batches of -p, on an absolute schedule",
-                ),
-            ],
+            RATE,
+            option(
+                "--delay",
+                default=0.0,
+                help="seconds between batches of -p, on an absolute schedule",
+            ),
             option("--project", help="project to submit to (default: project-0)"),
             option("--pvc", **SWITCH, help="add a claim to each workload"),
             option(

@@ -3,8 +3,8 @@
 import argparse
 import mimetypes
 import re
+from collections.abc import Container
 from contextlib import suppress
-from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
@@ -75,7 +75,8 @@ SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
 
 def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the site that listens. Raises CommandError."""
-    handler = type("Handler", (_Handler,), {"store": store, "address": address})
+    names = {"localhost", *map(str.lower, (address, gethostname(), getfqdn()))}
+    handler = type("Handler", (_Handler,), {"store": store, "names": names})
     try:
         return ThreadingHTTPServer((address, port), handler)
     except (OSError, OverflowError, UnicodeError) as error:
@@ -88,13 +89,14 @@ class _Handler(BaseHTTPRequestHandler):
     """Answer GET by the content of a path."""
 
     store: Store
-    address: str
+    names: set[str]
+    """Names of this machine."""
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
         path = unquote(urlsplit(self.path).path).strip("/")
         status, data, kind = HTTPStatus.OK, b"", "text/plain"
-        if not is_own_name(self.headers.get("Host", ""), self.address):
+        if not is_own_name(self.headers.get("Host", ""), self.names):
             status, data = HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
         elif not path:
             status = HTTPStatus.FOUND
@@ -122,8 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing for a request."""
 
 
-def is_own_name(host: str, address: str) -> bool:
-    """Return whether a Host header is an IP address, localhost or the name of this machine.
+def is_own_name(host: str, names: Container[str]) -> bool:
+    """Return whether a Host header is an IP address or a name of this machine.
 
     A page of another site can make its own name resolve to this server (DNS rebinding), and would
     then read the results. It cannot make the browser send another Host header.
@@ -131,10 +133,4 @@ def is_own_name(host: str, address: str) -> bool:
     name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     with suppress(ValueError):
         return bool(ip_address(name))
-    return name == address.lower() or name in _machine_names()
-
-
-@cache
-def _machine_names() -> frozenset[str]:
-    """Return the names of this machine; asking DNS may take seconds."""
-    return frozenset({"localhost", gethostname().lower(), getfqdn().lower()})
+    return name in names

@@ -55,23 +55,21 @@ def spark(values: Sequence[float], most: int = 12) -> str:
     return "".join(BARS[round(7 * (value - low) / range)] if range else BARS[3] for value in own)
 
 
-def styled(lines: Iterable[tuple[str, str]]) -> str:
-    """Return (line, style) pairs as text, with colours if standard output is a terminal.
+def styled(lines: Iterable[str | tuple[str, str]]) -> str:
+    """Return lines, or pairs of a line and its style, as text for standard output.
 
-    There a line that would be too long is broken between words.
+    On a terminal it has colours, also for lines that tell of a failure, and a line that would be
+    too long is broken between words.
     """
     console, width = Console(), terminal_width() if sys.stdout.isatty() else PIPE
     with console.capture() as capture:
-        for text, style in lines:
+        for each in lines:
+            text, style = (each, None) if isinstance(each, str) else each
             for line in text.splitlines() or [""]:
+                own = (BAD if FAILURE.match(line) else "") if style is None else style
                 folded = "\n".join(wrap(line, width, subsequent_indent="  ", **WHOLE_WORDS))
-                console.print(Text(folded, style=style), soft_wrap=True)
+                console.print(Text(folded, style=own), soft_wrap=True)
     return capture.get().removesuffix("\n")
-
-
-def highlighted(lines: Iterable[str]) -> str:
-    """Return lines as text, where those that tell of a failure are coloured."""
-    return styled((line, BAD if FAILURE.match(line) else "") for line in lines)
 
 
 def text_table(
@@ -189,7 +187,6 @@ class Progress:
             point.id: _Row(f"{point.entry} {point.label}".strip(), point.repetitions)
             for point in plan.points
         }
-        self._table = ""
         self._room = 0
 
     @contextlib.contextmanager
@@ -228,21 +225,19 @@ class Progress:
         line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # the one that gets narrow
         bar = ProgressBar(self.total, self.done, complete_style="cyan", finished_style="green")
         line.add_row(bar, f"{self.done}/{self.total}", end, Text(self.variant + name))
-        if not self._table:
-            return line
-        return Group(Text(self._table, no_wrap=True, overflow="ellipsis"), line)
-
-    def _draw(self) -> None:
-        """Write the table anew: the points that were measured last, in the order of the plan."""
         seen = [row for row in self._rows.values() if row.newest]
-        newest = sorted(row.newest for row in seen)[-self._room :]
-        shown = [row for row in seen if row.newest >= newest[0]]
+        if not seen:
+            return line
+        # The points that were measured last, in the order of the plan.
+        oldest = sorted(row.newest for row in seen)[-self._room :][0]
+        shown = [row for row in seen if row.newest >= oldest]
         wide = max(len(row.name) for row in shown), max(len(row.value) for row in shown)
-        self._table = "\n".join(
+        table = "\n".join(
             f"{row.name:{wide[0]}}  {row.done:>3}/{row.samples}  {row.value:{wide[1]}}  "
             f"{spark(row.values)}{f'  {row.lost} not ok' if row.lost else ''}"
             for row in shown
         )
+        return Group(Text(table, no_wrap=True, overflow="ellipsis"), line)
 
     def started(self, point: Point, repetition: int) -> None:
         self._start, self._running = time.monotonic(), (point, repetition)
@@ -259,8 +254,6 @@ class Progress:
             row = self._rows[point.id]
             row.add(part, self.done)
             value = f" {row.value}" if row.values and part.status == "ok" else ""
-            if self._room:
-                self._draw()
         if part.status == "ok" and (self._of_two or self._room):
             return
         reason = f": {part.error}" if part.error else ""

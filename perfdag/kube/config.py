@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,6 +33,11 @@ class KubeError(Exception):
         self.status, self.reason, self.message = status, reason, message
         super().__init__(f"{message}; {hint}" if hint else message)
 
+    @property
+    def transient(self) -> bool:
+        """Whether the next try may succeed."""
+        return self.reason != "Certificate" and (self.status in (0, 429) or self.status >= 500)
+
 
 def config_error(message: str, hint: str = "") -> KubeError:
     """Return the error for a kubeconfig that cannot be used."""
@@ -47,25 +53,25 @@ class Credentials:
     """Credentials of a user.
 
     Every request calls `header`, which reads files or runs a plugin only when the token expires.
+    `certificate` is that of the client and its key, in PEM.
     """
 
     token: str = ""
     token_file: Path | None = None
     plugin: dict[str, Any] | None = None
-    expires: float = 0.0
     certificate: tuple[str, str] | None = None
+    expires: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def header(self) -> str:
-        """Return the Authorization header, or an empty text for a client certificate.
+    async def header(self) -> dict[str, str]:
+        """Return the Authorization header, or nothing for a client certificate.
 
         Raises KubeError.
         """
-        if (self.token_file or self.plugin) and time.time() >= self.expires:
-            async with self._lock:
-                if time.time() >= self.expires:
-                    await self._refresh()
-        return f"Bearer {self.token}" if self.token else ""
+        async with self._lock:
+            if time.time() >= self.expires:
+                await self._refresh()
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def forget(self) -> bool:
         """Drop a token that the server refused. Return whether there can be another one."""
@@ -83,8 +89,7 @@ class Credentials:
             status = await asyncio.to_thread(_run_plugin, self.plugin)
             self.token = status.get("token", "")
             if "clientCertificateData" in status:
-                key = status.get("clientKeyData", "")
-                self.certificate = status["clientCertificateData"], key
+                self.certificate = status["clientCertificateData"], status["clientKeyData"]
             until = status.get("expirationTimestamp")
             self.expires = datetime.fromisoformat(until).timestamp() - 10 if until else float("inf")
 
@@ -93,8 +98,8 @@ def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
     """Run an exec credential plugin (argv, never a shell) and return the `status` it prints."""
     argv = [plugin["command"], *(plugin.get("args") or [])]
     extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
-    asked = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
-    info = json.dumps({**asked, "spec": {"interactive": False}})
+    wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
+    info = json.dumps({**wanted, "spec": {"interactive": False}})
     environment = {**os.environ, **extra, "KUBERNETES_EXEC_INFO": info}
     try:
         done = subprocess.run(
@@ -107,37 +112,18 @@ def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
         )
         status: dict[str, Any] = json.loads(done.stdout)["status"]
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").split("\n")
-        text = " ".join(f"{error}: {' '.join(filter(None, said[-2:]))}".split()).rstrip(": ")
+        printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").split()
+        text = " ".join([f"{error}:", *printed])[:500].rstrip(": ")
         hint = plugin.get("installHint") or "run it by hand; it may want a login"
         raise config_error(f"the credential plugin gives no token: {text}", hint) from None
     return status
 
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-IN_POD = "the service account"
-"""`Cluster.source` without a kubeconfig."""
-
+IN_POD = "in-cluster"
+"""`Cluster.context` without a kubeconfig."""
 pod_token = ""
 """The token of the pod's service account, in a process that has deleted the file."""
-
-
-def keep_token(token: str) -> None:
-    """Use this token of the pod's service account, whose file is to be deleted."""
-    global pod_token
-    pod_token = token
-
-
-def tls_context(file: str | None = None, data: str | None = None) -> ssl.SSLContext:
-    """Return a context that trusts a cluster's CA, or the system's without one.
-
-    Python 3.13 refuses a CA without the key usage extension by default. Go, and so kubectl,
-    accepts it, and many clusters have such a CA. Raises ssl.SSLError, and OSError for a file.
-    """
-    context = ssl.create_default_context(cafile=file, cadata=data)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
 
 
 @dataclass
@@ -152,34 +138,35 @@ class Cluster:
     context: str
     namespace: str
     credentials: Credentials
-    source: str
     ca: str | None = None
     insecure: bool = False
     server_name: str | None = None
     proxy: str | None = None
-    client_pem: tuple[str, str] | None = None
     current: bool = True
 
     def tls(self) -> ssl.SSLContext | bool:
-        """Return the TLS context of a connection, or False for plain HTTP.
+        """Return the TLS context of a connection, with the system's CAs if the cluster names none.
 
-        Raises KubeError for a certificate that cannot be read.
+        Python 3.13 refuses a CA without the key usage extension by default. Go, and so kubectl,
+        accepts it, and many clusters have such a CA. Raises KubeError for a bad certificate.
         """
         if not self.server.startswith("https:"):
-            return False
+            return True
         try:
-            context = tls_context(data=self.ca)
+            context = ssl.create_default_context(cadata=self.ca)
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             if self.insecure:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
-            if pem := self.credentials.certificate or self.client_pem:
+            if self.credentials.certificate:
                 # The ssl module reads a key from a file only. The mode of the file is 0600.
                 with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                    file.write(pem[0].rstrip("\n") + "\n" + pem[1])
+                    file.write("\n".join(self.credentials.certificate))
                     file.flush()
                     context.load_cert_chain(file.name)
         except OSError as error:  # as ssl.SSLError is
-            raise config_error(f"a certificate or key of {self.source} is bad: {error}") from None
+            text = f"a certificate or key of context {self.context!r} is bad: {error}"
+            raise config_error(text) from None
         return context
 
 
@@ -188,43 +175,29 @@ def load_config(context: str | None = None) -> Cluster:
 
     `context` overrides the current context. Raises KubeError with the file and what it lacks.
     """
-    configured = os.environ.get("KUBECONFIG") or ""
-    paths = [Path(part) for part in configured.split(os.pathsep) if part] or [
-        Path.home() / ".kube" / "config"
-    ]
+    configured = os.environ.get("KUBECONFIG")
+    names = configured or str(Path.home() / ".kube" / "config")
+    paths = [Path(part) for part in names.split(os.pathsep) if part]
     if files := [path for path in paths if path.is_file()]:
         return _from_files(files, context)
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
-    if "KUBERNETES_SERVICE_HOST" in os.environ and (
-        pod_token or (SERVICE_ACCOUNT / "token").is_file()
-    ):
-        return _in_pod()
-    raise config_error(
-        "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod",
-        "set KUBECONFIG=/path/to/kubeconfig",
-    )
-
-
-def _in_pod() -> Cluster:
-    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
+    if not host or not (pod_token or token.is_file()):
+        text = "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod"
+        raise config_error(text, "set KUBECONFIG=/path/to/kubeconfig")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    name, ca = SERVICE_ACCOUNT / "namespace", SERVICE_ACCOUNT / "ca.crt"
     return Cluster(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-        context="in-cluster",
-        namespace=name.read_text().strip() if name.is_file() else "default",
-        credentials=Credentials(
-            token=pod_token, token_file=None if pod_token else SERVICE_ACCOUNT / "token"
-        ),
-        source=IN_POD,
-        ca=ca.read_text() if ca.is_file() else None,
+        context=IN_POD,
+        namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
+        credentials=Credentials(pod_token, None if pod_token else token),
+        ca=(SERVICE_ACCOUNT / "ca.crt").read_text(),
     )
 
 
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Keys of a kubeconfig that name a file, relative to it."""
-Entries = dict[str, dict[str, Any]]
 
 
 def _from_files(paths: list[Path], context: str | None) -> Cluster:
@@ -233,29 +206,31 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
 
     where = os.pathsep.join(map(str, paths))
     try:
-        clusters, users, contexts, current = _merged(paths)
+        documents = {path: yaml.load(path.read_text(), yaml.CSafeLoader) or {} for path in paths}
+        every = [document.get("current-context") for document in documents.values()]
+        current = next(filter(None, every), "")
         name = context or current
         if not name:
             hint = "choose one with --context or `kubectl config use-context`"
             raise config_error(f"{where} has no current-context", hint)
-        selected = _named(contexts, name, "context", where)
-        cluster = _named(clusters, selected.get("cluster", ""), "cluster", where)
-        user = _named(users, selected["user"], "user", where) if selected.get("user") else {}
-        address = cluster["server"].rstrip("/")
-        certificate = _pem(user, "client-certificate")
+        selected = _entry(documents, "context", name)
+        cluster = _entry(documents, "cluster", selected["cluster"])
+        user = _entry(documents, "user", selected["user"]) if selected.get("user") else {}
+        address, certificate = cluster["server"].rstrip("/"), _pem(user, "client-certificate")
         return Cluster(
             server=address,
             context=name,
             namespace=selected.get("namespace") or "default",
             credentials=Credentials(
-                user.get("token") or "", user.get("tokenFile"), user.get("exec")
+                user.get("token") or "",
+                user.get("tokenFile"),
+                user.get("exec"),
+                (certificate, _pem(user, "client-key") or "") if certificate else None,
             ),
-            source=where,
             ca=_pem(cluster, "certificate-authority"),
             insecure=bool(cluster.get("insecure-skip-tls-verify")),
             server_name=cluster.get("tls-server-name"),
             proxy=cluster.get("proxy-url") or _environment_proxy(address),
-            client_pem=(certificate, _pem(user, "client-key") or "") if certificate else None,
             current=name == current,
         )
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -265,42 +240,30 @@ def _from_files(paths: list[Path], context: str | None) -> Cluster:
         raise config_error(f"{where} is not a kubeconfig: {error!r}") from None
 
 
-def _merged(paths: list[Path]) -> tuple[Entries, Entries, Entries, str]:
-    """Return the clusters, users, contexts and the current context of files, as kubectl does.
+def _entry(documents: Mapping[Path, dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """Return a cluster, user or context, with whole paths of files.
 
-    The first file that defines a name wins.
+    The first file that has the name wins, as for kubectl. Raises KubeError.
     """
-    import yaml
-
-    groups: dict[str, Entries] = {"clusters": {}, "users": {}, "contexts": {}}
-    current = ""
-    for path in paths:
-        document = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-        current = current or document.get("current-context") or ""
-        for group, entries in groups.items():
-            for entry in document.get(group) or []:
-                values = dict(entry.get(group[:-1]) or {})
+    known = set()
+    for path, document in documents.items():
+        for entry in document.get(f"{kind}s") or []:
+            known.add(entry["name"])
+            if entry["name"] == name:
+                values = dict(entry.get(kind) or {})
                 values |= {key: path.parent / values[key] for key in _FILES if values.get(key)}
                 if (plugin := values.get("exec")) and os.sep in plugin["command"]:
                     values["exec"] = plugin | {"command": str(path.parent / plugin["command"])}
-                entries.setdefault(entry["name"], values)
-    return groups["clusters"], groups["users"], groups["contexts"], current
-
-
-def _named(entries: Entries, name: str, what: str, where: str) -> dict[str, Any]:
-    if name not in entries:
-        known = ", ".join(sorted(entries)) or "none"
-        raise config_error(f"no {what} {name!r} in {where}", f"it has: {known}")
-    return entries[name]
+                return values
+    where = os.pathsep.join(map(str, documents))
+    hint = f"it has: {', '.join(sorted(known)) or 'none'}"
+    raise config_error(f"no {kind} {name!r} in {where}", hint)
 
 
 def _pem(entry: dict[str, Any], key: str) -> str | None:
     """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
     if data := entry.get(f"{key}-data"):
-        try:
-            return base64.b64decode(data, validate=True).decode()
-        except ValueError:
-            raise ValueError(f"{key}-data is not base64 of a PEM text") from None
+        return base64.b64decode(data, validate=True).decode()
     return entry[key].read_text() if key in entry else None
 
 
@@ -311,16 +274,11 @@ def _environment_proxy(server: str) -> str | None:
     """
     from urllib.request import getproxies, proxy_bypass
 
-    parts = urlsplit(server)
-    host = parts.hostname or ""
-    if host == "localhost" or proxy_bypass(host):
-        return None
-    excluded = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
+    url, proxies = urlsplit(server), getproxies()
+    host = url.hostname or ""
     with suppress(ValueError):  # a name, or something else than a CIDR
         address = ip_address(host)
-        networks = [
-            ip_network(part.strip(), strict=False) for part in excluded.split(",") if "/" in part
-        ]
-        if address.is_loopback or any(address in network for network in networks):
+        excluded = [part.strip() for part in proxies.get("no", "").split(",") if "/" in part]
+        if address.is_loopback or any(address in ip_network(each, False) for each in excluded):
             return None
-    return getproxies().get(parts.scheme)
+    return None if host == "localhost" or proxy_bypass(host) else proxies.get(url.scheme)

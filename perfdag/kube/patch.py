@@ -156,8 +156,11 @@ LEVELS = ("restricted", "baseline", "privileged")
 """The levels of Pod Security: each admits what the one before it does."""
 LEVEL = "pod-security.kubernetes.io/enforce"
 """The label of a namespace that names its level."""
-HELPER_LIMITS = {"cpu": "100m", "memory": "128Mi"}
-HELPER_REQUESTS = {"cpu": "50m", "memory": "128Mi"}
+HELPER: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+"""The resources of a container beside the measuring one."""
+_LIMITED = {"cpu": "100m", "memory": "128Mi"}
+"""Its requests and limits in a pod that is Guaranteed. Such small limits delay the start of a pod
+by 2 s, so others have none."""
 
 
 def hardened(root: bool = False, added: tuple[str, ...] = ()) -> Object:
@@ -219,21 +222,6 @@ def level_needs(shape: Shape) -> dict[str, str]:
     for name in shape.privileges:  # `mtu` adds NET_ADMIN, `rdma` IPC_LOCK, `block` root alone
         needs[f"privileges: [{name}]"] = "baseline" if name == "block" else "privileged"
     return needs
-
-
-def helper() -> Object:
-    """Return the resources of a container beside the measuring one."""
-    return {"requests": dict(HELPER_REQUESTS)}
-
-
-def guaranteed_helper(shape: Shape) -> Object:
-    """Return its resources in a pod that is Guaranteed; empty for a shape whose pods are not.
-
-    Such small limits delay the start of a pod by 2 s, so only a Guaranteed pod has them.
-    """
-    if {"cpu", "memory"} <= shape.resources.both.keys():
-        return {"requests": dict(HELPER_LIMITS), "limits": dict(HELPER_LIMITS)}
-    return {}
 
 
 VOLUME = "/perfdag/volume"
@@ -373,17 +361,19 @@ def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
         main["securityContext"] = hardened(True, added)
         # the user of the measuring container, which reads its files
         credentials["securityContext"] = hardened(True)
-    if limited := guaranteed_helper(shape):
+    guaranteed = {"cpu", "memory"} <= shape.resources.both.keys()
+    beside = {"requests": _LIMITED, "limits": _LIMITED} if guaranteed else HELPER
+    if guaranteed:
         for container in (init, credentials, wait):
-            container["resources"] = limited
+            container["resources"] = beside
     spec["initContainers"] = [each for each in (init, credentials) if len(each) > 1]
-    spec["containers"] = [*([wait] if limited else []), main]
+    spec["containers"] = [*([wait] if guaranteed else []), main]
     if shape.secret:
         main["envFrom"] = [{"secretRef": {"name": shape.secret}}]
     _resources(shape, main)
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
-    _mtu(shape, spec, context)
+    _mtu(shape, spec, context, beside)
     place(shape, spec, context.run_id, rank)
     if context.priority_class:
         spec["priorityClassName"] = context.priority_class
@@ -419,7 +409,7 @@ def _network(shape: Shape, spec: Object, main: Object) -> None:
         ]
 
 
-def _mtu(shape: Shape, spec: Object, context: Context) -> None:
+def _mtu(shape: Shape, spec: Object, context: Context, resources: Object) -> None:
     if shape.network.mtu is None:
         return
     interface = shape.network.interface or (
@@ -433,23 +423,23 @@ def _mtu(shape: Shape, spec: Object, context: Context) -> None:
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": hardened(True, ("NET_ADMIN",)),
-            "resources": guaranteed_helper(shape) or helper(),
+            "resources": resources,
         }
     )
 
 
-def host_port(run_id: str) -> int:
-    """Return the port of the sshd of rank 0 on a host network; rank n uses the n-th port after it.
-
-    It is derived from the run id, so that the ports of any gang are in 20000 to 29999.
-    """
-    number = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big")
-    return 20000 + number % (10000 - 2 * 4096)
-
-
 def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
-    """Return the port where the peer of a rank listens for the lead."""
-    return host_port(run_id) + rank if shape.network.host else SSH_PORT
+    """Return the port where the peer of a rank listens for the lead.
+
+    On a host network the run id decides, so that the ports of any gang are in 20000 to 29999.
+    """
+    if shape.network.host:
+        return 20000 + _hash(run_id) % (10000 - 2 * 4096) + rank
+    return SSH_PORT
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 FORWARDED = {"service": "ClusterIP", "nodeport": "NodePort"}
@@ -458,11 +448,6 @@ PORTS_EACH = 2
 """Ports that a Service forwards, for TCP and for UDP. A port has one number on its whole path."""
 _FIRST, _PORTS = 30000, 2768
 """The range of node ports, if the API server has its default."""
-
-
-def service_name(workflow_uid: str, batch: int, rank: int) -> str:
-    """Return the name of the Service of a rank."""
-    return f"perfdag-{workflow_uid}-b{batch}-r{rank}"
 
 
 def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -> Iterator[Object]:
@@ -479,7 +464,7 @@ def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -
         yield {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": {"name": service_name(uid, batch, rank)},
+            "metadata": {"name": f"perfdag-{uid}-b{batch}-r{rank}"},
             "spec": {
                 "type": kind,
                 "selector": {
@@ -494,8 +479,7 @@ def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -
 
 def service_ports(seed: str, on_nodes: bool) -> list[Object]:
     """Return the ports of a Service; another `seed` gives others."""
-    number = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
-    first = _FIRST + PORTS_EACH * (number % (_PORTS // PORTS_EACH))
+    first = _FIRST + PORTS_EACH * (_hash(seed) % (_PORTS // PORTS_EACH))
     return [
         {
             "name": f"{protocol.lower()}-{port - first}",

@@ -49,16 +49,6 @@ def span_of(hosts: Sequence[str], nodes: Mapping[str, Any]) -> str | None:
     return "zones" if len(zones - {None}) > 1 else "nodes"
 
 
-def series_name(metric: str, stat: str, coords: Mapping[str, Any], span: str | None) -> str:
-    """Return a metric with its statistic, coordinates and span: `latency p99 between nodes`."""
-    return (
-        metric
-        + ("" if stat == "value" else f" {stat}")
-        + "".join(f" {key}={setting(key, value)}" for key, value in coords.items())
-        + (f" between {span}" if span in ("nodes", "zones") else "")
-    )
-
-
 def word(name: str, value: Any) -> str:
     """Return a setting as a suite writes it: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
     return name if value is True or value == "true" else f"{name}={setting(name, value)}"

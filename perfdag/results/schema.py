@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from perfdag.results.runs import month_of, result_key, runs_with_rows
+from perfdag.results.runs import result_key, runs_with_rows
 from perfdag.store.base import Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.units import seconds
@@ -105,24 +105,22 @@ def load_rows(
     store: Store,
     *,
     suites: Sequence[str] | None = None,
-    months: Sequence[str] | None = None,
     runs: Sequence[str] | None = None,
+    since: str = "",
     columns: Sequence[str] | None = None,
     damaged: list[str] | None = None,
 ) -> pa.Table:
     """Return rows of the store as a table of SAMPLES, oldest run first. Raises StoreError.
 
-    `suites`, `months` (YYYY-MM) and `runs` (run ids) select files, `columns` selects columns. Text
-    columns are dictionary-encoded, and columns that an older file lacks are null. The key of an
-    unreadable file is added to `damaged`.
+    `suites`, `runs` (run ids) and `since` (the beginning of the first run id) select files, and
+    `columns` selects columns. Text columns are dictionary-encoded, and columns that an older file
+    lacks are null. The key of an unreadable file is added to `damaged`.
     """
     schema = SAMPLES if columns is None else pa.schema([SAMPLES.field(name) for name in columns])
     keys = [
         result_key(suite, run)
         for run, suite in runs_with_rows(store).items()
-        if (suites is None or suite in suites)
-        and (months is None or month_of(run) in months)
-        and (runs is None or run in runs)
+        if (suites is None or suite in suites) and (runs is None or run in runs) and run >= since
     ]
     tables = []
     for key, data in store.get_many(keys):
@@ -200,6 +198,8 @@ _AFTER = (
 _JSON = {"params": "param_", "shape": "shape_", "coords": "coord_"}
 """Columns of JSON, and the prefix of a key whose name another column has."""
 Since = str | date | timedelta
+LONGEST_RUN = timedelta(days=60)
+"""How long before a sample its run may have begun."""
 
 
 def load(
@@ -225,8 +225,8 @@ def load(
     table = load_rows(
         open_store(str(store) if store is not None else None),
         suites=None if suite is None else [suite],
-        months=None if start is None else _months(start),
         runs=None if run is None else [run],
+        since="" if start is None else f"{start - LONGEST_RUN:%Y%m%d}",
         columns=[*_BEFORE, *_AFTER, "phase", *_JSON],
     )
     if start is not None:
@@ -321,10 +321,3 @@ def _read(text: str) -> datetime | timedelta:
     except (ValueError, OverflowError):
         message = f"since: {text!r} is neither a date such as 2026-11-01 nor an age such as 30d"
         raise ValueError(message) from None
-
-
-def _months(start: datetime) -> list[str]:
-    """Return the months of runs whose samples may be that new; a run may last into a new month."""
-    now = datetime.now(UTC)
-    first, last = start.year * 12 + start.month - 2, now.year * 12 + now.month
-    return [f"{month // 12}-{month % 12 + 1:02}" for month in range(first, last + 1)]

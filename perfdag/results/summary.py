@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
-from perfdag.results.labels import point_settings, series_name, words_by_point
+from perfdag.results.labels import point_settings, words_by_point
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.units import plural, short
+from perfdag.units import plural, setting, short
 
 
 @dataclass
@@ -57,7 +57,16 @@ class SeriesInfo:
     @property
     def name(self) -> str:
         """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
-        return series_name(self.metric, self.stat, self.coords, self.span)
+        return (
+            self.metric
+            + ("" if self.stat == "value" else f" {self.stat}")
+            + "".join(f" {key}={setting(key, value)}" for key, value in self.coords.items())
+            + (f" between {self.span}" if self.span in ("nodes", "zones") else "")
+        )
+
+    def named(self, label: str) -> str:
+        """Return its entry, the label of its point, and its name."""
+        return " ".join(filter(None, (self.entry, label, self.name)))
 
     @cached_property
     def settings(self) -> dict[str, str]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import FrameType
 
 from perfdag.hosts.local import hidden
+from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.config import SERVICE_ACCOUNT, keep_token
+from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
@@ -156,7 +157,7 @@ def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
             continue
         text = file.read_text()
         if file.name == "token":
-            keep_token(text.strip())
+            config.pod_token = text.strip()
             register([text.strip()])
         else:
             os.environ[file.name] = text

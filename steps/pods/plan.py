@@ -290,7 +290,7 @@ async def create_for_batches(
             if created := await create(kube, context, bodies):
                 store.put(context.services_key(number), orjson.dumps(created))
         except KubeError as error:
-            if error.status in (0, 401, 429) or error.status >= 500:
+            if error.transient or error.status == 401:
                 raise
             refusals[number] = ("skipped" if error.reason == "NoKind" else "failed", str(error))
     return refusals

@@ -124,7 +124,7 @@ async def scrape(servers: Sequence[Kube]) -> Scrape:
     total = Scrape()
     for kube in servers:
         total.started.append(None)
-        async for line, _ in kube.lines("/metrics", {}, "text/plain", 60.0):
+        async for line, _ in kube.lines("/metrics"):
             add(total, line)
     return total
 

@@ -11,9 +11,12 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from perfdag.kube.client import Prometheus
+from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.config import Cluster, Credentials
 
 COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 REQUESTS = "virt_requests"
@@ -35,6 +38,33 @@ _SOURCES = (
 """A metric of each target that the figures are from."""
 _RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
 _VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"})'
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
+
+    url: str
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    async def query(self, queries: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+        """Return the `data` of the answers by query name. Raises KubeError."""
+        at, token = self.url.rstrip("/"), self.token_file
+        try:
+            ca = Path(self.ca_file).read_text() if self.ca_file else None
+            credentials = Credentials(token_file=Path(token) if token else None)
+            async with Kube(Cluster(at, at, "", credentials, ca), retries=0) as server:
+                return {
+                    name: (await server.request("GET", "/api/v1/query", params=params))["data"]
+                    for name, params in queries.items()
+                }
+        except (KubeError, OSError, LookupError, ValueError) as error:
+            status, why = getattr(error, "status", 0), getattr(error, "message", error)
+            hint = "check --prometheus"
+            if status in (401, 403):
+                hint = "it needs a token, which `scale` takes (--prometheus-token-file)"
+            raise KubeError(status, "Prometheus", f"no answer of Prometheus: {why}", hint) from None
 
 
 def audit_queries() -> dict[str, str]:
@@ -120,7 +150,7 @@ async def scrape_interval(prometheus: Prometheus, at: float) -> float | None:
     wanted = {
         query: {"query": f"{query}[{LOOK_BACK_S}s]", "time": f"{at:.3f}"} for query in _SOURCES
     }
-    answers = await prometheus.query(wanted, "query")
+    answers = await prometheus.query(wanted)
     every = [series["values"] for data in answers.values() for series in data["result"]]
     gaps = [(float(v[-1][0]) - float(v[0][0])) / (len(v) - 1) for v in every if len(v) > 1]
     return max(gaps, default=None)
@@ -136,7 +166,7 @@ async def audit_figures(
     """
     figures = await single_values(prometheus, audit_queries(), start, end)
     grown = f"sum by (verb, method, resource) (increase({_SENT}[{math.ceil(end - start)}s]))"
-    answer = await prometheus.query({REQUESTS: {"query": grown, "time": f"{end:.3f}"}}, "query")
+    answer = await prometheus.query({REQUESTS: {"query": grown, "time": f"{end:.3f}"}})
     for series in answer[REQUESTS]["result"]:
         labels = series["metric"]
         verb = labels.get("verb") or labels.get("method", "")
@@ -171,7 +201,7 @@ async def phase_figures(prometheus: Prometheus, at: float) -> dict[str, float | 
     Raises KubeError.
     """
     query = {"query": "sum by (phase) (node:kubevirt_vmi_phase:sum)", "time": f"{at:.3f}"}
-    series = (await prometheus.query({"phases": query}, "query"))["phases"]["result"]
+    series = (await prometheus.query({"phases": query}))["phases"]["result"]
     return {
         f"{item['metric']['phase']}-phase-count": _number(item)
         for item in series
@@ -200,7 +230,7 @@ async def single_values(
         for placeholder, length in ranges.items():
             query = query.replace(placeholder, f"{length}s")
         wanted[name] = {"query": query, "time": f"{end:.3f}"}
-    answers = await prometheus.query(wanted, "query")
+    answers = await prometheus.query(wanted)
     return {
         name: _number(data["result"][0]) if data["result"] else None
         for name, data in answers.items()

@@ -157,7 +157,7 @@ def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> lis
     Raises ValueError.
     """
     if settings.submitter == "kubectl":
-        context = [] if cluster.source == IN_POD else ["--context", cluster.context]
+        context = [] if cluster.context == IN_POD else ["--context", cluster.context]
         return [settings.kubectl_path, *context, "-n", "{namespace}", "apply", "-f", "-"]
     if settings.submitter != "runai-cli":
         return []

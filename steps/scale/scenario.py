@@ -547,5 +547,4 @@ def sample_error(error: KubeError, benchmark: str) -> SampleError:
             "options repeated, grants its pods what its own templates need there; bind a Role for "
             "other kinds"
         )
-    outage = error.status in (0, 429) or error.status >= 500
-    return Infrastructure(str(error)) if outage else Failed(str(error))
+    return Infrastructure(str(error)) if error.transient else Failed(str(error))

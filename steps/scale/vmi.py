@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import Metric, Rights
-from perfdag.kube.client import Kube, KubeError, Prometheus
+from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
@@ -43,7 +43,7 @@ from perfdag.steps.scale.objects import (
     inlined,
     load,
 )
-from perfdag.steps.scale.prometheus import MAX_GAP_S, run_figures
+from perfdag.steps.scale.prometheus import MAX_GAP_S, Prometheus, run_figures
 from perfdag.steps.scale.scenario import (
     CLEANUP_TIMEOUT_S,
     SLACK_S,

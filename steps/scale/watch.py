@@ -7,7 +7,7 @@ only a list or a replay showed has no receive time. Objects are joined by owner 
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -89,42 +89,33 @@ class Observer:
         if self._events:
             resources.append(await self.kube.resource("v1", "Event"))
         gc.freeze()  # a full collection would delay the watches by tens of ms
+        starting = []
         for resource in resources:
             for namespace in self.namespaces:
-                await self._start(resource, namespace)
+                listed = asyncio.Event()
+                task = asyncio.create_task(self._follow(resource, namespace, listed))
+                self._tasks.append(task)
+                starting.append(listed.wait())
+        await asyncio.gather(*starting)
+        if self._failed:
+            await self.__aexit__()
+            raise self._failed[0]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await signals.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _start(self, resource: Resource, namespace: str) -> None:
-        """List the existing objects and follow their changes in a task. Raises KubeError."""
+    async def _follow(self, resource: Resource, namespace: str, listed: asyncio.Event) -> None:
+        """Note the existing objects, set `listed`, and note their changes until the end."""
         labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
-        version, known = "", dict[str, tuple[str, str]]()
-        async for items, at in self.kube.pages(resource, namespace, labels=labels):
-            version = version or at
-            for item in items:
-                metadata = item["metadata"]
-                if resource.kind != "Event":
-                    known[metadata["uid"]] = (metadata.get("namespace", ""), metadata["name"])
-                self.take(resource.kind, Event("ADDED", item, 0, listed=True))
-        changes = self.kube.watch(
-            resource,
-            namespace,
-            labels=labels,
-            resource_version=version,
-            known=known,
-            patience=PATIENCE_S,
-        )
-        self._tasks.append(asyncio.create_task(self._follow(resource.kind, changes, version)))
-
-    async def _follow(self, kind: str, changes: AsyncIterator[Event], version: str) -> None:
+        kind = resource.kind
+        changes = self.kube.watch(resource, namespace, labels=labels, patience=PATIENCE_S)
         try:
             async for event in changes:
-                at = event.object["metadata"].get("resourceVersion") or 0
-                event.listed |= int(at) <= int(version or 0)  # older than our list: it is late
-                if event.type != "BOOKMARK":
+                if event.type == "BOOKMARK":
+                    listed.set()
+                else:
                     self.take(kind, event)
         except KubeError as error:
             self._failed.append(error)
@@ -132,12 +123,13 @@ class Observer:
             text = " ".join(f"a {kind} is not a valid object of its kind: {error!r}".split())
             self._failed.append(KubeError(0, "Unreadable", text))
         finally:
+            listed.set()
             self._changed.set()  # waits raise the error; the records stay
 
     def take(self, kind: str, event: Event) -> None:
         """Note what a change of an object shows."""
         body, deleted = event.object, event.type == "DELETED"
-        received = 0 if event.listed or event.replayed else event.received_ns + CLOCK_NS
+        received = 0 if event.late else event.received_ns + CLOCK_NS
         if kind == "Event":
             self._take_event(body, received)
             return
@@ -292,7 +284,7 @@ async def server_offset(kube: Kube) -> float:
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
         start = time.time()
-        _, headers, _ = await kube.raw("GET", "/version")
+        headers, _ = await kube.raw("GET", "/version")
         end = time.time()
         second = parsedate_to_datetime(headers["Date"]).timestamp()
         if previous is not None and second > previous:
@@ -349,7 +341,7 @@ class WatchLag:
                 sent = 0
                 await asyncio.sleep(PROBE_PERIOD_S)
                 now = time.monotonic_ns()
-                sent = 0 if event.listed else now  # the watch opens after the list
+                sent = 0 if event.late else now  # the watch opens after the list
                 patch = {"metadata": {"annotations": {PROBES: str(now)}}}
                 await kube.patch(maps, name, patch, namespace)
         except KubeError as error:

@@ -106,7 +106,7 @@ def refusal(namespace: Namespace, pod: Object) -> str:
     """The only line of perfdag in the log of a pod; the others are Argo's."""
 
     async def read(client: Kube) -> list[str]:
-        lines = client.logs(pod["metadata"]["name"], namespace.name, container="main")
+        lines = client.logs(pod["metadata"]["name"], namespace.name)
         return [line async for line in lines if not line.startswith(("time=", "Error: "))]
 
     lines = run_with_client(read)

@@ -437,7 +437,7 @@ class _InProcess(Kube):
     """perfdag's client whose requests are answered without a connection."""
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
-        cluster = Cluster("http://fake", "fake", server.namespace, Credentials(), "test")
+        cluster = Cluster("http://fake", "fake", server.namespace, Credentials())
         super().__init__(
             cluster, **{key: value for key, value in options.items() if key != "context"}
         )
@@ -446,22 +446,19 @@ class _InProcess(Kube):
     async def __aenter__(self) -> Self:
         return self
 
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is open."""
+
     async def _once(
         self,
         method: str,
         path: str,
         params: Mapping[str, str] | None,
         body: bytes | None,
-        content_type: str,
-        timeout: float,
-        more: Mapping[str, str],
+        headers: Mapping[str, str],
     ) -> tuple[int, Mapping[str, str], bytes]:
-        self.counts["requests"] += 1
-        headers = {"Content-Type": content_type, **more}
-        async with asyncio.timeout(timeout):
-            answer = await self.server.answer(
-                Request(method, path, params or {}, headers, json.loads(body) if body else None)
-            )
+        content = json.loads(body) if body else None
+        answer = await self.server.answer(Request(method, path, params or {}, headers, content))
         if not answer.status:
             raise ConnectionError(answer.body["message"])
         return answer.status, answer.headers, answer.data()
@@ -527,7 +524,7 @@ async def served(server: ApiServer | Handle) -> AsyncIterator[Cluster]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         yield Cluster(
-            f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials(), "test"
+            f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials()
         )
     finally:
         await runner.cleanup()

@@ -14,10 +14,11 @@ import yaml
 from perfdag.benchmark import registry
 from perfdag.commands import scale
 from perfdag.commands.main import main
-from perfdag.kube.client import KubeError, Prometheus
+from perfdag.kube.client import KubeError
 from perfdag.steps.scale import runai, scenario, vmi
 from perfdag.steps.scale.figures import Result
 from perfdag.steps.scale.objects import load
+from perfdag.steps.scale.prometheus import Prometheus
 from perfdag.steps.scale.runai import RunFile, write_json
 from perfdag.steps.scale.scenario import Context
 from perfdag.suite.load import parse_suite

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from perfdag.kube.client import KubeError, Prometheus
+from perfdag.kube.client import KubeError
 from perfdag.steps.scale import prometheus
+from perfdag.steps.scale.prometheus import Prometheus
 from tests.fakes.api_server import served
 
 URL = Prometheus("http://x")
@@ -25,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a Prometheus that scrapes every 5 s is asked, by name."""
     queries: dict[str, Any] = {}
 
-    async def query(_: Any, wanted: Any, path: str = "") -> dict[str, Any]:
+    async def query(_: Any, wanted: Any) -> dict[str, Any]:
         queries.update(wanted)
         scrapes = {"metric": {"verb": "LIST", "resource": "pods"}, "values": [[0, 1], [5, 1]]}
         return {
@@ -156,7 +157,7 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
 
 
 async def test_no_prometheus_is_said() -> None:
-    with pytest.raises(KubeError, match=r"no answer from Prometheus at http://127\.0\.0\.1:9"):
+    with pytest.raises(KubeError, match=r"no answer of Prometheus: .*http://127\.0\.0\.1:9"):
         await prometheus.run_figures(Prometheus("http://127.0.0.1:9"), 0.0, 50.0, 60.0)
 
 
@@ -169,6 +170,6 @@ async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) ->
         return web.json_response(nothing, status=200 if known else 401)
 
     async with served(guarded) as target:
-        await Prometheus(target.server, str(tmp_path / "token")).query(PROBE, "query")
-        with pytest.raises(KubeError, match=r"answers 401.*--prometheus-token-file"):
-            await Prometheus(target.server).query(PROBE, "query")
+        await Prometheus(target.server, str(tmp_path / "token")).query(PROBE)
+        with pytest.raises(KubeError, match=r"Prometheus: GET .*HTTP 401.*--prometheus-token-file"):
+            await Prometheus(target.server).query(PROBE)

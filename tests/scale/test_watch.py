@@ -105,7 +105,7 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
     placed = body("p", run="r") | {"status": {"conditions": [condition]}}
     created = Event("ADDED", body("p", run="r"), 1_000)
     ours.take("Pod", created)
-    replayed = Event("MODIFIED", placed, 6_000_001_000, replayed=True)
+    replayed = Event("MODIFIED", placed, 6_000_001_000, late=True)
     ours.take("Pod", replayed)
     (row,) = [
         row
@@ -117,7 +117,7 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
 
 def test_times_of_a_server_whose_clock_is_ahead_are_those_of_our_clock(ours: Observer) -> None:
     ours.ahead_s = 30.0
-    ours.take("Pod", Event("ADDED", body("p", run="r"), 6_000_001_000, replayed=True))
+    ours.take("Pod", Event("ADDED", body("p", run="r"), 6_000_001_000, late=True))
     row = ours.rows(submissions_of("p"), "Pod", None)[0]
     assert (row.stage, row.reached) == ("created", (row.api_time or 0) - 30)
 

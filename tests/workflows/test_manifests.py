@@ -21,8 +21,8 @@ from perfdag.kube.patch import (
     PORT,
     Context,
     claim_spec,
-    host_port,
     patch,
+    ssh_port,
 )
 from perfdag.shape import Shape
 from perfdag.steps.pods.plan import MAX_KINDS
@@ -368,12 +368,9 @@ def test_server_side_apply() -> None:
 
 
 def test_host_ports_are_in_their_range_and_differ_by_run_and_rank() -> None:
-    ports = {host_port(f"run-{number}") for number in range(200)}
+    shape = Shape.model_validate({"network": {"host": True}})
+    ports = {ssh_port(shape, f"run-{number}", 0) for number in range(200)}
     assert all(port >= 20000 and port + 2 * 4096 <= 30000 for port in ports)
     assert len(ports) > 150
-    main = next(
-        each
-        for each in patch(Shape.model_validate({"network": {"host": True}}), CONTEXT)["containers"]
-        if each["name"] == "main"
-    )
+    main = next(each for each in patch(shape, CONTEXT)["containers"] if each["name"] == "main")
     assert {main["ports"][0][name] for name in ("hostPort", "containerPort")} == {PORT}
