@@ -331,9 +331,3 @@ def test_a_benchmark_that_is_left_out_ends_with_exit_code_1(imported: Import) ->
     assert [entry["name"] for entry in entries] == ["a"]
     assert "left out: b: procs (3) is not divisible by nodes (2)" in notes
     assert "not kept: a: iperf 2: iperf3 measures instead" in notes
-
-
-def test_notes_go_to_stderr(cli: CommandLine) -> None:
-    printed = cli(["import", "kube-perftest", str(GOLDEN / "kube-perftest.yaml")])
-    assert printed.out.startswith("name: kube-perftest\n")
-    assert all(line.startswith("not kept: ") for line in printed.err.splitlines())

@@ -112,27 +112,6 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FAILED if missing else EXIT_OK
 
 
-Subject = tuple[str, Params | None, Shape, bool]
-"""A benchmark, params, a shape, and whether the point is optional.
-
-The params are None where one has no default.
-"""
-
-
-def _subjects(plan: Plan | None) -> Iterator[Subject]:
-    """Yield the points of a plan, or every benchmark with its default params."""
-    if plan:
-        for point in plan.points:
-            params = registry.get(point.benchmark).Params.model_validate(point.params)
-            yield point.benchmark, params, plan.shapes[point.shape], point.optional
-        return
-    for name in registry.working():
-        default: Params | None = None
-        with contextlib.suppress(ValidationError):
-            default = registry.get(name).Params()
-        yield name, default, Shape(), False
-
-
 class _CachingHost(local.LocalHost):
     """This machine; a command that many points run is run once."""
 
@@ -150,10 +129,20 @@ class _CachingHost(local.LocalHost):
 def _needs(plan: Plan | None) -> Iterator[Finding]:
     """Ask each benchmark what it lacks here, and yield each need with the benchmarks that have it.
 
-    A benchmark is ok only if nothing would be skipped.
+    Asked are the points of a plan, or every benchmark with its default params. A benchmark is ok
+    only if nothing would be skipped.
     """
+    subjects = [(name, Object(), Shape(), False) for name in registry.working()]
+    if plan:
+        subjects = [
+            (point.benchmark, point.params, plan.shapes[point.shape], point.optional)
+            for point in plan.points
+        ]
     host, points, lacking = _CachingHost(), Counter[str](), dict[Finding, Counter[str]]()
-    for name, params, shape, optional in _subjects(plan):
+    for name, values, shape, optional in subjects:
+        params = None
+        with contextlib.suppress(ValidationError):  # one has no default
+            params = registry.get(name).Params.model_validate(values)
         points[name] += 1
         for finding in _lacks(name, params, shape, host):
             need = replace(finding, state="warn") if optional else finding
@@ -325,8 +314,8 @@ async def installed_template(client: Kube, namespace: str) -> Object:
     templates = (template.get("spec") or {}).get("templates") or []
     if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
         return template
-    message = f"perfdag in namespace {namespace} is {found}: {_install_again(namespace)}"
-    raise CommandError(message, EXIT_REACH)
+    command = f"perfdag install --namespace {namespace} --store ..."
+    raise CommandError(f"perfdag in namespace {namespace} is {found}: {command}", EXIT_REACH)
 
 
 def store_of(template: Object) -> str:
@@ -350,8 +339,8 @@ async def check_installation(
     for finding in await check_pod_security(client, namespace, plan):
         yield finding
     benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
-    root = root or store_of(template)
-    for finding in await check_store(client, namespace, root, template, benchmarks):
+    store = root or store_of(template)
+    for finding in await check_store(client, namespace, store, template, benchmarks):
         yield finding
 
 

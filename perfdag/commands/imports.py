@@ -181,15 +181,16 @@ def arguments(argv: list[str]) -> Values:
     return params
 
 
-def _binary(match: re.Match[str]) -> str:
-    return f"{match[1].upper()}iB"
-
-
 REQUIRED = Ellipsis
 Fields = dict[str, tuple[Any, Any, str]]
 Lower = Annotated[str, AfterValidator(str.lower)]
 # the letters of fio's sizes are powers of 1024 (32k, 2Gb), and a time may be 30 (s) or 10M (min)
-FioSize = Annotated[str, BeforeValidator(lambda v: re.sub(r"(?i)([kmgtp])b?$", _binary, str(v)))]
+FioSize = Annotated[
+    str,
+    BeforeValidator(
+        lambda size: re.sub("(?i)([kmgtp])b?$", lambda m: f"{m[1].upper()}iB", str(size))
+    ),
+]
 FioTime = Annotated[str, BeforeValidator(lambda v: re.sub(r"(\d)$", r"\1s", str(v).lower()))]
 COMMON: Fields = {
     "hostNetwork": (bool, False, ""),
@@ -445,17 +446,15 @@ def _add(
     name = title.replace(".", "-")[:50].strip("-")
     while name in imported.entries:
         name += "-2"
-    refused = [""] * len(rows)
-    if _refusal(_entry(keys[:number], keys[number:])):
-        refused = [_refusal(_entry([each], [])) for each in keys]
-    measured = [i for i, text in enumerate(refused) if not text]
-    for row, text in zip(rows, refused, strict=True):
-        if text:
+    is_whole, measured = not _refusal(_entry(keys[:number], keys[number:])), list[int]()
+    for i, (row, each) in enumerate(zip(rows, values, strict=True)):
+        if text := "" if is_whole else _refusal(_entry([keys[i]], [])):
             where = " ".join(f"{field}={value}" for field, value in row.items())
             imported.left_out.append(": ".join(filter(None, (name, where, text))))
-    for kinds, applies, text in LOST:
-        for each in (values[i] for i in measured if whole.template.kind in kinds):
-            if applies(each):
+            continue
+        measured.append(i)
+        for kinds, applies, text in LOST:
+            if whole.template.kind in kinds and applies(each):
                 imported.lose(text.format_map(each), name)
     if measured:
         product = [keys[i] for i in measured if i < number]

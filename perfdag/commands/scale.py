@@ -80,13 +80,12 @@ def add_scale(sub: Verbs) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
     try:
-        code: int = args.command_run(args)
+        return int(args.command_run(args))
     except ValueError as error:
         raise CommandError(str(error)) from None
     except KubeError as error:
         refused = 400 <= error.status < 500 and error.status not in (401, 408, 429)
         raise CommandError(str(error), EXIT_INPUT if refused else EXIT_REACH) from None
-    return code
 
 
 def folder_of(args: argparse.Namespace) -> tuple[Path, runai.Settings]:
@@ -144,6 +143,8 @@ def submit(args: argparse.Namespace) -> int:
     folder, settings = folder_of(args)
     settings.project = args.project or settings.project
     settings.submitter = args.submitter or settings.submitter
+    if args.rate and args.delay:
+        raise ValueError("--delay makes batches of -p, --rate sends one after the other")
     params = runai.checked(
         workloads.ScaleParams,
         {
@@ -187,8 +188,7 @@ def sample(args: argparse.Namespace) -> int:
     counts = f"{facts['scheduled']} scheduled, {facts['waiting']} waiting"
     print_now(f"{counts}, of {facts['submitted']} submitted")
     if facts["absent_kinds"]:
-        absent = ", ".join(facts["absent_kinds"])
-        logger.warning(f"not on this cluster, so not observed: {absent}")
+        logger.warning(f"not on this cluster, so not observed: {', '.join(facts['absent_kinds'])}")
     print_stages(observed)
     return EXIT_OK
 
@@ -425,14 +425,12 @@ COMMANDS: dict[str, Command] = {
             option("-p", "--num-processes", default=8, help="submissions in parallel"),
             option("--num-workers", default=1, help="workers of a distributed workload"),
             option("-g", "--num-gpus", default="1", help="GPUs a pod"),
-            [
-                RATE,
-                option(
-                    "--delay",
-                    default=0.0,
-                    help="seconds between batches of -p, on an absolute schedule",
-                ),
-            ],
+            RATE,
+            option(
+                "--delay",
+                default=0.0,
+                help="seconds between batches of -p, on an absolute schedule",
+            ),
             option("--project", help="project to submit to (default: project-0)"),
             option("--pvc", **SWITCH, help="add a claim to each workload"),
             option(

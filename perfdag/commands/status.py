@@ -253,9 +253,10 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     if len(names := {view.run_id or view.name for view in matching}) > 1:
         raise CommandError(ambiguous(name, sorted(names)))
     if not matching:
+        how = f"; {kept(name, '', namespace)}" if is_run_id(name) else ""
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, known)}; "
-            f"there are: {', '.join(known[-5:]) or 'none'}"
+            f"there are: {', '.join(known[-5:]) or 'none'}{how}"
         )
     run_id = matching[-1].run_id
     same_run = [view.workflow for view in views if run_id and view.run_id == run_id]
@@ -287,12 +288,7 @@ def run(args: argparse.Namespace) -> int:
         view = await find_run(client, args.name, args.namespace)
         return view, describe(view, *await observe(client, view, args.namespace))
 
-    try:
-        view, line = run_with_client(look)
-    except NoRun as error:
-        if not is_run_id(args.name):
-            raise
-        raise NoRun(f"{error}; {kept(args.name, '', args.namespace)}") from None
+    view, line = run_with_client(look)
     if args.watch:
         return asyncio.run(follow_run(view.name, args.namespace))
     print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
@@ -438,12 +434,11 @@ def _seconds_since(moment: str) -> float:
 
 async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
     """Return the last lines of a pod's log; none if it is gone, or may not be read."""
-    try:
+    with contextlib.suppress(KubeError, TimeoutError):
         async with asyncio.timeout(LOG_SECONDS):
             log = program_lines(client, pod.name, namespace, tail=5)
             return [line async for line in log if line]
-    except (KubeError, TimeoutError):
-        return []
+    return []
 
 
 async def _lost_nodes(client: Kube, view: View) -> dict[str, float]:

@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     pod = context.from_environment()
 
     def work() -> int:
-        code: int = args.work(pod, args)
-        return code
+        return int(args.work(pod, args))
 
     try:
         return context.run_step(pod, args.step, work) if args.step in RECORDED else work()
