@@ -24,7 +24,7 @@ from perfdag.charts.pages.site import write_site
 from perfdag.store.s3 import open_store
 from tests.stats.synthetic import run_id
 
-PAGES = ("index.html", "history.html?suite=net", "compare.html")
+PAGES = ("index.html", "history.html?suite=net", "benchmark.html?name=iperf", "compare.html")
 
 
 def opening(chromium: str, folder: str, page: str, profile: str) -> float:

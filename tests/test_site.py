@@ -5,7 +5,6 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,21 +66,17 @@ def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path)
 
 def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    kind: dict[str, Any] = {
-        "suite": "disk",
-        "entry": "fio",
-        "metric": "latency",
-        "unit": "s",
-        "better": "lower",
-    }
-    synthetic.nights(store, 5, lambda night, point: 0.02, points=("bs=4KiB",), **kind)
-    synthetic.nights(store, 1, lambda night, point: 0.02, first=5, points=("bs=8KiB",), **kind)
+    for first, count, point in ((0, 5, "bs=4KiB"), (5, 1, "bs=8KiB")):
+        level = lambda night, point: 0.02  # noqa: E731
+        synthetic.nights(store, count, level, first=first, points=(point,), metric="t", unit="s")
     write_site(store)
-    headline = read_script(store.get("site/data/disk/suite.js"))["headline"]
-    assert (headline["name"], headline["unit"]) == ("fio bs=8KiB latency", "ms")
+    headline = read_script(store.get("site/data/net/suite.js"))["headline"]
+    assert (headline["name"], headline["unit"]) == ("iperf bs=8KiB t", "ms")
 
 
-def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> None:
+def test_a_lost_file_is_written_again_and_those_of_deleted_runs_go(
+    store: FolderStore,
+) -> None:
     write_site(store)
     before = {key: store.get(key) for key in store.list("site")}
     store.delete("site/data/net/values/iperf/2026-01/0.js")
@@ -89,18 +84,16 @@ def test_a_file_that_is_lost_or_damaged_is_written_again(store: FolderStore) -> 
     store.put("site/data/net/suite.js", b"not JSON")
     write_site(store)
     assert {key: store.get(key) for key in store.list("site")} == before
-
-
-def test_files_of_deleted_runs_go(store: FolderStore) -> None:
-    write_site(store)
     store.delete(f"results/net/2026-01/{run_id(4)}.parquet")
     write_site(store)
     assert not [key for key in store.list("site") if run_id(4) in key]
 
 
-def test_a_store_without_runs_gives_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_verb_prints_the_address_and_for_a_store_without_runs_one_line(
+    store: FolderStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["site", "--store", store.root]) == 0
+    assert capsys.readouterr().out == f"{store.root}/site/index.html\n"
     assert main(["site", "--store", str(tmp_path / "empty")]) == 2
     assert capsys.readouterr().err.splitlines() == [
         (
@@ -110,8 +103,8 @@ def test_a_store_without_runs_gives_one_line(
     ]
 
 
-def test_damaged_and_newer_files_are_named_and_the_rest_is_written(
-    store: FolderStore, caplog: pytest.LogCaptureFixture
+def test_damaged_and_newer_files_are_named_by_each_verb_and_the_rest_is_written(
+    store: FolderStore, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damaged = f"results/net/2026-01/{run_id(4)}.parquet"
     store.put(damaged, b"PAR1 and no more")
@@ -130,13 +123,6 @@ def test_damaged_and_newer_files_are_named_and_the_rest_is_written(
     head = read_script(store.get("site/data/net/suite.js"))
     assert [run for run, *_ in head["runs"]] == [run_id(night) for night in range(4)]
     assert len(head["damaged"]) == 2
-
-
-def test_each_verb_says_what_to_do_with_a_damaged_and_with_a_newer_file(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store.put(f"results/net/2026-01/{run_id(4)}.parquet", b"PAR1 and no more")
-    synthetic.put(store, rows(5, {"streams=1": [1e10]}, schema_version=2))
     for run, remedy in ((run_id(4), f"`perfdag collect {run_id(4)}`"), (run_id(5), "update perf")):
         for argv in (["compare", run_id(0), run], ["check", run]):
             assert main([*argv, "--store", store.root]) == 2
@@ -178,13 +164,6 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{root}/{path}")
         server.shutdown()
-
-
-def test_the_verb_prints_the_address(
-    store: FolderStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["site", "--store", store.root]) == 0
-    assert capsys.readouterr().out == f"{store.root}/site/index.html\n"
 
 
 def times(store: Store) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What a gate found, and who is told: alerts, JUnit XML, Markdown and a webhook."""
+"""What a gate found, and who hears of it: alerts, JUnit XML, Markdown and a webhook."""
 
 import http.client
 import logging
@@ -104,7 +104,7 @@ class CheckResult:
     """The result of one check, as a JUnit test case.
 
     `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
-    or an inconclusive verdict) or skipped (its samples were skipped). One that fails is told in an
+    or an inconclusive verdict) or skipped (its samples were skipped). One that fails is in an
     alert with the others of its `cause` (entry, and rule or what is missing), where it is named
     `label`; `key` identifies it across runs.
     """
@@ -386,7 +386,7 @@ def gate_lines(gate: GateResult) -> list[str]:
         history = plural(gate.runs, "run")
         lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
     if gate.runs > 1:
-        lines += answer_lines(gate, told={key for alert in gate.alerts for key in alert.keys})
+        lines += answer_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
     # The answers about series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
@@ -396,15 +396,15 @@ def gate_lines(gate: GateResult) -> list[str]:
     return lines
 
 
-def answer_lines(gate: GateResult, told: Container[str] = ()) -> list[str]:
+def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
     """Return a line for each headline series of a run with history that is not as before.
 
-    Series whose ids are in `told` are left out.
+    Series whose ids are in `alerted` are left out.
     """
     lines = [
         f"  {line.name}: {line.answer.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word != "same" and line.info.series_id not in told
+        if line.answer.word != "same" and line.info.series_id not in alerted
     ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
@@ -493,27 +493,26 @@ class Judged:
     summary: Summary
     gate: GateResult | None
 
+    @property
+    def past(self) -> GateResult | None:
+        """The gate of a run that has earlier ones to compare with."""
+        return self.gate if self.gate and self.gate.runs > 1 else None
+
     @cached_property
     def lines(self) -> dict[str, Series]:
-        """The histories of the series by their ids."""
-        return {line.info.series_id: line for line in self.gate.series} if self.gate else {}
-
-    @property
-    def known(self) -> bool:
-        """Whether there are earlier runs to compare with."""
-        return self.gate is not None and self.gate.runs > 1
+        """The histories of the series by their ids; none for a first run."""
+        return {line.info.series_id: line for line in self.past.series} if self.past else {}
 
     def line(self, series: SeriesInfo) -> Series | None:
         """Return the history of a series, or None for a first run."""
-        return self.lines.get(series.series_id) if self.known else None
+        return self.lines.get(series.series_id)
 
     def deciding(self) -> list[Series]:
         """Return the headline series that have the word of the run, those of usable values first.
 
         The largest change stands first.
         """
-        word = self.gate.word if self.gate and self.known else None
-        every = self.gate.headlines if self.gate and word else ()
+        every, word = (self.past.headlines, self.past.word) if self.past else ((), None)
         own = [line for line in every if line.answer.word == word]
         return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
 
@@ -525,9 +524,8 @@ def banner(run: Judged) -> Banner:
     broken = [verdict for verdict in run.summary.verdicts if verdict.word == "failed"]
     gating = [a for a in gate.alerts if a.gates and a.kind != "worse"] if gate else []
     deciding = run.deciding()
-    history = (
-        [f"{gate.counted}, {plural(gate.runs, 'run')} of history"] if gate and run.known else []
-    )
+    past = run.past
+    history = [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
     noisy = f"; {unusable} of {points} points too noisy" if unusable else ""
     lost = [state for state in states if state.why]
     lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
@@ -542,22 +540,22 @@ def banner(run: Judged) -> Banner:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
     if unusable == points:
         return Banner("unclear", "Too noisy to judge", [trust.text, *history])
-    if not deciding or gate is None:
+    if not deciding or past is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
         return Banner("", sentence, [trust.text])
     answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
-        earlier = f"last {gate.runs - 1} runs" if gate.runs > 2 else "run before"
+        earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"
         return Banner("same", f"Same as the {earlier}{noisy}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
     if answer.word == "unclear":
-        sentence = f"Unclear: {len(deciding)} of {plural(len(gate.headlines), 'value')}{noisy}"
+        sentence = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}{noisy}"
         return Banner("unclear", sentence, [f"{name}: {text}", *history])
     sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:
         changed = f"changed with it: {left.changed}"
-        command = f"perfdag compare {left.run_before} {gate.run}"
+        command = f"perfdag compare {left.run_before} {past.run}"
         return Banner("worse", sentence, [changed[:200], *history], command)
     return Banner(answer.word, sentence, history)

@@ -272,7 +272,7 @@ class _Judge:
         # Without the span: a series is not absent if its hosts were on other nodes this time.
         measured = {info.key[:-1] for i, info in enumerate(series) if self.finite[i, -1]}
         absent: dict[str, bool] = {}
-        told = set()
+        reported = set()
         for i, info in enumerate(series if same else ()):
             left_out = run.trigger == "part" and info.point not in run.points
             if info.key[:-1] in measured or left_out or not self.tuning.pages(info):
@@ -287,12 +287,12 @@ class _Judge:
             absent[info.series_id] = self._add(
                 "present", self.names[i], "absent", why, info.series_id, cause
             )
-            told.add(info.point)
-        self._idle_points(told)
+            reported.add(info.point)
+        self._idle_points(reported)
         return absent
 
-    def _idle_points(self, told: set[str]) -> None:
-        """Add the points none of whose samples is ok, but those that are told already.
+    def _idle_points(self, reported: set[str]) -> None:
+        """Add the points none of whose samples is ok, but those that are reported already.
 
         Optional ones are skipped where the run measured another point.
         """
@@ -300,7 +300,7 @@ class _Judge:
         measured = any(count.ok for point, count in counts.items() if point != "canary")
         planned = {point.id: point for point in self.plan.points} if self.plan else {}
         for key, count in counts.items():
-            if count.ok or key in told:
+            if count.ok or key in reported:
                 continue
             point, why = planned.get(key), _no_value(count)
             name = f"{count.entry} {point.label if point else key}".strip()
@@ -334,7 +334,7 @@ class _Judge:
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.
 
-        It is told with the absent series that explain it: those that it covers, or those of its
+        It is reported with the absent series that explain it: those that it covers, or those of its
         entries where no series of them is left.
         """
         name, series = rule.text(), self.history.series
@@ -419,7 +419,7 @@ OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greate
 PRESENT_OF, PRESENT = 5, 3
 """A headline series is expected if 3 of the 5 runs up to its newest one had it ..."""
 MISSED_FOR = 30
-"""... and one of so many earlier runs did. So a loss is told until it is acknowledged or old."""
+"""... and one of so many earlier runs did. A loss is reported until it is acknowledged or old."""
 
 
 def _no_value(count: PointCount) -> str:

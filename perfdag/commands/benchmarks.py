@@ -156,11 +156,10 @@ def details_text(benchmark: Description) -> str:
 
 def _default(param: Description) -> str:
     """Return the default of a parameter as a suite writes it."""
-    default = param["default"]
-    if param["required"] or default is None:
+    if param["required"] or param["default"] is None:
         return "(required)" if param["required"] else "(none)"
-    text = default if isinstance(default, str) else orjson.dumps(default).decode()
-    return text or "(empty)"
+    default = param["default"]
+    return (default or "(empty)") if isinstance(default, str) else orjson.dumps(default).decode()
 
 
 INIT_EPILOG = """examples:

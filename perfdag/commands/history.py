@@ -4,7 +4,6 @@ import argparse
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from math import isnan
 from pathlib import Path
@@ -55,7 +54,7 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import explain_last, publish
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
-from perfdag.results.runs import RunStore, began_at, day_of, select, select_one
+from perfdag.results.runs import RunStore, age_of, day_of, select, select_one
 from perfdag.results.schema import explain_unreadable
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
@@ -297,8 +296,7 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
         )
         for one in noise
     ]
-    table = text_table(NOISE_HEADINGS, rows, right=range(1, len(NOISE_HEADINGS)))
-    return [table, styled(NOISE_LEGEND.splitlines())]
+    return [text_table(NOISE_HEADINGS, rows, right=range(1, 5)), styled(NOISE_LEGEND.splitlines())]
 
 
 def failures_text(rows: list[Failure]) -> str:
@@ -389,7 +387,7 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
     run_id, suite = select_one(RunStore(store), selector, suite)
-    age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
+    age = age_of(run_id)
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
     if age <= limit:
         print_now(line)

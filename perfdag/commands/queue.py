@@ -29,7 +29,7 @@ from perfdag.commands.options import (
     print_now,
 )
 from perfdag.steps.queue import protocol
-from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def _client(args: argparse.Namespace) -> int:
     """
     from perfdag.steps.queue import control
 
-    work = Work(protocol.address(args.faddr), args.name, after_dashes(args.args), args.limit)
+    frontend, words = protocol.address(args.faddr), after_dashes(args.args) or None
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
         raise ValueError(
             f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max "
@@ -218,12 +218,12 @@ def _client(args: argparse.Namespace) -> int:
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
     protocol.raise_file_limit()
-    load = Load(work, ClientStats(), max(1, args.req_max))
+    load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), words, args.limit)
 
     async def serve() -> None:
         server = await control.serve(where, control.Control(load), token)
         port = server.sockets[0].getsockname()[1]
-        logger.info(f"requests to queue {work.queue!r} at {work.frontend}, control on port {port}")
+        logger.info(f"requests to queue {load.queue!r} at {load.frontend}, control on port {port}")
         stopped = asyncio.create_task(until_signal().wait())
         load.set_parallel(args.req_now)
         await asyncio.wait([stopped], timeout=args.duration or None)

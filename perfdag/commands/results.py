@@ -245,7 +245,7 @@ class RunResult:
         tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
         gate = [styled(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
         answer = banner(judged)  # the sentence of the first screen of the report
-        counted = f" ({self.gate.counted})" if self.gate and judged.known else ""
+        counted = f" ({judged.past.counted})" if judged.past else ""
         style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(
             [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]

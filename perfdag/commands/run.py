@@ -374,8 +374,7 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     """
     from perfdag.results.collect import collect
 
-    names = ", ".join(line.name for line in gate.suspects)
-    logger.info(f"suspicious, measured again: {names}")
+    logger.info(f"suspicious, measured again: {', '.join(line.name for line in gate.suspects)}")
     points = {line.info.point for line in gate.suspects}
     for again in put_rechecks(store, plan, points):
         with resumable(command):

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, baselines, began_at, report_key, result_key
+from perfdag.results.runs import RunStore, age_of, baselines, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -193,7 +192,7 @@ def run_prune(args: argparse.Namespace) -> int:
     runs = RunStore(store)
     protected, removed = _protected_runs(runs), 0
     for run_id, rows_of in runs.known.items():
-        age = (datetime.now(UTC) - began_at(run_id)).total_seconds()
+        age = age_of(run_id)
         if age <= args.keep or run_id in protected:
             continue
         try:
@@ -266,7 +265,7 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
 
 def _age(run_id: str) -> str:
     """Return how long ago a run began, in its largest unit: 40 s, 5 min, 3 h, 12 d."""
-    seconds = max((datetime.now(UTC) - began_at(run_id)).total_seconds(), 0)
+    seconds = max(age_of(run_id), 0)
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     return next(
         f"{seconds // size:.0f} {unit}" for size, unit in units if seconds >= size or size == 1

@@ -175,8 +175,9 @@ class Progress:
         self.variant = ""
         """What stands before the name of a sample, such as `A `."""
         self._of_two = other is not None
-        adaptive = any(point.until for point in plan.points)
-        self._end = "until it is precise" if adaptive else "ends soon"
+        self._end = (
+            "until it is precise" if any(point.until for point in plan.points) else "ends soon"
+        )
         self._time = TimeLeft()
         for each in filter(None, (plan, other)):
             self.total += len(each.order)

@@ -355,21 +355,6 @@ class LocalHost:
         return facts
 
 
-_SHARED = (
-    *("nfs", "cifs", "smb", "ceph", "lustre", "gpfs"),
-    *("beegfs", "wekafs", "pvfs2", "gfs2", "ocfs2", "fuse"),
-)
-_LOCAL = ("fuseblk", "fuse.fuse-overlayfs", "fuse.mergerfs")
-
-
-def common(kind: str) -> bool:
-    """Whether hosts that mount this type may all mount the same file system.
-
-    FUSE counts as shared, except for types that are known to lie on a disk.
-    """
-    return kind.startswith(_SHARED) and kind not in _LOCAL
-
-
 def filesystem(host: Host, path: str) -> dict[str, Any]:
     """Return the facts of the file system of a path on that host. Raises Failed."""
     if isinstance(host, LocalHost):

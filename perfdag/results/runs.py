@@ -60,9 +60,10 @@ def day_of(run_id: str) -> str:
     return f"{month_of(run_id)}-{run_id[6:8]}"
 
 
-def began_at(run_id: str) -> datetime:
-    """Return when a run began, by its id: UTC, to the second."""
-    return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+def age_of(run_id: str) -> float:
+    """Return the seconds since a run began, by its id."""
+    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return (datetime.now(UTC) - began).total_seconds()
 
 
 class SelectionError(ValueError):

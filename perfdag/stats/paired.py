@@ -68,7 +68,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The cost of B over A against a limit. `word` is passes, fails or inconclusive.
+    """The cost of B over A against a limit. `word` is passes, fails or unclear.
 
     `cost` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
     they are shares of the whole: 0.03 is 3 points. They are NaN where A has nothing to take a share

@@ -44,7 +44,7 @@ class Times:
         """
         count, values = self.rounded.total(), sorted(self.rounded)
         if not count:
-            return {"count": 0}
+            return {"count": 0, "max": 0.0}
         ranks = list(accumulate(self.rounded[value] for value in values))
         return {
             "count": count,
@@ -163,25 +163,36 @@ class ClientStats:
         }
 
 
-@dataclass(frozen=True)
-class Work:
-    """Where requests go, and the content of every one; `limit` in seconds."""
+@dataclass
+class Load:
+    """So many slots that send requests, each when its last one is answered.
+
+    `most`: slots, at most. `args` and `limit` (seconds) are those of every request.
+    """
 
     frontend: protocol.Address
     queue: str
-    args: list[str] = field(default_factory=list)
+    stats: ClientStats
+    most: int
+    args: list[str] | None = None
     limit: float = 0.0
+    wanted: int = 0
+    slots: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
-    async def request(self, stats: ClientStats, slot: int) -> bool:
+    async def request(self, slot: int) -> bool:
         """Send a request and count its answer; return False if none came."""
-        began, cause = time.monotonic(), "cannot connect"
+        stats, began, cause = self.stats, time.monotonic(), "cannot connect"
         stats.begin()
         try:
             host = self.frontend.host or "localhost"
             reader, writer = await asyncio.open_connection(host, self.frontend.port)
             cause = "connection lost"
             try:
-                message = {"Queue": self.queue, "Args": self.args or None, "Limit": self.limit}
+                message = {
+                    "Queue": self.queue,
+                    "Args": self.args,
+                    "Limit": self.limit,
+                }
                 writer.write(protocol.encode(message))
                 protocol.enable_keepalive(writer.get_extra_info("socket"))
                 reply = await protocol.receive(reader, protocol.REPLY)
@@ -197,15 +208,6 @@ class Work:
         stats.finish(reply, began, slot)
         return True
 
-
-class Load:
-    """So many slots that send requests, each when its last one is answered."""
-
-    def __init__(self, work: Work, stats: ClientStats, most: int) -> None:
-        self.work, self.stats, self.most = work, stats, most
-        self.slots: dict[int, asyncio.Task[None]] = {}
-        self.wanted = 0
-
     def set_parallel(self, wanted: int) -> int:
         """Run `wanted` slots, clipped to 0 and `most`; further slots end after their request.
 
@@ -219,7 +221,7 @@ class Load:
 
     async def _slot(self, slot: int) -> None:
         while slot < self.wanted:
-            if not await self.work.request(self.stats, slot):
+            if not await self.request(slot):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:

@@ -160,8 +160,6 @@ def nodes_lines(stats: ClientStats) -> Iterator[str]:
     nodes = sorted(stats.nodes.items())
     yield from _bars("Node", "Success replies", {name: node.success for name, node in nodes})
     yield from _bars("Node", "Failure replies", {name: node.failure for name, node in nodes})
-    if stats.failure and not any(node.failure for _, node in nodes):
-        yield "No such replies => fails happened in communication, not running workloads"
     for name, node in nodes:
         yield _header(f"Node: {name}")
         yield from _bars("Device", "Completed requests", node.devices)

@@ -166,10 +166,6 @@ class RefusedError(Exception):
     """A peer is answered with this text."""
 
 
-class EmptyError(RefusedError):
-    """No item waits for the backend."""
-
-
 class Frontend:
     """Queues by name, their listeners, and the counters of their peers.
 
@@ -248,11 +244,10 @@ class Frontend:
             else:
                 await self._work(queue, reader, writer)
         except RefusedError as error:
-            why, empty = str(error), isinstance(error, EmptyError)
             writer.write(
-                protocol.encode_reply(failure(why))
+                protocol.encode_reply(failure(str(error)))
                 if kind == "client"
-                else protocol.encode({**protocol.ITEM, "Error": why, "Empty": empty})
+                else protocol.encode({**protocol.ITEM, "Error": str(error)})
             )
         except ConnectionError:  # it left
             pass
@@ -305,7 +300,9 @@ class Frontend:
         """Hand a backend an item, and its client the reply."""
         item = queue.take()
         if item is None:
-            raise EmptyError(f"Queue '{queue.name}' is empty")
+            empty = {"Error": f"Queue '{queue.name}' is empty", "Empty": True}
+            writer.write(protocol.encode({**protocol.ITEM, **empty}))
+            return
         work = {"Args": item.args, "Limit": item.limit, "Running": queue.running}
         writer.write(protocol.encode({**protocol.ITEM, **work}))
         try:
@@ -330,9 +327,7 @@ class Frontend:
         )
 
     def _serve_metrics(self, request: web.BaseRequest) -> web.Response:
-        if request.path != "/metrics":
-            return web.Response(status=404)
-        body = generate_latest(self.registry)
+        body = generate_latest(self.registry)  # whatever the path
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def collect(self) -> Iterator[Metric]:

@@ -86,11 +86,9 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 def encode_reply(reply: Message) -> bytes:
     """Encode a reply; cut its error text until it fits what the original reads."""
-    data = encode(reply)
-    while len(data) > MOST_BYTES and reply["Error"]:
-        more = -max(1, (len(data) - MOST_BYTES) // 6)
-        reply = {**reply, "Error": reply["Error"][:more]}
-        data = encode(reply)
+    while len(data := encode(reply)) > MOST_BYTES and reply["Error"]:
+        more = max(1, (len(data) - MOST_BYTES) // 6)
+        reply = {**reply, "Error": reply["Error"][:-more]}
     return data
 
 

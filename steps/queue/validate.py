@@ -255,16 +255,22 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
             if len(chains) >= replicas and count_pods(stats) >= replicas:
                 start = chains
         elif all(
-            slot in start and chain[2] - start[slot][2] >= ITEMS for slot, chain in chains.items()
+            slot in start and count - start[slot][2] >= ITEMS
+            for slot, (_, _, count) in chains.items()
         ):
-            rates.append(window(start, chains))
+            rates.append(
+                sum(
+                    (count - start[slot][2]) / (last - start[slot][1])
+                    for slot, (_, last, count) in chains.items()
+                )
+            )
             start = chains
         last, seconds = rates[-WINDOWS:], time.monotonic() - began
         mean = statistics.fmean(last) if last else 0.0
         apart = max((abs(rate - mean) for rate in last), default=0.0)
         steady = len(last) == WINDOWS and mean > 0 and apart <= plan.tolerance * mean
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
-        if steady or all_failed or seconds > max(plan.seconds, 16 * _longest(stats)):
+        if steady or all_failed or seconds > max(plan.seconds, 16 * stats["run"]["max"]):
             break
         await asyncio.sleep(POLL_SECONDS)
     windows = last if steady else rates[1:] or rates
@@ -295,15 +301,6 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
     }
 
 
-def window(before: Chains, after: Chains) -> float:
-    """Return items a second between two polls, summed over the slots."""
-    return sum(
-        (count - before[slot][2]) / (last - before[slot][1])
-        for slot, (_, last, count) in after.items()
-        if slot in before and count > before[slot][2]
-    )
-
-
 def count_pods(stats: Stats) -> int:
     """Return the number of backends that completed an item."""
     return sum(len(node["pods"]) for node in stats["nodes"].values())
@@ -316,18 +313,13 @@ def failures(stats: Stats) -> list[str]:
     return [f"{stats['failure']} failed requests: {text}"] if stats["failure"] else []
 
 
-def _longest(stats: Stats) -> float:
-    """Return the seconds of the longest item, 0 before the first."""
-    return float(stats["run"].get("max") or 0.0)
-
-
 def _shortfalls(
     stats: Stats, windows: Sequence[float], steady: bool, seconds: float, replicas: int, have: int
 ) -> list[str]:
     """Return why a rate is not that of `replicas`."""
     problems, worked = [], count_pods(stats)
     if not windows:
-        took = f"the longest item took {_longest(stats):.3g} s" if worked else "no item ended"
+        took = f"the longest item took {stats['run']['max']:.3g} s" if worked else "no item ended"
         problems.append(
             f"no window of {ITEMS} items a replica in {seconds:.0f} s, {took}: set the timeout "
             "(--timeout) to 16 times the time of an item"

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perfdag.steps.queue.client import ClientStats, Load, Work
+from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from tests.queue import conversation
@@ -78,7 +78,7 @@ def closed_loop(ending: AsyncExitStack, client_stats: ClientStats) -> Loop:
     """Starts closed loops that send to a queue `sleep`, and stops them after the test."""
 
     def one(frontend: Frontend, parallel: int) -> Load:
-        loop = Load(Work(clients(frontend), "sleep"), client_stats, parallel)
+        loop = Load(clients(frontend), "sleep", client_stats, parallel)
         ending.push_async_callback(loop.stop)
         loop.set_parallel(parallel)
         return loop

@@ -15,7 +15,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend, sites
 from perfdag.steps.queue.backend import Backend, Outcome, Workload
-from perfdag.steps.queue.client import ClientStats, Work
+from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
 from perfdag.steps.queue.scaling_benchmark import QueueScaling, QueueScalingParams
@@ -129,8 +129,8 @@ async def test_backends_outlive_a_restarted_frontend(
     await first.stop()
     second = Frontend(["sleep"])
     await second.start(ANY, workers(first), ANY)
-    work = Work(clients(second), "sleep")
-    await asyncio.wait_for(work.request(client_stats, 0), 10)
+    load = Load(clients(second), "sleep", client_stats, 1)
+    await asyncio.wait_for(load.request(0), 10)
     assert client_stats.success == 1
     await second.stop()
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from perfdag.steps.queue.client import ClientStats, Load, Times, Work
+from perfdag.steps.queue.client import ClientStats, Load, Times
 from perfdag.steps.queue.control import Control, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
@@ -17,7 +17,7 @@ from tests.queue.conftest import Loop, StartBackends, until
 
 def idle(client_stats: ClientStats) -> Control:
     """The control port of a client that has sent nothing."""
-    return Control(Load(Work(Address("localhost", 1), "q"), client_stats, 8))
+    return Control(Load(Address("localhost", 1), "q", client_stats, 8))
 
 
 def get(control: Control, path: str, **query: str) -> tuple[int, str]:

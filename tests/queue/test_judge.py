@@ -134,9 +134,3 @@ def test_a_bad_last_step_keeps_the_rows(
     assert at == {1, 2, 3}
     failed = {row.subject: row.value for row in rows if row.metric == "failures"}
     assert failed == last.get("failed", {})
-
-
-def test_no_whole_result_fails() -> None:
-    for text in ("", "{}", "restoring 1 replica"):
-        with pytest.raises(Failed, match="printed no result"):
-            parse({"stdout": text}, QueueScalingParams(limit=3))
