@@ -146,11 +146,12 @@ def by_number(hosts: Sequence[Host], zones: Mapping[str, str]) -> list[Host]:
 class Sampler:
     """Measures samples of points, once each, on a pool of hosts.
 
-    `host_facts` has the facts of the nodes so far.
+    `host_facts` has the facts of the nodes so far, `counters` what a Guard read of peers last.
     """
 
     pool: LocalPool
     host_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counters: dict[Host, disturbance.Moment] = field(default_factory=dict)
 
     def measure(self, point: Point, shape: Shape, repetition: int) -> SampleRecord:
         """Return the record of one attempt at a sample.
@@ -180,7 +181,7 @@ class Sampler:
         benchmark: Benchmark[Any] = registry.get(point.benchmark)
         record.benchmark_version = str(benchmark.version)
         # Before facts are read and hosts asked, whose load would be taken for that of others.
-        guard = disturbance.Guard()
+        guard = disturbance.Guard(self.counters)
         try:
             hosts = self.pool.hosts_for(shape)
             starter = hosts[0] if hosts else None
@@ -227,7 +228,7 @@ class Sampler:
         try:
             measurements = benchmark.run(gang, params)
         finally:
-            for host in gang.hosts:
+            for host in gang.hosts if gang.used_scratch else ():
                 if host is not gang.starter:  # which removes its folder itself
                     with contextlib.suppress(SampleError, OSError):
                         host.remove(gang.scratch)

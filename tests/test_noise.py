@@ -82,7 +82,7 @@ def test_what_disturbed_a_sample(
 def test_what_happened_to_a_peer(
     peers: list[list[str | SampleError]], throttled: str | None, starved: str | None
 ) -> None:
-    guard = disturbance.Guard()
+    guard = disturbance.Guard({})
     guard.include([LocalHost(), *(Peer(*prints) for prints in peers)])  # type: ignore[list-item]
     seen = guard.end(cores=2)
     assert (seen.throttled, seen.starved and seen.starved[:20]) == (throttled, starved)
@@ -112,13 +112,13 @@ def test_load_that_is_there_marks_a_sample_and_load_that_has_ended_does_not() ->
         end = time.monotonic() + 30
         while disturbance.runnable() < 40 and time.monotonic() < end:
             time.sleep(0.1)
-        assert "load" in (disturbance.Guard().end(cores).noise or "")
+        assert "load" in (disturbance.Guard({}).end(cores).noise or "")
     finally:
         for each in spinning:
             each.kill()
         for each in spinning:
             each.wait()
-    assert "load" not in (disturbance.Guard().end(cores).noise or ""), (
+    assert "load" not in (disturbance.Guard({}).end(cores).noise or ""), (
         "the sample before may have been this load"
     )
 

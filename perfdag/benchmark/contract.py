@@ -183,20 +183,26 @@ class Output:
 class Gang:
     """The hosts of a sample, rank 0 first, and the limits of the sample.
 
-    `timeout` is in seconds for the whole sample. `scratch` is a folder on every host that is empty
-    at the start. `volume` is the mount point of shape.volume, or None. `starter` is the host of the
-    lead, the only one that reaches others by `perfdag step rsh`. None stands for the first host. A
-    pair of a larger gang may not contain it. `output` is what `run` has of the tools so far: it is
-    stored with the sample, a failed one too.
+    `timeout` is in seconds for the whole sample. `volume` is the mount point of shape.volume, or
+    None. `starter` is the host of the lead, the only one that reaches others by `perfdag step rsh`.
+    None stands for the first host. A pair of a larger gang may not contain it. `output` is what
+    `run` has of the tools so far: it is stored with the sample, a failed one too.
     """
 
     hosts: Sequence[Host]
     shape: Shape
     timeout: float
-    scratch: str
+    folder: str
     volume: str | None = None
     output: Output = field(default_factory=Output)
     starter: Host | None = None
+    used_scratch: bool = False
+
+    @property
+    def scratch(self) -> str:
+        """A folder on every host that is empty at the start, and removed at the end if used."""
+        self.used_scratch = True
+        return self.folder
 
     @property
     def lead(self) -> Host:

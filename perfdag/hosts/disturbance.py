@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -106,24 +106,37 @@ def effects(before: Moment, after: Moment, load: int = 0, cores: int = 1) -> Eff
 
 
 class Guard:
-    """Detects disturbances of a sample, on this machine and on the hosts of `include`."""
+    """Detects disturbances of a sample, on this machine and on the hosts of `include`.
 
-    def __init__(self) -> None:
+    `counters` has those of other hosts at the end of their sample before. Nothing runs on them
+    between samples, and to ask again would cost each sample a command over ssh.
+    """
+
+    def __init__(self, counters: dict[Host, Moment]) -> None:
         self._load = runnable()
         self._before = moment()
+        self._counters = counters
         self._others: list[tuple[Host, Moment]] = []
 
     def include(self, hosts: Sequence[Host]) -> None:
         """Watch the cgroups of these hosts too. Hosts that do not answer are left out."""
-        if others := [host for host in hosts if not isinstance(host, LocalHost)]:
-            before = zip(others, _moments(others), strict=True)
-            self._others = [(host, counters) for host, counters in before if counters is not None]
+        others = [host for host in hosts if not isinstance(host, LocalHost)]
+        self._read([host for host in others if host not in self._counters])
+        start, known = time.monotonic(), self._counters
+        self._others = [(host, replace(known[host], at=start)) for host in others if host in known]
+
+    def _read(self, hosts: Sequence[Host]) -> None:
+        for host, counters in zip(hosts, _moments(hosts) if hosts else (), strict=True):
+            self._counters.pop(host, None)
+            if counters is not None:
+                self._counters[host] = counters
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""
         found = effects(self._before, moment(), self._load, cores)
-        now = _moments([host for host, _ in self._others]) if self._others else []
-        for (host, before), after in zip(self._others, now, strict=True):
+        self._read([host for host, _ in self._others])
+        for host, before in self._others:
+            after = self._counters.get(host)
             there = effects(before, after) if after is not None else Effects()
             if there.throttled and not found.throttled:
                 found = found._replace(throttled=f"on {host.name}: {there.throttled}")
