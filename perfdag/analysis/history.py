@@ -213,7 +213,8 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
     """Return the word that each run has by now: the one that matters most of its series.
 
     What is decided at a run holds until the next decision, so a run is worse while a change for the
-    worse is open. A run has the word of its last re-measurement, the newest that of the answers.
+    worse is open, and stays unclear if it might have begun one. A run has the word of its last
+    re-measurement, the newest that of the answers.
     """
     runs = len(medians.runs)
     words: list[set[Word]] = [set() for _ in range(runs)]
@@ -227,8 +228,13 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
             own = measured[measured >= level.start]
             for count, i in enumerate(own[own < end].tolist()):
                 if i >= level.decided:
-                    better = directed and now.improved(level, count)
-                    words[i].add("worse" if now.left else "better" if better else "same")
+                    if now.left:
+                        words[i].add("worse")
+                    elif level.side(float(line.value[i])):  # it may begin a level
+                        words[i].add("unclear")
+                    else:
+                        better = directed and now.improved(level, count)
+                        words[i].add("better" if better else "same")
     newest = worst_word([line.answer for line in series])
     words[-1] = {newest} if newest else set()
     for i in reversed(range(runs - 1)):

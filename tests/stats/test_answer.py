@@ -248,7 +248,7 @@ def test_every_surface_says_the_same(
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
-    assert [run["word"] for run in runs][-5:] == ["same", "same", "same", "same", "worse"]
+    assert [run["word"] for run in runs][-5:] == ["same", "same", "unclear", "unclear", "worse"]
     assert runs[-1]["answers"] == [["work wall_time", words]]
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
