@@ -557,5 +557,11 @@ def banner(run: Judged) -> Banner:
     if answer.word == "worse" and left:
         changed = f"changed with it: {left.changed}"
         command = f"perfdag compare {left.run_before} {past.run}"
-        return Banner("worse", sentence, [changed[:200], *history], command)
+        canary = [
+            " ".join(line.split())
+            for alert in (gate.alerts if gate else [])
+            for line in alert.text.splitlines()
+            if (alert.kind, alert.run) == ("worse", left.run) and line.startswith("canary")
+        ]
+        return Banner("worse", sentence, [*canary[:1], changed[:200], *history], command)
     return Banner(answer.word, sentence, history)

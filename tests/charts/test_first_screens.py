@@ -34,11 +34,12 @@ MISSING = rows.sample("x", {"k": 1}, 4, [], status="missing", error="damaged: it
 HOSTILE = rows.sample(LONG, {LONG: LONG}, 1, [rows.value(LONG, 1e-3)], entry=LONG)
 
 
-def judged(folder: Path, nights: int, factor: float) -> str:
-    """The report of a night whose last five are slower by a factor."""
-    store = FolderStore(str(folder / f"{nights} {factor}"))
+def judged(folder: Path, nights: int, factor: float, machine: float = 1) -> str:
+    """The report of a night whose last five are slower by a factor, as the machine may be."""
+    store = FolderStore(str(folder / f"{nights} {factor} {machine}"))
     level = lambda night, point: 2e10 * (factor if night >= nights - 5 else 1)  # noqa: E731
-    synthetic.nights(store, nights, level, points=("streams=4",))
+    canary = lambda night: 1e4 * (machine if night >= nights - 5 else 1)  # noqa: E731
+    synthetic.nights(store, nights, level, points=("streams=4",), canary=canary)
     run = synthetic.run_id(nights - 1)
     table = load_rows(store, suites=["net"], runs=[run])
     gate, plan = check(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
@@ -99,3 +100,8 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     assert html.count('class="spark"') == of_nights
     assert ('href="../../site/history.html?suite=net"' in html) is of_nights
     assert ('href="../../site/benchmark.html?name=iperf"' in html) is of_nights
+
+
+def test_a_run_that_got_worse_with_its_machine_says_so_first(tmp_path: Path) -> None:
+    slower = "the machine itself became slower"
+    assert [slower in judged(tmp_path, 20, 0.8, machine) for machine in (1, 0.5)] == [False, True]

@@ -114,6 +114,7 @@ def nights(
     repetitions: int = 3,
     seed: int = 0,
     env: Callable[[int], Mapping[str, Any]] = lambda night: {},
+    canary: Callable[[int], float] = lambda night: 1e4,
     first: int = 0,
     **more: Any,
 ) -> None:
@@ -131,7 +132,7 @@ def nights(
         night_rows = rows(night, values, env=env(night), **more)
         night_rows += rows(
             night,
-            {"canary": 1e4 * np.exp(rng.normal(0, 0.005, 4))},
+            {"canary": canary(night) * np.exp(rng.normal(0, 0.005, 4))},
             suite=night_rows[0]["suite"],
             entry="canary",
             metric="cpu",
