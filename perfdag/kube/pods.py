@@ -275,15 +275,17 @@ def pod_trouble(pod: Object) -> tuple[str | None, bool]:
 def _is_lost(status: Object) -> bool:
     """Return whether the node of a running pod does not answer.
 
-    Kubernetes then marks the pod as not ready. Its containers stay ready, as the kubelet left them.
+    Kubernetes then marks the pod as not ready. Its containers stay ready, as the kubelet left them:
+    a kubelet that ends a pod marks both.
     """
     containers = status.get("containerStatuses") or []
-    not_ready = {"type": "Ready", "status": "False"}.items()
+    conditions = {each["type"]: each["status"] for each in status.get("conditions") or []}
     return (
         status.get("phase") == "Running"
         and bool(containers)
         and all(container.get("ready") for container in containers)
-        and any(not_ready <= condition.items() for condition in status.get("conditions") or [])
+        and conditions.get("Ready") == "False"
+        and conditions.get("ContainersReady") != "False"
     )
 
 

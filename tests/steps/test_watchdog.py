@@ -603,6 +603,9 @@ def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
     watchdog: Watchdog, phase: str, containers: list[bool], ready: str, lost: bool
 ) -> None:
     body = on_lost_node(phase, containers, ready)
+    ended: Any = on_lost_node(phase, containers, ready)  # by its kubelet, which says so of both
+    ended["status"]["conditions"].append({"type": "ContainersReady", "status": "False"})
+    assert pod_trouble(ended) == (None, False)
     assert pod_trouble(body) == (("node node-1 was lost", False) if lost else (None, False))
     assert watchdog.look({}, [read_pod(body)], 0) == []
     noted = [text for text in notes(watchdog) if "pod of rank 1: node node-1 was lost" in text]
