@@ -342,8 +342,10 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
     for pod in doomed:
         body: Object = {"spec": {"activeDeadlineSeconds": 1}}
         subresource = None
-        # Argo would wait for the report of a pod that its kubelet is just starting
-        if pod.abandoned or not pod.node or (pod.phase == "Pending" and pod.trouble):
+        starting = pod.phase == "Pending" and pod.node and not pod.trouble
+        if starting and not pod.abandoned:  # Argo would wait for the report of its executor
+            continue  # a later look ends it
+        if pod.abandoned or pod.phase == "Pending":
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]

@@ -660,7 +660,13 @@ async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_k
     lead = gang_pod({"phase": "Failed", "containerStatuses": [ended]})
     peer = gang_pod({"phase": "Pending"}, rank=1)
     server = ApiServer(workflow_of(place()))
-    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead, peer]})
+    phases = iter(["Pending", "Pending"])
+
+    def list_pods(_: object) -> dict[str, Any]:
+        peer["status"]["phase"] = next(phases, "Running")
+        return {"metadata": {}, "items": [lead, peer]}
+
+    server.on("GET .*/pods", list_pods)
     server.on(
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
@@ -670,6 +676,7 @@ async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_k
     [request] = [
         each for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
     ]
+    assert peer["status"]["phase"] == "Running", "while it starts, it has no executor to report"
     assert request.body == {"spec": {"activeDeadlineSeconds": 1}}
 
 
