@@ -123,8 +123,8 @@ class GateResult:
     """The result of checking a run. `store` is the address of the store.
 
     `report` and `acks_file` are the addresses that its messages name. `series` are those that the
-    run measured, with their answers. `suspects` has one of each point worth measuring again,
-    `rechecks` are the runs that did so.
+    run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
+    point worth measuring again, `rechecks` are the runs that did so.
     """
 
     run: str
@@ -133,6 +133,7 @@ class GateResult:
     cases: list[CheckResult] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
+    canaries: list[Series] = field(default_factory=list)
     suspects: list[Series] = field(default_factory=list)
     rechecks: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -151,6 +152,16 @@ class GateResult:
     def states(self) -> Counter[str]:
         """The number of cases by state."""
         return Counter(case.state for case in self.cases)
+
+    @property
+    def slower_machine(self) -> list[str]:
+        """The line that says which canaries became worse, and with them the machine; or none."""
+        moved = [
+            f"{line.info.metric} {line.answer.text}"
+            for line in self.canaries
+            if line.answer.word == "worse" and line.info.metric != "steal"
+        ]
+        return [f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []
 
     @property
     def word(self) -> Word | None:
@@ -248,18 +259,16 @@ def gate_as_dict(gate: GateResult) -> dict[str, Any]:
     }
 
 
-def worse_alerts(
-    gate: GateResult, series: Iterable[Series], canaries: Sequence[Series]
-) -> list[Alert]:
+def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
         if line.answer.word == "worse" and line.left:
             groups.setdefault((line.info.benchmark, line.left.decided), []).append(line)
-    return [_worse(gate, group, canaries) for group in groups.values()]
+    return [_worse(gate, group) for group in groups.values()]
 
 
-def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]) -> Alert:
+def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.answer.effect or 0))
     info, answer, left = worst.info, worst.answer, worst.left
     assert left is not None  # worse_alerts looks at it
@@ -267,17 +276,12 @@ def _worse(gate: GateResult, group: Sequence[Series], canaries: Sequence[Series]
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
     before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
-    moved = [
-        f"{line.info.metric} {line.answer.text}"
-        for line in canaries
-        if line.answer.word == "worse" and line.info.metric != "steal"
-    ]
     lines = [
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
         f"since   run {left.run}, decided by run {left.decided}",
         f"changed {left.changed}",
-        *([f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []),
+        *gate.slower_machine,
     ]
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
@@ -557,11 +561,5 @@ def banner(run: Judged) -> Banner:
     if answer.word == "worse" and left:
         changed = f"changed with it: {left.changed}"
         command = f"perfdag compare {left.run_before} {past.run}"
-        canary = [
-            " ".join(line.split())
-            for alert in (gate.alerts if gate else [])
-            for line in alert.text.splitlines()
-            if (alert.kind, alert.run) == ("worse", left.run) and line.startswith("canary")
-        ]
-        return Banner("worse", sentence, [*canary[:1], changed[:200], *history], command)
+        return Banner("worse", sentence, [*past.slower_machine, changed[:200], *history], command)
     return Banner(answer.word, sentence, history)

@@ -241,8 +241,8 @@ class _Judge:
         """Add the alerts of series that are worse or good again, and the answer about each."""
         gate = self.gate
         paging = [line for line in gate.series if self.tuning.pages(line.info)]
-        canaries = series_of(self.night, self.tuning, canaries=True)
-        gate.alerts += worse_alerts(gate, paging, canaries)
+        gate.canaries = series_of(self.night, self.tuning, canaries=True)
+        gate.alerts += worse_alerts(gate, paging)
         gate.alerts += recovered_alerts(gate, paging, previous)
         states: dict[Word, State]
         states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}

@@ -340,11 +340,10 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
     The message of a pod that never started is that of its node in the Workflow.
     """
     for pod in doomed:
+        if pod.phase == "Pending" and pod.node and not (pod.trouble or pod.abandoned):
+            continue  # it starts: Argo would wait for its executor, and a later look ends it
         body: Object = {"spec": {"activeDeadlineSeconds": 1}}
         subresource = None
-        starting = pod.phase == "Pending" and pod.node and not pod.trouble
-        if starting and not pod.abandoned:  # Argo would wait for the report of its executor
-            continue  # a later look ends it
         if pod.abandoned or pod.phase == "Pending":
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
