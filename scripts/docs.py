@@ -102,8 +102,6 @@ def example_suite(name: str) -> str:
 def benchmark_page(item: Description) -> str:
     """Return the page of a benchmark, from its declaration."""
     lines = [f"# {item['name']}", "", item["summary"], "", f"**Clock**: {item['clock']}", ""]
-    if item["verdict"]:
-        lines += [f"**Verdict**: {item['verdict']}", ""]
     if item["tools"]:
         tools = ", ".join(f"`{tool['program']}`" for tool in item["tools"])
         lines += [f"**Tools**: {tools}", ""]

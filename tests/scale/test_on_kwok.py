@@ -51,7 +51,7 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     kube: Kube, nodes: None, namespace: str
 ) -> None:
     """The simulated KubeVirt stamps each phase with nanoseconds, just before it writes it: that is
-    the truth. The watch must agree within 20 ms or, where the machine is busy, within its lag.
+    the truth. The watch must agree within 50 ms at the median, and 100 ms at the 95th percentile.
     """
     await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
@@ -74,9 +74,8 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
         if row.stage == "scheduling" and row.status == "ok"
     }
     assert len(seconds) == 40
-    bar = min(0.1, max(0.02, result.figures["watch_lag_p99"] or 0))
     real = [truth[name] for name in seconds]
-    for p in (0.5, 0.95):
+    for p, bar in ((0.5, 0.05), (0.95, 0.1)):
         assert middle([*seconds.values()], p) == pytest.approx(middle(real, p), abs=bar)
     assert min(real) >= 0.8
     assert all(row.simulated for row in result.rows)
