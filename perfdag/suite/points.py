@@ -32,7 +32,6 @@ from perfdag.suite.document import (
     error_path,
     explain,
     nearest,
-    removal_note,
 )
 from perfdag.suite.model import (
     Check,
@@ -266,8 +265,7 @@ class _Enumeration:
         benchmark = registry.get(entry.benchmark)
         fields = benchmark.Params.model_fields
         for name in entry.params.keys() - fields.keys():
-            what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            text = removal_note(name) or what
+            text = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
             self._refuse(source.problem(("params", name), "unknown-name", text))
         base = Point(
             id="",
@@ -558,7 +556,7 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     first = name.partition(".")[0]
     if first in fields or first in SHAPE_KEYS:
         return None
-    return removal_note(first) or (
+    return (
         f"{benchmark.name} has no parameter {name!r}"
         f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
     )
