@@ -26,7 +26,6 @@ from perfdag.suite.document import (
     parse_document,
     read_document,
     read_text,
-    removal_note,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 
@@ -143,7 +142,6 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
             if name not in (known := registry.names()):
                 wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
             where = ("entries", index, "benchmark")
-            wrong = removal_note(name) or wrong
             problems.append(document.problem(where, "unknown-benchmark", wrong))
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)

@@ -32,7 +32,6 @@ from perfdag.suite.document import (
     error_path,
     explain,
     nearest,
-    removal_note,
 )
 from perfdag.suite.model import Check, LoadedSuite, Source, Until, matches, setting, setting_text
 
@@ -272,8 +271,7 @@ class _Enumeration:
         optional = bool(defaults.optional if entry.optional is None else entry.optional)
         fields = benchmark.Params.model_fields
         for name in entry.params.keys() - fields.keys():
-            what = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            text = removal_note(name) or what
+            text = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
             self._refuse(source.problem(("params", name), "unknown-name", text))
         params = {**defaults.params, **entry.params}
         fixed = {name: value for name, value in params.items() if name in fields}
@@ -554,7 +552,7 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     if first in fields:
         return None
     if first not in SHAPE_KEYS:
-        return removal_note(first) or (
+        return (
             f"{benchmark.name} has no parameter {name!r}"
             f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
         )

@@ -257,7 +257,7 @@ def test_a_server_that_ended_is_not_taken_for_another_that_listens(
 ) -> None:
     tables = [{1}, {1, 5201}]  # somebody was faster between the two looks
 
-    def used_ports() -> set[int]:
+    def used_ports(awaited: int | None = None) -> set[int]:
         if len(tables) > 1:
             return tables.pop(0)
         time.sleep(1)
