@@ -63,14 +63,14 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "failed": (
         of(*steady(1), *APART, LOST),
         "bad",
-        "1 of 3 points failed; 1 of 3 points too noisy<",
+        "1 of 3 points failed; 1 of 3 points unusable<",
     ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
-    "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),
+    "too noisy": (of(*APART), "noisy", "Unusable: samples too far apart<"),
     "one of two too noisy": (
         of(*APART, *steady(1)),
         "same",
-        "First run of 2 points, nothing to compare with; 1 of 2 points too noisy<",
+        "First run of 2 points, nothing to compare with; 1 of 2 points unusable<",
     ),
     "200 points": (
         of(*(sample for k in range(200) for sample in steady(k))),
