@@ -108,8 +108,6 @@ class Credentials:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_POD = "in-cluster"
 """`Cluster.context` without a kubeconfig."""
-pod_token = ""
-"""The token of the pod's service account, in a process that has deleted the file."""
 
 
 @dataclass
@@ -162,7 +160,7 @@ def load_config() -> Cluster:
     if files := [path for path in paths if path.is_file()]:
         return _from_files(files)
     host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
-    if os.environ.get("KUBECONFIG") or not host or not (pod_token or token.is_file()):
+    if os.environ.get("KUBECONFIG") or not host or not token.is_file():
         text = f"no cluster: no kubeconfig at {configured}, and not in a pod"
         raise config_error(text, "set KUBECONFIG=/path/to/kubeconfig")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -170,7 +168,7 @@ def load_config() -> Cluster:
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         context=IN_POD,
         namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
-        credentials=Credentials(pod_token, None if pod_token else token),
+        credentials=Credentials(token_file=token),
         ca=(SERVICE_ACCOUNT / "ca.crt").read_text(),
     )
 
