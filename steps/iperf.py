@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from statistics import fmean
 from typing import Any, Literal, Self
 
@@ -254,11 +255,17 @@ def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
     """Count the cores that each side may run on. `shared` marks that both run on the same ones."""
     cores: dict[str, Any] = {}
     for role, host, pins in (("client", client, cpus.client), ("server", server, cpus.server)):
-        finished = host.run(["nproc"], timeout=10, cpus=pins)
-        if finished.code == 0 and finished.stdout.strip().isdigit():
-            cores[role] = int(finished.stdout)
+        if count := _allowed_cores(host, pins):
+            cores[role] = count
     same = client.name == server.name and cpus.client == cpus.server
     return cores | {"shared": True} if same and len(cores) == 2 else cores
+
+
+@lru_cache  # every sample would cost a command over ssh
+def _allowed_cores(host: Host, pins: str | None) -> int | None:
+    finished = host.run(["nproc"], timeout=10, cpus=pins)
+    text = finished.stdout.strip()
+    return int(text) if finished.code == 0 and text.isdigit() else None
 
 
 def parse(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:

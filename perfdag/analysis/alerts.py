@@ -511,12 +511,14 @@ def banner(run: Judged) -> Banner:
     deciding = run.deciding()
     past = run.past
     history = [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
-    rest = f"; {unusable} of {points} points unusable" if unusable else ""
+    doubts = [f"{unusable} of {points} points unusable"] if unusable else []
+    rest = "".join(f"; {text}" for text in [*doubts, *filter(None, [trust.lost])])
     lost = [state for state in states if state.why]
     lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
     why = [f"{state.title}: {state.why}" for state in lost[:1]]
     if failed == points:
-        return Banner("failed", "Nothing was measured", why)
+        why = why or ["no sample is stored, not even a failed one"]
+        return Banner("failed", "Nothing was measured", why, "perfdag doctor")
     if failed:
         return Banner("failed", f"{failed} of {points} points failed{rest}", [*why, *history])
     if broken:
@@ -527,7 +529,9 @@ def banner(run: Judged) -> Banner:
         return Banner("unclear", "Unusable: samples too far apart", [trust.text, *history])
     if not deciding or past is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{rest}"
-        return Banner("", sentence, [trust.text])
+        part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
+        doubtful = part[:1] if trust.lost else []
+        return Banner("unclear" if trust.lost else "", sentence, doubtful or [trust.text])
     answer, name = deciding[0].answer, deciding[0].name
     if answer.word == "same":
         earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"

@@ -257,6 +257,9 @@ class Forwarding:
 class Host(Protocol):
     """A machine or pod where commands run."""
 
+    def __hash__(self) -> int:
+        """Hosts are keys: what does not change is asked once for each."""
+
     @property
     def name(self) -> str:
         """The name of the node, or the host name of this machine."""

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 10
 def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
     """Return an ssh_config for all peers.
 
-    It has the run's key, checked host certificates, and one connection a peer.
+    It has the run's key, a checked host key, and one connection a peer.
     """
     return f"""Host *
   User {user}
@@ -59,6 +59,11 @@ def exit_code(code: int) -> int:
 
 LINE_TIMEOUT = 10.0  # seconds for a line of shell that measures nothing
 _TABLES = "cat /proc/net/tcp /proc/net/tcp6 2>/dev/null; true"
+_AWAIT = (
+    "until grep -qsE ':%04X [0-9A-F]+:0000 0A' /proc/net/tcp /proc/net/tcp6"
+    " || [ $((look += 1)) -gt 20 ]; do sleep 0.004; done; "
+)
+"""Looks for 0.1 s whether a port is listened on, as each look by an ssh of its own costs 15 ms."""
 _PIDS = "${PERFDAG_PEER:-/tmp}/pids"
 _MARK = "PERFDAG_RUN_BY"
 _STRAYS = f"grep -lzxsF {_MARK}=%s /proc/[0-9]*/environ | cut -d / -f 3"
@@ -116,7 +121,9 @@ class SshHost:
         self.forwarding: Forwarding | None = None
         self._config = config
         self._master: subprocess.Popen[bytes] | None = None
+        self._used: set[int] = set()
         self._free: int | None = None
+        self._paths: dict[str, str] = {}
 
     @property
     def target(self) -> str:
@@ -280,8 +287,8 @@ class SshHost:
         # what the command started.
         file = f'"{_PIDS}/{token}"'
         return (
-            f'trap signalled=1 TERM; mkdir -p "{_PIDS}"; echo $$ >{file}; {inside};'
-            f' c=$?; [ "$signalled" ] || rm -f {file}; exit $c'
+            f'trap signalled=1 TERM; [ -d "{_PIDS}" ] || mkdir -p "{_PIDS}"; echo $$ >{file}; '
+            f'{inside}; c=$?; [ "$signalled" ] || rm -f {file}; exit $c'
         )
 
     def run(
@@ -334,21 +341,22 @@ class SshHost:
         )
         server = SshServer(self, list(argv), popen, token, out, err)
         if port is not None:
-            server.await_listening(lambda: port in self.used_ports(), f"tcp port {port}", ready)
+            server.await_listening(lambda: port in self.used_ports(port), f"tcp port {port}", ready)
         return server
 
-    def used_ports(self) -> set[int]:
-        """Return the TCP ports of the peer that are listened on."""
-        return listening_ports(self._sh(_TABLES))
+    def used_ports(self, awaited: int | None = None) -> set[int]:
+        """Return the TCP ports that the peer listens on; look for 0.1 s for an `awaited` one."""
+        self._used = listening_ports(self._sh((_AWAIT % awaited if awaited else "") + _TABLES))
+        return self._used
 
     def free_port(self) -> int:
         """Return a port of a Service, or a free one below the range for outgoing connections.
 
-        The next server does not look again whether it is free.
+        The ports in use are those of the last look, and the next server does not look again.
         """
         if self.forwarding:
             return self.forwarding.port()
-        used = self.used_ports()
+        used = self._used or self.used_ports()
         ports = iter(lambda: random.randint(10000, 32000), None)
         self._free = next(port for port in ports if port not in used)
         return self._free
@@ -368,8 +376,12 @@ class SshHost:
 
     def which(self, program: str) -> str | None:
         """Return the path of a program on the peer, or None."""
-        result = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
-        return result.stdout.strip() or None if result.code == 0 else None
+        if program not in self._paths:
+            result = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
+            if result.code != 0:
+                return None
+            self._paths[program] = result.stdout.strip()
+        return self._paths[program]
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, making its folder. Raises Failed."""
