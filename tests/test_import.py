@@ -315,7 +315,7 @@ def test_another_format_or_file_is_named(cli: CommandLine) -> None:
     for words, message in (
         (
             ["kubeperf", "a.yaml"],
-            "argument FORMAT: invalid choice: 'kubeperf' (choose from 'kube-perftest', "
+            "argument COMMAND: invalid choice: 'kubeperf' (choose from 'kube-perftest', "
             "'perfscale-load-generator', 'history')\n",
         ),
         (["kube-perftest", "absent.yaml"], "absent.yaml: no such file\n"),

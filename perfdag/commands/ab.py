@@ -20,11 +20,10 @@ from perfdag.commands.options import (
     SET,
     WATCH,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_json,
     print_now,
+    verb,
 )
 from perfdag.commands.results import write_report
 from perfdag.commands.run import (
@@ -58,83 +57,73 @@ BLOCKS = 10
 """Blocks of ABBA, unless --blocks says another number."""
 
 
-EPILOG = """examples:
-  perfdag ab suites/quick.yaml --only iperf \\
-      --a iperf.streams=1 --b iperf.streams=4
-  perfdag ab old.yaml new.yaml --blocks 12
-  perfdag ab plain.yaml traced.yaml --within 5%
-  perfdag ab --resume 20261120T020000Z-1a2b3c4a
-  perfdag ab suites/network.yaml --only tcp --a tcp.congestion=cubic \\
-      --b tcp.congestion=bbr --submit
+@verb(
+    "ab",
+    "Measure two variants of a suite in random ABBA blocks, on this machine or (--submit) on a "
+    "cluster, and compare them block by block.",
+    """
+    examples:
+      perfdag ab suites/quick.yaml --only iperf \\
+          --a iperf.streams=1 --b iperf.streams=4
+      perfdag ab old.yaml new.yaml --blocks 12
+      perfdag ab plain.yaml traced.yaml --within 5%
+      perfdag ab --resume 20261120T020000Z-1a2b3c4a
+      perfdag ab suites/network.yaml --only tcp --a tcp.congestion=cubic \\
+          --b tcp.congestion=bbr --submit
 
-Each block is ABBA or BAAB at random. A difference is shown if three things hold: the exact
-sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series
-(Benjamini-Hochberg, 5 %); it reaches the smallest effect (5 %; `checks` of the suite).
+    Each block is ABBA or BAAB at random. A difference is shown if three things hold: the exact
+    sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series
+    (Benjamini-Hochberg, 5 %); it reaches the smallest effect (5 %; `checks` of the suite).
 
---within 5% lets B cost 5 % more: less of a rate, more of a latency. A headline passes if its whole
-interval is below that, fails if it is above, and is unclear otherwise. The limit of a loss
-that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks values in a
-variant. With --resume the limit replaces the one of the run.
+    --within 5% lets B cost 5 % more: less of a rate, more of a latency. A headline passes if its
+    whole interval is below that, fails if it is above, and is unclear otherwise. The limit of a
+    loss that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks
+    values in a variant. With --resume the limit replaces the one of the run.
 
---submit lets the same pods measure both variants in turn. So the variants may differ in params,
-not in what pods have: image, network, resources and the like.
-"""
-
-
-def add_ab(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "ab",
-        run,
-        "Measure two variants of a suite in random ABBA blocks, on this machine or (--submit) on a "
-        "cluster, and compare them block by block.",
-        EPILOG,
+    --submit lets the same pods measure both variants in turn. So the variants may differ in params,
+    not in what pods have: image, network, resources and the like.
+    """,
+    option("suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"),
+    option("other", nargs="?", metavar="SUITE_B", help="suite file of variant B"),
+    *(
         option(
-            "suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"
-        ),
-        option("other", nargs="?", metavar="SUITE_B", help="suite file of variant B"),
-        *(
-            option(
-                f"--{name}",
-                metavar="ENTRY.PARAM=V",
-                action="append",
-                default=[],
-                help=f"setting of variant {name.upper()} alone, as --set",
-            )
-            for name in ("a", "b")
-        ),
-        SET,
-        ONLY,
-        option("--blocks", metavar="N", default=BLOCKS, help="blocks of ABBA, 8 to 40"),
-        option(
-            "--within",
-            metavar="SHARE",
-            help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
-        ),
-        option(
-            "--store",
-            metavar="ROOT",
-            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; "
-            "with --submit the installation's)",
-        ),
-        option(
-            "--resume",
-            metavar="RUN",
-            help="continue an interrupted run, or show a finished one again",
-        ),
-        option(
-            "--submit",
-            action="store_true",
-            help="run on the cluster of the current context, where perfdag is installed",
-        ),
-        NAMESPACE,
-        WATCH,
-        option("--all", action="store_true", help="show every series, not only headline series"),
-        [JSON, option("--markdown", action="store_true", help="print Markdown")],
-    )
-
-
+            f"--{name}",
+            metavar="ENTRY.PARAM=V",
+            action="append",
+            default=[],
+            help=f"setting of variant {name.upper()} alone, as --set",
+        )
+        for name in ("a", "b")
+    ),
+    SET,
+    ONLY,
+    option("--blocks", metavar="N", default=BLOCKS, help="blocks of ABBA, 8 to 40"),
+    option(
+        "--within",
+        metavar="SHARE",
+        help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
+    ),
+    option(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results; "
+        "with --submit the installation's)",
+    ),
+    option(
+        "--resume",
+        metavar="RUN",
+        help="continue an interrupted run, or show a finished one again",
+    ),
+    option(
+        "--submit",
+        action="store_true",
+        help="run on the cluster of the current context, where perfdag is installed",
+    ),
+    NAMESPACE,
+    WATCH,
+    option("--all", action="store_true", help="show every series, not only headline series"),
+    [JSON, option("--markdown", action="store_true", help="print Markdown")],
+)
 def run(args: argparse.Namespace) -> int:
     """Measure what is not stored yet and print the outcome, or submit. Return the exit code.
 

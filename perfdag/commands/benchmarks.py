@@ -15,10 +15,9 @@ from perfdag.commands.options import (
     EXIT_OK,
     JSON,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_json,
+    verb,
 )
 from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
@@ -31,27 +30,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-EPILOG = """examples:
-  perfdag benchmarks
-  perfdag benchmarks iperf
-  perfdag benchmarks --json
-"""
-
-
-def add_benchmarks(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "benchmarks",
-        run,
-        "List the benchmarks installed here, or describe one: its parameters with "
-        "their defaults, its metrics, and when its clock starts and stops.",
-        EPILOG,
-        option("name", nargs="?", metavar="NAME"),
-        JSON,
-    )
-
-
+@verb(
+    "benchmarks",
+    "List the benchmarks installed here, or describe one: its parameters with "
+    "their defaults, its metrics, and when its clock starts and stops.",
+    """
+    examples:
+      perfdag benchmarks
+      perfdag benchmarks iperf
+      perfdag benchmarks --json
+    """,
+    option("name", nargs="?", metavar="NAME"),
+    JSON,
+)
 def run(args: argparse.Namespace) -> int:
     """Print the list, or one benchmark."""
     descriptions = describe(args.name)
@@ -162,26 +153,18 @@ def _default(param: Description) -> str:
     return (default or "(empty)") if isinstance(default, str) else orjson.dumps(default).decode()
 
 
-INIT_EPILOG = """examples:
-  perfdag init
-  perfdag init net.yaml --cluster
-"""
-
-
-def add_init(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "init",
-        run_init,
-        "Write a small suite with comments, as a beginning. It measures this machine "
-        "with the tools that are installed, or with --cluster two nodes of a cluster.",
-        INIT_EPILOG,
-        option("file", nargs="?", metavar="FILE", default="suite.yaml", help="new file"),
-        option("--cluster", action="store_true", help="for a cluster, not this machine"),
-    )
-
-
+@verb(
+    "init",
+    "Write a small suite with comments, as a beginning. It measures this machine "
+    "with the tools that are installed, or with --cluster two nodes of a cluster.",
+    """
+    examples:
+      perfdag init
+      perfdag init net.yaml --cluster
+    """,
+    option("file", nargs="?", metavar="FILE", default="suite.yaml", help="new file"),
+    option("--cluster", action="store_true", help="for a cluster, not this machine"),
+)
 def run_init(args: argparse.Namespace) -> int:
     """Write a suite with comments, and print the command that runs it.
 
@@ -212,32 +195,24 @@ def run_init(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-NEW_EPILOG = """examples:
-  perfdag new sysbench
-  perfdag new sysbench --folder ../sysbench
-"""
-
-
-def add_new(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "new",
-        run_new,
-        "Write a package with one benchmark: its entry point, its code, its "
-        "Containerfile, a test that records the tool, and a suite. It measures dd until you "
-        "change it.",
-        NEW_EPILOG,
-        option("name", metavar="NAME", help="name of the benchmark in suites"),
-        option(
-            "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
-        ),
-    )
-
-
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
+@verb(
+    "new",
+    "Write a package with one benchmark: its entry point, its code, its "
+    "Containerfile, a test that records the tool, and a suite. It measures dd until you "
+    "change it.",
+    """
+    examples:
+      perfdag new sysbench
+      perfdag new sysbench --folder ../sysbench
+    """,
+    option("name", metavar="NAME", help="name of the benchmark in suites"),
+    option(
+        "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
+    ),
+)
 def run_new(args: argparse.Namespace) -> int:
     """Write the files of a benchmark into a new folder, print them, and what to do next.
 

@@ -22,15 +22,13 @@ from perfdag.commands.options import (
     SET,
     WATCH,
     CommandError,
-    Verbs,
-    add_options,
-    add_verb,
     check_resume,
     duration,
     namespace,
     object_name,
     option,
     print_now,
+    verb,
 )
 from perfdag.commands.status import ARGO, NoRun, View, follow_run, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
@@ -46,62 +44,6 @@ from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
 
 logger = logging.getLogger(__name__)
-
-
-INSTALL_EPILOG = """examples:
-  perfdag install --namespace bench --store s3://bench/results \\
-      --create-namespace
-  perfdag install --namespace bench --store claim://results \\
-      --images 'registry.example/{name}:1.0'
-  perfdag install --namespace bench --store s3://bench/results \\
-      --namespaced --dry-run
-"""
-
-
-def add_install(sub: Verbs) -> None:
-    """Register the verb."""
-    parser = add_verb(
-        sub,
-        "install",
-        install,
-        "Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
-        "current context (KUBECONFIG). It is safe to run again.\n\nName all options each time: an "
-        "option that is left out returns to its default (images, pull secrets, lock, --allow ...), "
-        "and the objects of its old value are deleted. Priority classes stay, "
-        "because other namespaces may use them.",
-        INSTALL_EPILOG,
-        *INSTALLATION,
-        option(
-            "--create-namespace",
-            action="store_true",
-            help="create the namespace if it does not exist",
-        ),
-        option(
-            "--pod-security",
-            default=LEVELS[0],
-            choices=LEVELS,
-            metavar="LEVEL",
-            help="Pod Security level that a created namespace enforces: restricted, baseline or "
-            "privileged. Who may submit there may run any pod that it admits (docs/cluster.md)",
-        ),
-        option(
-            "--keep-secret",
-            action="store_true",
-            help="do not create the store's Secret from this shell's AWS_* variables",
-        ),
-        option(
-            "--dry-run",
-            action="store_true",
-            help="let the API server check the objects; change nothing",
-        ),
-    )
-    add_groups(parser)
-
-
-def add_groups(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an installation that have a heading of their own."""
-    for title, options in GROUPS.items():
-        add_options(parser.add_argument_group(title), *options)
 
 
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
@@ -135,106 +77,101 @@ INSTALLATION = (
         metavar="NAME",
         help="Secret with AWS_* keys",
     ),
+    "images",
+    option(
+        "--images",
+        default=IMAGES,
+        metavar="PATTERN",
+        help="names of the images; {name} is base, iperf, fio ...",
+    ),
+    option(
+        "--pull-policy",
+        default="IfNotPresent",
+        choices=["Always", "IfNotPresent", "Never"],
+        help="image pull policy",
+    ),
+    option(
+        "--pull-secret",
+        action="append",
+        type=object_name,
+        default=[],
+        dest="pull_secrets",
+        metavar="NAME",
+        help="image pull secret; repeat the option to add more",
+    ),
+    "rights",
+    option(
+        "--namespaced",
+        action="store_true",
+        help="nothing cluster-wide: no rights to read nodes, no priority classes; "
+        "rows then lack node types",
+    ),
+    option(
+        "--no-network-policy",
+        action="store_false",
+        dest="network_policy",
+        help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
+        "A policy can change what is measured; rows say whether there is one",
+    ),
+    option(
+        "--allow",
+        action="append",
+        type=_allow,
+        default=[],
+        metavar="BENCHMARK=NAMESPACES",
+        help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
+        "missing ones are created (docs/reference/rights.md)",
+    ),
+    "limits",
+    option(
+        "--lock-namespace",
+        type=namespace,
+        default="perfdag",
+        metavar="NAME",
+        help="installations with the same name measure one after the other, whatever their "
+        "namespace",
+    ),
+    option(
+        "--parallel-batches",
+        type=_at_least(1, int),
+        default=1,
+        metavar="N",
+        help="batches that are measured at once, though they disturb each other; "
+        "gangs of several hosts take turns unless Volcano schedules them",
+    ),
+    option(
+        "--pending-limit",
+        type=duration,
+        default="10m",
+        metavar="TIME",
+        help="how long a pod that does not measure (plan, finish ...) may be pending, because "
+        "it holds the lock; measuring pods have the suite's pending_limit",
+    ),
+    option(
+        "--deadline",
+        type=duration,
+        default="168h",
+        metavar="TIME",
+        help="end a run after this time, because it holds the lock",
+    ),
+    option(
+        "--keep",
+        type=duration,
+        default="168h",
+        metavar="TIME",
+        help="keep a Workflow and what it owns for this time after its end; results stay in "
+        "the store. Of a schedule, Argo keeps the last 3 successful and 5 failed Workflows",
+    ),
+    option(
+        "--keep-pods",
+        type=_at_least(KEEP_PODS, duration, "s"),
+        default="10m",
+        metavar="TIME",
+        help="keep a pod, its log and its own claim for this time after its end, at least 1m: "
+        "the next attempt reads which sample killed the pod",
+    ),
 )
-"""Options of `install` and of `render`, besides GROUPS. Their names are those of Installation."""
-GROUPS = {
-    "images": (
-        option(
-            "--images",
-            default=IMAGES,
-            metavar="PATTERN",
-            help="names of the images; {name} is base, iperf, fio ...",
-        ),
-        option(
-            "--pull-policy",
-            default="IfNotPresent",
-            choices=["Always", "IfNotPresent", "Never"],
-            help="image pull policy",
-        ),
-        option(
-            "--pull-secret",
-            action="append",
-            type=object_name,
-            default=[],
-            dest="pull_secrets",
-            metavar="NAME",
-            help="image pull secret; repeat the option to add more",
-        ),
-    ),
-    "rights": (
-        option(
-            "--namespaced",
-            action="store_true",
-            help="nothing cluster-wide: no rights to read nodes, no priority classes; "
-            "rows then lack node types",
-        ),
-        option(
-            "--no-network-policy",
-            action="store_false",
-            dest="network_policy",
-            help="no NetworkPolicy for measuring pods: any pod then reaches their servers. "
-            "A policy can change what is measured; rows say whether there is one",
-        ),
-        option(
-            "--allow",
-            action="append",
-            type=_allow,
-            default=[],
-            metavar="BENCHMARK=NAMESPACES",
-            help="grant a benchmark the Kubernetes rights that it declares, in these namespaces; "
-            "missing ones are created (docs/reference/rights.md)",
-        ),
-    ),
-    "limits": (
-        option(
-            "--lock-namespace",
-            type=namespace,
-            default="perfdag",
-            metavar="NAME",
-            help="installations with the same name measure one after the other, whatever their "
-            "namespace",
-        ),
-        option(
-            "--parallel-batches",
-            type=_at_least(1, int),
-            default=1,
-            metavar="N",
-            help="batches that are measured at once, though they disturb each other; "
-            "gangs of several hosts take turns unless Volcano schedules them",
-        ),
-        option(
-            "--pending-limit",
-            type=duration,
-            default="10m",
-            metavar="TIME",
-            help="how long a pod that does not measure (plan, finish ...) may be pending, because "
-            "it holds the lock; measuring pods have the suite's pending_limit",
-        ),
-        option(
-            "--deadline",
-            type=duration,
-            default="168h",
-            metavar="TIME",
-            help="end a run after this time, because it holds the lock",
-        ),
-        option(
-            "--keep",
-            type=duration,
-            default="168h",
-            metavar="TIME",
-            help="keep a Workflow and what it owns for this time after its end; results stay in "
-            "the store. Of a schedule, Argo keeps the last 3 successful and 5 failed Workflows",
-        ),
-        option(
-            "--keep-pods",
-            type=_at_least(KEEP_PODS, duration, "s"),
-            default="10m",
-            metavar="TIME",
-            help="keep a pod, its log and its own claim for this time after its end, at least 1m: "
-            "the next attempt reads which sample killed the pod",
-        ),
-    ),
-}
+"""Options of `install` and of `render`. Their names are those of Installation."""
 
 
 def installation_of(args: argparse.Namespace) -> Installation:
@@ -276,6 +213,47 @@ def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
     return rights
 
 
+@verb(
+    "install",
+    "Apply the WorkflowTemplate, service accounts and Roles to the cluster of the "
+    "current context (KUBECONFIG). It is safe to run again.\n\nName all options each time: an "
+    "option that is left out returns to its default (images, pull secrets, lock, --allow ...), "
+    "and the objects of its old value are deleted. Priority classes stay, "
+    "because other namespaces may use them.",
+    """
+    examples:
+      perfdag install --namespace bench --store s3://bench/results \\
+          --create-namespace
+      perfdag install --namespace bench --store claim://results \\
+          --images 'registry.example/{name}:1.0'
+      perfdag install --namespace bench --store s3://bench/results \\
+          --namespaced --dry-run
+    """,
+    option(
+        "--create-namespace",
+        action="store_true",
+        help="create the namespace if it does not exist",
+    ),
+    option(
+        "--pod-security",
+        default=LEVELS[0],
+        choices=LEVELS,
+        metavar="LEVEL",
+        help="Pod Security level that a created namespace enforces: restricted, baseline or "
+        "privileged. Who may submit there may run any pod that it admits (docs/cluster.md)",
+    ),
+    option(
+        "--keep-secret",
+        action="store_true",
+        help="do not create the store's Secret from this shell's AWS_* variables",
+    ),
+    option(
+        "--dry-run",
+        action="store_true",
+        help="let the API server check the objects; change nothing",
+    ),
+    *INSTALLATION,
+)
 def install(args: argparse.Namespace) -> int:
     """Apply an installation to the cluster of the current context.
 
@@ -426,73 +404,6 @@ async def delete_obsolete(
         logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")
 
 
-SUBMIT_EPILOG = """examples:
-  perfdag submit suites/quick.yaml --namespace bench --watch
-  perfdag submit suites/quick.yaml --namespace bench \\
-      --only 'iperf*' --set repetitions=5
-  perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
-"""
-RENDER_EPILOG = """examples:
-  perfdag render --base --namespace bench --store s3://bench/results
-  perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
-  perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
-"""
-
-
-def add_submit(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "submit",
-        submit,
-        "Check a suite, then run it on the cluster of the current context, where "
-        "`perfdag install` installed the templates. A bad suite creates nothing.",
-        SUBMIT_EPILOG,
-        option("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"),
-        SET,
-        ONLY,
-        NAMESPACE,
-        WATCH,
-        option(
-            "--resume",
-            metavar="RUN",
-            help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
-            "stored yet",
-        ),
-    )
-
-
-def add_render(sub: Verbs) -> None:
-    """Register the verb."""
-    parser = add_verb(
-        sub,
-        "render",
-        render,
-        "Print manifests. With --base: what `perfdag install` applies.\n\n"
-        "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n\n"
-        "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "
-        "fails when the newest run of the suite is too old.",
-        RENDER_EPILOG,
-        option("suite", nargs="?", metavar="SUITE", help="suite file"),
-        option("--base", action="store_true", help="print templates, service accounts and rights"),
-        option(
-            "--schedule",
-            action="append",
-            default=[],
-            metavar="CRON",
-            help="five fields, in UTC; repeat the option to add more",
-        ),
-        option(
-            "--max-age",
-            metavar="DURATION",
-            help="with --schedule: the age of the newest run above which the second CronWorkflow "
-            "fails (default for a daily schedule: 26h plus twice the expected length of a run)",
-        ),
-        *INSTALLATION,
-    )
-    add_groups(parser)
-
-
 def load(
     file: str, settings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> tuple[LoadedSuite, Plan]:
@@ -509,6 +420,29 @@ def load(
     return loaded, plan
 
 
+@verb(
+    "submit",
+    "Check a suite, then run it on the cluster of the current context, where "
+    "`perfdag install` installed the templates. A bad suite creates nothing.",
+    """
+    examples:
+      perfdag submit suites/quick.yaml --namespace bench --watch
+      perfdag submit suites/quick.yaml --namespace bench \\
+          --only 'iperf*' --set repetitions=5
+      perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
+    """,
+    option("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"),
+    SET,
+    ONLY,
+    NAMESPACE,
+    WATCH,
+    option(
+        "--resume",
+        metavar="RUN",
+        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+        "stored yet",
+    ),
+)
 def submit(args: argparse.Namespace) -> int:
     """Submit or resume a run, and follow it with --watch.
 
@@ -637,6 +571,35 @@ def resumable_run(name: str, namespace: str, store: str) -> tuple[str, str, int]
     return view.run_id, suite, int(view.workflow["spec"].get("priority") or 0)
 
 
+@verb(
+    "render",
+    "Print manifests. With --base: what `perfdag install` applies.\n\n"
+    "With SUITE: a Workflow for `kubectl create`, which gives it a name.\n\n"
+    "With SUITE and --schedule: a CronWorkflow for `kubectl apply`, and a second one that "
+    "fails when the newest run of the suite is too old.",
+    """
+    examples:
+      perfdag render --base --namespace bench --store s3://bench/results
+      perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
+      perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
+    """,
+    option("suite", nargs="?", metavar="SUITE", help="suite file"),
+    option("--base", action="store_true", help="print templates, service accounts and rights"),
+    option(
+        "--schedule",
+        action="append",
+        default=[],
+        metavar="CRON",
+        help="five fields, in UTC; repeat the option to add more",
+    ),
+    option(
+        "--max-age",
+        metavar="DURATION",
+        help="with --schedule: the age of the newest run above which the second CronWorkflow "
+        "fails (default for a daily schedule: 26h plus twice the expected length of a run)",
+    ),
+    *INSTALLATION,
+)
 def render(args: argparse.Namespace) -> int:
     """Print the objects of the installation (--base) and the manifests of a suite file, if named.
 

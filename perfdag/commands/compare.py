@@ -15,10 +15,10 @@ from perfdag.commands.options import (
     STORE,
     SUITE,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_json,
+    run_work,
+    verb,
 )
 from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
@@ -26,47 +26,40 @@ from perfdag.results.runs import RunStore, baselines, put_baseline, select
 from perfdag.store.s3 import open_store
 from perfdag.units import plural, short, with_spread
 
-COMPARE_EPILOG = """examples:
-  perfdag compare last~1 last
-  perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
-  perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
-  perfdag compare baseline:v1.0 last
-  perfdag compare baseline:acceptance last \\
-      --store s3://bench/blue --store-b s3://bench/green
 
-A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
-A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
-newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
-parameter of an entry was changed, its points are compared with one another, and the change is
-printed first.
-"""
+@verb(
+    "compare",
+    "Compare two runs or selections: first environment and parameters, then each "
+    "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
+    "of one history are answered by its levels.",
+    """
+    examples:
+      perfdag compare last~1 last
+      perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
+      perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
+      perfdag compare baseline:v1.0 last
+      perfdag compare baseline:acceptance last \\
+          --store s3://bench/blue --store-b s3://bench/green
 
-
-def add_compare(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "compare",
-        run_compare,
-        "Compare two runs or selections: first environment and parameters, then each "
-        "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
-        "of one history are answered by its levels.",
-        COMPARE_EPILOG,
-        option("a", metavar="A", help="run or selection to compare against"),
-        option("b", metavar="B", help="run or selection in question"),
-        STORE,
-        SUITE,
-        option("--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"),
-        option(
-            "--all",
-            action="store_true",
-            help="show every series, not only headline series and those with a verdict",
-        ),
-        option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
-        JSON,
-    )
-
-
+    A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
+    A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
+    newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
+    parameter of an entry was changed, its points are compared with one another, and the change is
+    printed first.
+    """,
+    option("a", metavar="A", help="run or selection to compare against"),
+    option("b", metavar="B", help="run or selection in question"),
+    STORE,
+    SUITE,
+    option("--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"),
+    option(
+        "--all",
+        action="store_true",
+        help="show every series, not only headline series and those with a verdict",
+    ),
+    option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
+    JSON,
+)
 def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
     runs = RunStore(open_store(args.store))
@@ -173,46 +166,33 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
     return {**data, **left_out, "series": series}
 
 
-BASELINE_EPILOG = """examples:
-  perfdag baseline set v1.0 last --note 'release 1.0'
-  perfdag baseline set acceptance 'suite=net month=2026-10' \\
-      --store s3://bench/blue
-  perfdag baseline show --json
+verb(
+    "baseline",
+    "Give runs a name to compare with, or show the names. "
+    "They are stored in baselines.json of the store.",
+    """
+    examples:
+      perfdag baseline set v1.0 last --note 'release 1.0'
+      perfdag baseline set acceptance 'suite=net month=2026-10' \\
+          --store s3://bench/blue
+      perfdag baseline show --json
 
-`perfdag compare baseline:v1.0 last` compares a run with a baseline. The `checks` of a suite can
-hold each run against one.
-"""
-
-
-def add_baseline(sub: Verbs) -> None:
-    """Register the verb."""
-    parser = add_verb(
-        sub,
-        "baseline",
-        show_baselines,
-        "Give runs a name to compare with, or show the names. "
-        "They are stored in baselines.json of the store.",
-        BASELINE_EPILOG,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
-    text = "name a run or a selection"
-    add_verb(
-        actions,
-        "set",
-        set_baseline,
-        text,
-        "",
-        option("name", metavar="NAME"),
-        option("runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"),
-        option("--note", default="", help="what the baseline is for"),
-        STORE,
-        SUITE,
-        help=text,
-    )
-    text = "show all names"
-    add_verb(actions, "show", show_baselines, text, "", JSON, STORE, help=text)
+    `perfdag compare baseline:v1.0 last` compares a run with a baseline. The `checks` of a suite can
+    hold each run against one.
+    """,
+)(run_work)
 
 
+@verb(
+    "baseline set",
+    "Name a run or a selection.",
+    "",
+    option("name", metavar="NAME"),
+    option("runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"),
+    option("--note", default="", help="what the baseline is for"),
+    STORE,
+    SUITE,
+)
 def set_baseline(args: argparse.Namespace) -> int:
     """Give the selected runs a name. Raises CommandError, SelectionError, StoreError."""
     if not args.name.strip():
@@ -224,6 +204,7 @@ def set_baseline(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb("baseline show", "Show all names.", "", JSON, STORE)
 def show_baselines(args: argparse.Namespace) -> int:
     """Print the names with their runs. Raises SelectionError, StoreError."""
     names = baselines(open_store(args.store))

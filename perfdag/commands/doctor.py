@@ -21,10 +21,9 @@ from perfdag.commands.options import (
     EXIT_REACH,
     JSON,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_json,
+    verb,
 )
 from perfdag.commands.status import ARGO
 from perfdag.commands.terminal import Finding
@@ -55,43 +54,32 @@ from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.units import plural
 
-EPILOG = """examples:
-  perfdag doctor
-  perfdag doctor suites/quick.yaml
-  perfdag doctor suites/daily.yaml --cluster --namespace bench
-"""
 
-
-def add_doctor(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "doctor",
-        run,
-        "Check the tools, the store and the noise of this machine for a suite, or the "
-        "cluster. Exit with 1 if something is missing.",
-        EPILOG,
-        option(
-            "suite", nargs="?", metavar="SUITE", help="suite file (default: check every benchmark)"
-        ),
-        option(
-            "--cluster",
-            action="store_true",
-            help="check the cluster that KUBECONFIG names instead of this machine",
-        ),
-        option(
-            "--namespace",
-            "-n",
-            default="perfdag",
-            help="with --cluster: namespace of the installation",
-        ),
-        option(
-            "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"
-        ),
-        JSON,
-    )
-
-
+@verb(
+    "doctor",
+    "Check the tools, the store and the noise of this machine for a suite, or the "
+    "cluster. Exit with 1 if something is missing.",
+    """
+    examples:
+      perfdag doctor
+      perfdag doctor suites/quick.yaml
+      perfdag doctor suites/daily.yaml --cluster --namespace bench
+    """,
+    option("suite", nargs="?", metavar="SUITE", help="suite file (default: check every benchmark)"),
+    option(
+        "--cluster",
+        action="store_true",
+        help="check the cluster that KUBECONFIG names instead of this machine",
+    ),
+    option(
+        "--namespace",
+        "-n",
+        default="perfdag",
+        help="with --cluster: namespace of the installation",
+    ),
+    option("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"),
+    JSON,
+)
 def run(args: argparse.Namespace) -> int:
     """Print the findings for a suite, or for every benchmark. Raises BadDocument."""
     loaded = load_suite(args.suite) if args.suite else None

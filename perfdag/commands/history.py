@@ -45,12 +45,12 @@ from perfdag.commands.options import (
     STORE,
     SUITE,
     CommandError,
-    Verbs,
-    add_verb,
     duration,
     option,
     print_json,
     print_now,
+    run_work,
+    verb,
 )
 from perfdag.commands.results import explain_last, publish
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
@@ -63,58 +63,51 @@ from perfdag.units import plural, readable, short, short_seconds
 
 logger = logging.getLogger(__name__)
 
-HISTORY_EPILOG = """examples:
-  perfdag history net
-  perfdag history net --only 'iperf streams=8*' --all
-  perfdag history net --noise
-  perfdag history net --failures 'no route'
-  perfdag history net --json
 
-Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
-"""
+@verb(
+    "history",
+    "Show the history of a suite: the level of each series; its changes, with "
+    "size, date and what changed in the environment; slow nodes, noise and failures.",
+    """
+    examples:
+      perfdag history net
+      perfdag history net --only 'iperf streams=8*' --all
+      perfdag history net --noise
+      perfdag history net --failures 'no route'
+      perfdag history net --json
 
-
-def add_history(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "history",
-        run_history,
-        "Show the history of a suite: the level of each series; its changes, with "
-        "size, date and what changed in the environment; slow nodes, noise and failures.",
-        HISTORY_EPILOG,
-        option("suite", metavar="SUITE", help="name of a suite that has results"),
-        STORE,
-        option(
-            "--cluster",
-            metavar="NAME",
-            help="use only runs of this cluster (default: the cluster of the newest run)",
-        ),
-        option(
-            "--only",
-            metavar="GLOB",
-            action="append",
-            default=[],
-            help="show only series whose name matches GLOB; repeat the option to add more",
-        ),
-        option("--all", action="store_true", help="show every series, not only headline series"),
-        option(
-            "--noise",
-            action="store_true",
-            help="show the noise within runs and between runs",
-        ),
-        option(
-            "--failures",
-            metavar="TEXT",
-            nargs="?",
-            const="",
-            help="show samples that failed or are invalid, and whose reason contains TEXT",
-        ),
-        ACKS,
-        JSON,
-    )
-
-
+    Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
+    """,
+    option("suite", metavar="SUITE", help="name of a suite that has results"),
+    STORE,
+    option(
+        "--cluster",
+        metavar="NAME",
+        help="use only runs of this cluster (default: the cluster of the newest run)",
+    ),
+    option(
+        "--only",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="show only series whose name matches GLOB; repeat the option to add more",
+    ),
+    option("--all", action="store_true", help="show every series, not only headline series"),
+    option(
+        "--noise",
+        action="store_true",
+        help="show the noise within runs and between runs",
+    ),
+    option(
+        "--failures",
+        metavar="TEXT",
+        nargs="?",
+        const="",
+        help="show samples that failed or are invalid, and whose reason contains TEXT",
+    ),
+    ACKS,
+    JSON,
+)
 def run_history(args: argparse.Namespace) -> int:
     """Print the history of a suite, its noise, or its failures."""
     store = open_store(args.store)
@@ -319,49 +312,41 @@ def failures_text(rows: list[Failure]) -> str:
     return "\n".join(lines)
 
 
-CHECK_EPILOG = """examples:
-  perfdag check last
-  perfdag check last --suite daily --junit check.xml --markdown summary.md
-  perfdag check last --suite daily --max-age 26h
-  perfdag check last --acks acks.yaml
-  perfdag check 20261120T020000Z-1a2b3c4d --json
+@verb(
+    "check",
+    "Check a run against the thresholds of its suite and against its history. "
+    "Exit with 3 if the gate fails.",
+    """
+    examples:
+      perfdag check last
+      perfdag check last --suite daily --junit check.xml --markdown summary.md
+      perfdag check last --suite daily --max-age 26h
+      perfdag check last --acks acks.yaml
+      perfdag check 20261120T020000Z-1a2b3c4d --json
 
-Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
-threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
-absent, or a point has no valid sample (`optional: true` of its entry allows that).
-Exit 4: the store is out of reach, or the webhook did not accept a message.
-The webhook in the variable PERFDAG_WEBHOOK gets a message when this run changed something: a series
-became worse or good again, a check broke, data vanished. With --max-age, every check of a run that
-is too old sends one.
-"""
-
-
-def add_check(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "check",
-        run_check,
-        "Check a run against the thresholds of its suite and against its history. "
-        "Exit with 3 if the gate fails.",
-        CHECK_EPILOG,
-        RUN,
-        STORE,
-        SUITE,
-        ACKS,
-        option(
-            "--max-age",
-            metavar="DURATION",
-            type=duration,
-            help="check only the age of RUN: print one line, and exit with 3 if it is older than "
-            "this, for example 26h",
-        ),
-        option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
-        option("--markdown", metavar="FILE", type=Path, help="write a Markdown summary"),
-        JSON,
-    )
-
-
+    Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
+    threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
+    absent, or a point has no valid sample (`optional: true` of its entry allows that). Exit 4: the
+    store is out of reach, or the webhook did not accept a message. The webhook in the variable
+    PERFDAG_WEBHOOK gets a message when this run changed something: a series became worse or good
+    again, a check broke, data vanished. With --max-age, every check of a run that is too old sends
+    one.
+    """,
+    RUN,
+    STORE,
+    SUITE,
+    ACKS,
+    option(
+        "--max-age",
+        metavar="DURATION",
+        type=duration,
+        help="check only the age of RUN: print one line, and exit with 3 if it is older than "
+        "this, for example 26h",
+    ),
+    option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
+    option("--markdown", metavar="FILE", type=Path, help="write a Markdown summary"),
+    JSON,
+)
 def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
     store = open_store(args.store)
@@ -399,34 +384,32 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
     return EXIT_GATE if reached else EXIT_REACH
 
 
-ACKS_EPILOG = """examples:
-  perfdag acks set acks.yaml --store s3://bench/results
-  perfdag acks show --store s3://bench/results
+verb(
+    "acks",
+    "Validate a file of acknowledgements and put it into the store, or show the "
+    "acknowledgements of the store.",
+    """
+    examples:
+      perfdag acks set acks.yaml --store s3://bench/results
+      perfdag acks show --store s3://bench/results
 
-`perfdag check` reads ./acks.yaml, which belongs under version control. Without that file it reads
-the acknowledgements of the store.
-"""
-
-
-def add_acks(sub: Verbs) -> None:
-    """Register the verb."""
-    parser = add_verb(
-        sub,
-        "acks",
-        show_acks,
-        "Validate a file of acknowledgements and put it into the store, or show the "
-        "acknowledgements of the store.",
-        ACKS_EPILOG,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="set|show", required=True)
-    text = "replace the acknowledgements of the store"
-    format = "acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]"
-    file = option("file", metavar="FILE", help=format)
-    add_verb(actions, "set", set_acks, text, "", file, STORE, help=text)
-    text = "show the acknowledgements of the store"
-    add_verb(actions, "show", show_acks, text, "", STORE, help=text)
+    `perfdag check` reads ./acks.yaml, which belongs under version control. Without that file it
+    reads the acknowledgements of the store.
+    """,
+)(run_work)
 
 
+@verb(
+    "acks set",
+    "Replace the acknowledgements of the store.",
+    "",
+    option(
+        "file",
+        metavar="FILE",
+        help="acks: [{series: GLOB, run: FIRST_RUN, reason: TEXT, until: DAY}]",
+    ),
+    STORE,
+)
 def set_acks(args: argparse.Namespace) -> int:
     """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
     store = open_store(args.store)
@@ -435,6 +418,7 @@ def set_acks(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb("acks show", "Show the acknowledgements of the store.", "", STORE)
 def show_acks(args: argparse.Namespace) -> int:
     """Print the acknowledgements of the store. Raises BadDocument, StoreError."""
     acks, url = stored_acks(open_store(args.store))

@@ -31,9 +31,9 @@ from perfdag.commands.options import (
     EXIT_OK,
     STORE,
     CommandError,
-    Verbs,
-    add_verb,
     option,
+    run_work,
+    verb,
 )
 from perfdag.shape import digest, merge
 from perfdag.suite.document import (
@@ -55,49 +55,6 @@ logger = logging.getLogger(__name__)
 Values = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
-EPILOG = """examples:
-  perfdag import kube-perftest iperf-set.yaml fio.yaml > suite.yaml
-  perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
-  perfdag import history boot.csv
-
-What a suite cannot keep is listed on stderr. Exit code 1: a benchmark is left out.
-docs/kube-perftest.md compares the two.
-"""
-HISTORY_EPILOG = """examples:
-  perfdag import history boot.csv
-  perfdag import history boot.csv --suite nightly --store s3://bench/results
-
-The columns are time, series, value, unit and better. A time is ISO 8601 (UTC if it names no zone)
-or seconds since 1970, cut to whole seconds. Values of equal times are one run, and several of one
-series are its repetitions. A unit such as ms or MiB/s becomes its base unit. better is higher,
-lower or none. The same file gives the same runs again. Exit code 1: a line has no time.
-"""
-
-
-def add_import(sub: Verbs) -> None:
-    """Register the verb."""
-    about = (
-        "Print a suite with the semantics of another tool's files, or store the runs of a history."
-    )
-    parser = add_verb(sub, "import", import_suite, about, EPILOG)
-    formats = parser.add_subparsers(dest="format", metavar="FORMAT", required=True)
-    files = option("files", nargs="+", metavar="FILE", help="YAML files")
-    for name, (_, kind) in SUITES.items():
-        text = f"print a suite from {kind}"
-        add_verb(formats, name, import_suite, text, "", files, help=text)
-    add_verb(
-        formats,
-        "history",
-        import_history,
-        "Store earlier figures as runs, so that `history`, `check`, `compare` and `site` know them."
-        " What is unusual in the file is listed on stderr.",
-        HISTORY_EPILOG,
-        option("file", metavar="FILE", help="CSV file with a line of column names"),
-        STORE,
-        option("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)"),
-        help="store the runs of a CSV file",
-    )
-
 
 class Imported:
     """The entries of a suite by name, what each does not keep, and what is left out of them."""
@@ -116,20 +73,35 @@ class Imported:
         return [": ".join(filter(None, (", ".join(of), text))) for text, of in self.lost.items()]
 
 
+verb(
+    "import",
+    "Print a suite with the semantics of another tool's files, or store the runs of a history.",
+    """
+    examples:
+      perfdag import kube-perftest iperf-set.yaml fio.yaml > suite.yaml
+      perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
+      perfdag import history boot.csv
+
+    What a suite cannot keep is listed on stderr. Exit code 1: a benchmark is left out.
+    docs/kube-perftest.md compares the two.
+    """,
+)(run_work)
+
+
 def import_suite(args: argparse.Namespace) -> int:
     """Print the suite of another tool's files, and what it does not keep.
 
     Return 1 if a benchmark is left out. Raises BadDocument, or CommandError if nothing is left.
     """
-    imported, names = SUITES[args.format][0](args.files), [Path(file).name for file in args.files]
+    imported, names = SUITES[args.action][0](args.files), [Path(file).name for file in args.files]
     entries = imported.entries
     if not entries:
         causes = "; ".join([*imported.left_out, *imported.notes()][:3])
         raise CommandError(f"{', '.join(names)}: nothing can be measured; {causes}")
-    name = next(iter(entries)) if len(entries) == 1 else args.format.removeprefix("perfscale-")
+    name = next(iter(entries)) if len(entries) == 1 else args.action.removeprefix("perfscale-")
     suite = {
         "name": re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-"),
-        "description": f"Imported from {args.format}: {', '.join(names)}.",
+        "description": f"Imported from {args.action}: {', '.join(names)}.",
         "entries": [*entries.values()],
     }
     text = dump([suite])
@@ -649,6 +621,11 @@ SUITES: dict[str, tuple[Callable[[Sequence[str]], Imported], str]] = {
 """The reader of each format, and what it reads."""
 
 
+for name, (_, kind) in SUITES.items():
+    files = option("files", nargs="+", metavar="FILE", help="YAML files")
+    verb(f"import {name}", f"Print a suite from {kind}.", "", files)(import_suite)
+
+
 # a history: a CSV file of earlier figures
 
 COLUMNS = ("time", "series", "value", "unit", "better")
@@ -777,6 +754,25 @@ def moment(text: str) -> datetime | None:
     return time.replace(microsecond=0) if time.year >= 1970 else None
 
 
+@verb(
+    "import history",
+    "Store earlier figures as runs, so that `history`, `check`, `compare` and `site` know them. "
+    "What is unusual in the file is listed on stderr.",
+    """
+    examples:
+      perfdag import history boot.csv
+      perfdag import history boot.csv --suite nightly --store s3://bench/results
+
+    The columns are time, series, value, unit and better. A time is ISO 8601 (UTC if it names no
+    zone) or seconds since 1970, cut to whole seconds. Values of equal times are one run, and
+    several of one series are its repetitions. A unit such as ms or MiB/s becomes its base unit.
+    better is higher, lower or none. The same file gives the same runs again. Exit code 1: a line
+    has no time.
+    """,
+    option("file", metavar="FILE", help="CSV file with a line of column names"),
+    STORE,
+    option("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)"),
+)
 def import_history(args: argparse.Namespace) -> int:
     """Store the runs of a file, and list what is unusual in it. Return 1 if lines were left out."""
     import pyarrow as pa

@@ -1,7 +1,7 @@
 """The command line: the verbs and their modules, the exit codes, and the errors of a user.
 
-A module of a verb has `add_VERB(verbs)`, which adds its parser with the function that runs it and
-returns the exit code. Only the module of the chosen verb is imported: `--help` stays fast.
+The function of a verb has the decorator `verb`, with its help and its options. Only the module of
+the chosen verb is imported: `--help` stays fast.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from perfdag.commands.options import (
     EXIT_REACH,
     CommandError,
     Parser,
-    Verbs,
-    add_verb,
+    add_parser,
     log_to_stderr,
     option,
+    verb,
 )
 
 GROUPS = {
@@ -71,23 +71,21 @@ GROUPS = {
 """The verbs by group, as the help lists them, with their summaries."""
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 MODULES = {
-    **{verb: f"commands.{verb}" for verb in (*VERBS, "step")},
-    **dict.fromkeys(("init", "new"), "commands.benchmarks"),
-    **dict.fromkeys(("ls", "rm", "prune"), "commands.runs"),
-    **dict.fromkeys(("show", "report", "open", "collect"), "commands.results"),
-    **dict.fromkeys(("check", "acks"), "commands.history"),
-    "baseline": "commands.compare",
-    "plan": "commands.run",
-    "completion": "commands.main",
-    "import": "commands.imports",
-    "logs": "commands.status",
-    **dict.fromkeys(("install", "submit", "render"), "commands.cluster"),
+    **{name: name for name in (*VERBS, "step")},  # containers call `step`, which is not listed
+    **dict.fromkeys(("init", "new"), "benchmarks"),
+    **dict.fromkeys(("ls", "rm", "prune"), "runs"),
+    **dict.fromkeys(("show", "report", "open", "collect"), "results"),
+    **dict.fromkeys(("check", "acks"), "history"),
+    "baseline": "compare",
+    "plan": "run",
+    "completion": "main",
+    "import": "imports",
+    "logs": "status",
+    **dict.fromkeys(("install", "submit", "render"), "cluster"),
 }
-"""The module of each verb, which has a function `add_VERB`."""
+"""The module of each verb."""
 DESTRUCTIVE = ("rm", "prune")
 """Verbs that no misspelt verb is taken for."""
-INTERNAL = "step"
-"""The verb that containers call. It is not listed."""
 
 DESCRIPTION = """perfdag runs benchmarks on a Kubernetes cluster or on a single machine, keeps every
 result, and tells you when something became slower."""
@@ -138,8 +136,9 @@ def parser(*used: str) -> Parser:
         required=True,
         help=argparse.SUPPRESS,
     )
-    for verb in used:
-        getattr(import_module(f"perfdag.{MODULES[verb]}"), f"add_{verb}")(verbs)
+    for name in used:
+        import_module(f"perfdag.commands.{MODULES[name]}")
+        add_parser(verbs, name, VERBS.get(name, ""))
     return top
 
 
@@ -157,17 +156,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if other := [text for text in arguments if re.search("[\udc80-\udcff]", text)]:
         print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
         return EXIT_INPUT
-    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if verb is not None and verb not in (*VERBS, INTERNAL):
-        from perfdag.suite.document import nearest, removal_note
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is not None and name not in MODULES:
+        from perfdag.suite.document import nearest
 
-        harmless = [name for name in VERBS if name not in DESTRUCTIVE]
-        hint = nearest(verb, harmless) or "; `perfdag --help` lists the verbs"
-        print(f"perfdag: {removal_note(verb) or f'no verb {verb}{hint}'}", file=sys.stderr)
+        harmless = [each for each in VERBS if each not in DESTRUCTIVE]
+        hint = nearest(name, harmless) or "; `perfdag --help` lists the verbs"
+        print(f"perfdag: no verb {name}{hint}", file=sys.stderr)
         return EXIT_INPUT
     try:
-        args = parser(*[verb] if verb else []).parse_args(arguments)
-        if verb == "run" and ":::" in args.command:
+        args = parser(*[name] if name else []).parse_args(arguments)
+        if name == "run" and ":::" in args.command:
             from perfdag.commands.ab import compare_commands
 
             return compare_commands(args)
@@ -176,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        return _explain(error, verb)
+        return _explain(error, name)
 
 
 class Output:
@@ -260,13 +259,6 @@ def _explain(error: Exception, verb: str | None) -> int:
     raise error
 
 
-COMPLETION_EPILOG = """examples:
-  perfdag completion bash > ~/.local/share/bash-completion/completions/perfdag
-  perfdag completion zsh > ~/.zfunc/_perfdag
-  perfdag completion fish > ~/.config/fish/completions/perfdag.fish
-
-zsh reads ~/.zfunc if ~/.zshrc has `fpath+=~/.zfunc` before `compinit`.
-"""
 _STORED = "last last~1 $(perfdag ls 2>/dev/null | awk 'NR > 1 { print $1 }')"
 COMPLETE_RUNS: dict[str, Any] = {
     "bash": "_perfdag_runs",
@@ -281,19 +273,20 @@ COMPLETE_RUNS: dict[str, Any] = {
 """Shell functions that complete the runs of the store, in the form that shtab takes."""
 
 
-def add_completion(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "completion",
-        run_completion,
-        "Print a script that completes verbs, options, file names and runs in a shell. "
-        "The file that takes it depends on the shell; a new shell reads it.",
-        COMPLETION_EPILOG,
-        option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
-    )
+@verb(
+    "completion",
+    "Print a script that completes verbs, options, file names and runs in a shell. "
+    "The file that takes it depends on the shell; a new shell reads it.",
+    """
+    examples:
+      perfdag completion bash > ~/.local/share/bash-completion/completions/perfdag
+      perfdag completion zsh > ~/.zfunc/_perfdag
+      perfdag completion fish > ~/.config/fish/completions/perfdag.fish
 
-
+    zsh reads ~/.zfunc if ~/.zshrc has `fpath+=~/.zfunc` before `compinit`.
+    """,
+    option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
+)
 def run_completion(args: argparse.Namespace) -> int:
     """Print the script of a shell."""
     import shtab
@@ -301,8 +294,6 @@ def run_completion(args: argparse.Namespace) -> int:
     top = parser(*VERBS)
     verbs: Any = next(action for action in top._actions if action.dest == "verb")
     verbs.help = "what to do"
-    for name, summary in VERBS.items():
-        verbs._choices_actions.append(verbs._ChoicesPseudoAction(name, (), summary))
     completions = {
         **dict.fromkeys(("SUITE", "SUITE_B", "FILE"), shtab.FILE),
         **dict.fromkeys(("ROOT", "DIR"), shtab.DIRECTORY),

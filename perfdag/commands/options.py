@@ -7,8 +7,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import cleandoc
 from textwrap import fill
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from perfdag.redaction import redact
 from perfdag.signals import (
@@ -83,13 +84,6 @@ class Parser(argparse.ArgumentParser):
             return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
         return f"no option {name}{nearest(name, options)}"
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with the message, or with what replaces an option or a verb of 0.1."""
-        from perfdag.suite.document import removal_note  # it imports pydantic
-
-        words = re.findall(r"(?<=invalid choice: ')[^']+|--[\w-]+", message)
-        super().error(removal_note(*words) or message)
-
 
 @dataclass(frozen=True)
 class Option:
@@ -108,38 +102,75 @@ def option(*names: str, **settings: Any) -> Option:
     return Option(names, settings)
 
 
-def add_verb(
-    verbs: Verbs,
+W = TypeVar("W", bound=Callable[..., int])
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb or, with a space in its name, a command below one."""
+
+    work: Callable[..., int]
+    about: str
+    epilog: str
+    options: tuple[Option | list[Option] | str, ...]
+    takes_command: bool
+    settings: dict[str, Any]
+
+
+COMMANDS: dict[str, Verb] = {}
+"""What the modules imported so far have, by name."""
+
+
+def verb(
     name: str,
-    run: Callable[[argparse.Namespace], int],
-    description: str,
+    about: str,
     epilog: str,
-    *options: Option | list[Option],
+    *options: Option | list[Option] | str,
     takes_command: bool = False,
     **settings: Any,
-) -> argparse.ArgumentParser:
-    """Add the parser of a verb, or of a command below one, and return it.
+) -> Callable[[W], W]:
+    """Make a function the work of a verb. It returns the exit code.
 
-    `run` returns the exit code. Options in a list exclude one another.
+    Options in a list exclude one another, and those after a text stand below it in the help. The
+    function of a verb with commands runs them: each is `args.work`.
     """
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        description=description,
-        epilog=epilog,
-        **settings,
+
+    def register(work: W) -> W:
+        COMMANDS[name] = Verb(work, about, cleandoc(epilog), options, takes_command, settings)
+        return work
+
+    return register
+
+
+def run_work(args: argparse.Namespace) -> int:
+    """Run the command below a verb."""
+    return int(args.work(args))
+
+
+def add_parser(parsers: Verbs, name: str, summary: str) -> None:
+    """Add the parser of a verb and of the commands below it."""
+    own, (top, *below) = COMMANDS[name], name.split()
+    parser = parsers.add_parser(
+        (below or [top])[-1],
+        help=summary,
+        description=own.about,
+        epilog=own.epilog,
+        **own.settings,
     )
-    parser.set_defaults(run=run)
-    parser.takes_command = takes_command  # type: ignore[attr-defined]
-    add_options(parser, *options)
-    return parser
-
-
-def add_options(parser: argparse._ActionsContainer, *options: Option | list[Option]) -> None:
-    """Add options to a parser. Those in a list exclude one another."""
-    for each in options:
-        group = parser.add_mutually_exclusive_group() if isinstance(each, list) else parser
+    parser.set_defaults(run=COMMANDS[top].work, work=own.work)
+    parser.takes_command = own.takes_command
+    group = parser
+    for each in own.options:
+        if isinstance(each, str):
+            group = parser.add_argument_group(each)
+            continue
+        exclusive = group.add_mutually_exclusive_group() if isinstance(each, list) else group
         for option in each if isinstance(each, list) else [each]:
-            group.add_argument(*option.names, **option.settings)
+            exclusive.add_argument(*option.names, **option.settings)
+    if commands := [each for each in COMMANDS if each.startswith(f"{name} ")]:
+        actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+        for each in commands:
+            add_parser(actions, each, COMMANDS[each].about)
 
 
 RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"

@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfdag import signals
@@ -22,11 +21,10 @@ from perfdag.commands.options import (
     JSON,
     CommandError,
     Option,
-    Verbs,
-    add_verb,
     option,
     print_json,
     print_now,
+    verb,
 )
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.client import ClientStats, Load
@@ -35,47 +33,6 @@ from perfdag.units import plural
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
-EPILOG = """examples:
-  perfdag queue frontend sleep media
-  perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
-  perfdag queue client --name sleep --req-now 2 --req-max 16
-  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5
-  perfdag queue manifests --queue 'sleep=sleep 2'
-"""
-
-
-def add_queue(sub: Verbs) -> None:
-    """Register the verb and its programs."""
-    parser = add_verb(
-        sub,
-        "queue",
-        run,
-        "Run work queues, their clients, and backends that each hold one slot of a "
-        "device. Does throughput grow with the number of backends? Options also work with one "
-        "dash, as in Intel's Device Scalability Tester.",
-        EPILOG,
-    )
-    programs = parser.add_subparsers(dest="program", metavar="PROGRAM", required=True)
-    for name, (work, text, examples, options) in PROGRAMS.items():
-        about = text[0].upper() + text[1:]
-        program = add_verb(
-            programs, name, run, about, f"examples:\n{examples}", *options, help=text
-        )
-        program.set_defaults(program_run=work)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run a program. Bad values and unusable files are errors of the input."""
-    if getattr(args, "verbose", False):
-        protocol.messages.setLevel(logging.DEBUG)
-    try:
-        return int(args.program_run(args))
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{name}{error.strerror or error}") from None
-
 
 def _dst(name: str, default: Any, text: str) -> Option:
     """Return an option that Intel's programs take with one dash. A default of False is a flag."""
@@ -83,11 +40,64 @@ def _dst(name: str, default: Any, text: str) -> Option:
     return option(f"--{name}", f"-{name}", help=text, **kind)
 
 
+VERBOSE = _dst("verbose", False, "log all messages")
+
+
+@verb(
+    "queue",
+    "Run work queues, their clients, and backends that each hold one slot of a device. Does "
+    "throughput grow with the number of backends? Options also work with one dash, as in Intel's "
+    "Device Scalability Tester.",
+    """
+    examples:
+      perfdag queue frontend sleep media
+      perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
+      perfdag queue client --name sleep --req-now 2 --req-max 16
+      perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.5
+      perfdag queue manifests --queue 'sleep=sleep 2'
+    """,
+)
+def run(args: argparse.Namespace) -> int:
+    """Run a program. Bad values and unusable files are errors of the input."""
+    if getattr(args, "verbose", False):
+        protocol.messages.setLevel(logging.DEBUG)
+    try:
+        return int(args.work(args))
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{name}{error.strerror or error}") from None
+
+
 def after_dashes(argv: list[str]) -> list[str]:
     """Return the words without a leading `--`."""
     return argv[1:] if argv[:1] == ["--"] else argv
 
 
+@verb(
+    "queue frontend",
+    "Keep queues for clients and backends.",
+    """
+    examples:
+      perfdag queue frontend sleep media
+    """,
+    option("names", nargs="+", metavar="QUEUE", help="names of the queues"),
+    _dst(
+        "caddr",
+        "localhost:9997",
+        "listen for clients at HOST:PORT; :PORT is every interface",
+    ),
+    _dst("waddr", "localhost:9999", "listen for backends"),
+    _dst("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
+    _dst(
+        "interval",
+        0,
+        "seconds between lines of statistics, and window of the maxima; 0: never",
+    ),
+    _dst("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
+    VERBOSE,
+)
 def _frontend(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     from perfdag.steps.queue.frontend import Frontend
@@ -121,18 +131,46 @@ def until_signal() -> asyncio.Event:
     return stopped
 
 
-BACKEND_EXAMPLES = """\
-  perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
-  perfdag queue backend --name sleep --backoff 0 -- sleep 2  # until it is empty
-  /usr/bin/time -v perfdag queue backend --once -- \\
-      /usr/bin/ffmpeg -v error -i in.mp4 -f null -
-  perfdag queue backend --name media --backoff 0.2 \\
-      --glob '/dev/dri/renderD*' --ignore -- \\
-      /usr/bin/sample_multi_transcode -hw -device FILENAME \\
-      -i::h265 /data/in.h265 -o::h265 /dev/null -n 600
-"""
-
-
+@verb(
+    "queue backend",
+    "Hold one slot of a device: take items of a queue and run a command for each.",
+    """
+    examples:
+      perfdag queue backend --name sleep --backoff 0.2 -- sleep 2
+      perfdag queue backend --name sleep --backoff 0 -- sleep 2  # until it is empty
+      /usr/bin/time -v perfdag queue backend --once -- \\
+          /usr/bin/ffmpeg -v error -i in.mp4 -f null -
+      perfdag queue backend --name media --backoff 0.2 \\
+          --glob '/dev/dri/renderD*' --ignore -- \\
+          /usr/bin/sample_multi_transcode -hw -device FILENAME \\
+          -i::h265 /data/in.h265 -o::h265 /dev/null -n 600
+    """,
+    _dst("faddr", "localhost:9999", "frontend's address for backends"),
+    _dst("name", "sleep", "queue"),
+    _dst(
+        "backoff",
+        0.0,
+        "0: exit when the queue is empty; above 0: stay, and ask again after N times so "
+        "many seconds, with N empty answers in a row",
+    ),
+    _dst("backoff-max", 5.0, "longest such wait in seconds"),
+    _dst("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
+    _dst("glob", "", "the first file that matches replaces FILENAME, for example a device"),
+    _dst("ignore", False, "ignore the arguments in clients' requests"),
+    _dst("once", False, "run the command once and exit, to try it out"),
+    _dst("dir", "", "working directory of the command"),
+    _dst("null-in", False, "standard input from /dev/null"),
+    _dst("null-out", False, "standard output and error to /dev/null"),
+    _dst("node-env", "", "environment variable with the node's name (default: host name)"),
+    _dst("pod-env", "", "environment variable with the pod's name (default: host name)"),
+    VERBOSE,
+    option(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="absolute path or built-in (sleep, usl), with arguments",
+    ),
+)
 def _backend(args: argparse.Namespace) -> int:
     """Run the command for each item until a signal, or once."""
     from perfdag.steps.queue import backend
@@ -177,19 +215,50 @@ def _backend(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-CLIENT_EXAMPLES = """\
-  perfdag queue client --name sleep --req-now 2 --req-max 16
-  perfdag queue client --name sleep --req-now 4 --req-max 4 --duration 60
-  curl -X POST -H 'X-Perfdag-Token: TOKEN' \\
-      'localhost:9996/parallel?value=4&type=plain'
+@verb(
+    "queue client",
+    "Send requests to a queue in a closed loop, with a control port.",
+    """
+    examples:
+      perfdag queue client --name sleep --req-now 2 --req-max 16
+      perfdag queue client --name sleep --req-now 4 --req-max 4 --duration 60
+      curl -X POST -H 'X-Perfdag-Token: TOKEN' \\
+          'localhost:9996/parallel?value=4&type=plain'
 
-The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
-password. Without that variable the client makes a token and prints it. /parallel and /reset change
-the client and take POST; the other paths take GET. With --open no request needs a token and all may
-be GET, as the requests of Intel's validate-scaling.sh are.
-"""
-
-
+    The control port accepts only requests with the token PERFDAG_QUEUE_TOKEN, as a bearer token or
+    password. Without that variable the client makes a token and prints it. /parallel and /reset
+    change the client and take POST; the other paths take GET. With --open no request needs a token
+    and all may be GET, as the requests of Intel's validate-scaling.sh are.
+    """,
+    _dst(
+        "caddr",
+        "localhost:9996",
+        "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
+        "/reqs-per-sec",
+    ),
+    _dst("faddr", "localhost:9997", "frontend's address for clients"),
+    _dst("name", "sleep", "queue"),
+    _dst("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
+    _dst("req-now", 1, "requests in parallel at the start"),
+    _dst("req-max", 2, "most requests in parallel"),
+    _dst(
+        "duration",
+        0.0,
+        "seconds after which to stop and print statistics as JSON; 0: never",
+    ),
+    _dst(
+        "open",
+        False,
+        "no token on the control port: whoever reaches it changes the client",
+    ),
+    VERBOSE,
+    option(
+        "args",
+        nargs=argparse.REMAINDER,
+        metavar="-- ARGS",
+        help="arguments added to the backend's command",
+    ),
+)
 def _client(args: argparse.Namespace) -> int:
     """Send requests until a signal or the end of --duration, and print the statistics.
 
@@ -236,14 +305,58 @@ def _client(args: argparse.Namespace) -> int:
     return EXIT_FAILED if load.stats.failure else EXIT_OK
 
 
-VALIDATE_EXAMPLES = """\
-  perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2
-  perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8
-  perfdag queue validate perfdag-queue-sleep perfdag-queue-media -n bench \\
-      --limit 8 --factor 1.4
-"""
-
-
+@verb(
+    "queue validate",
+    "Double the backends up to LIMIT: does throughput grow by FACTOR each time?",
+    """
+    examples:
+      perfdag queue validate --local --limit 4 --factor 1.8 -- sleep 0.2
+      perfdag queue validate perfdag-queue-sleep -n bench --limit 16 --factor 1.8
+      perfdag queue validate perfdag-queue-sleep perfdag-queue-media -n bench \\
+          --limit 8 --factor 1.4
+    """,
+    option(
+        "names",
+        nargs="*",
+        metavar="DEPLOYMENT",
+        help="of backends; several are validated at once. With --local: the backends' command",
+    ),
+    option(
+        "--client",
+        metavar="SERVICE",
+        help="the client's Service (default: DEPLOYMENT-client)",
+    ),
+    option(
+        "--client-namespace",
+        metavar="NAMESPACE",
+        help="its namespace (default: the Deployment's)",
+    ),
+    option("-n", "--namespace", help="its namespace (default: the context's)"),
+    option(
+        "--local",
+        action="store_true",
+        help="use this machine instead of pods; the command follows --",
+    ),
+    option("--limit", type=int, required=True, help="most replicas; measured too"),
+    option("--factor", default=1.8, help="required growth of throughput with each doubling"),
+    option("--scale-timeout", default=120.0, help="seconds for replicas to come or go"),
+    option(
+        "--timeout",
+        default=120.0,
+        help="seconds for a step to become steady, or 16 of its items",
+    ),
+    option(
+        "--glob",
+        default="",
+        help="with --local: the first file that matches replaces FILENAME",
+    ),
+    option(
+        "--item-limit",
+        default=0.0,
+        help="with --local: seconds an item may run, 0 for no limit",
+    ),
+    JSON,
+)
 def _validate(args: argparse.Namespace) -> int:
     """Validate Deployments, or commands on this machine. Return 3 if a step fails."""
     from perfdag.steps.queue import sites
@@ -276,12 +389,31 @@ def _validate(args: argparse.Namespace) -> int:
     return EXIT_GATE if failed else EXIT_OK
 
 
-MANIFESTS_EXAMPLES = """\
-  perfdag queue manifests --queue 'sleep=sleep 2' | kubectl apply -f -
-  perfdag queue manifests examples/queues.yaml
-"""
-
-
+@verb(
+    "queue manifests",
+    "Print the Kubernetes objects of a set of queues.",
+    """
+    examples:
+      perfdag queue manifests --queue 'sleep=sleep 2' | kubectl apply -f -
+      perfdag queue manifests examples/queues.yaml
+    """,
+    option("file", nargs="?", help="YAML with the queues"),
+    option(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="one more queue; repeat the option to add more",
+    ),
+    option("--namespace", help="namespace of all objects"),
+    option("--image", help="image of frontend, clients and backends"),
+    option(
+        "--monitor",
+        metavar="NAMESPACE",
+        help="add a ServiceMonitor for the Prometheus there",
+    ),
+    option("--schema", action="store_true", help="print the JSON schema of the file"),
+)
 def _manifests(args: argparse.Namespace) -> int:
     """Print the objects as YAML, or the schema as JSON."""
     import yaml
@@ -305,172 +437,3 @@ def _manifests(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.file or 'queues'}: {error}") from None
     print(yaml.safe_dump_all(objects, sort_keys=False), end="")
     return EXIT_OK
-
-
-VERBOSE = _dst("verbose", False, "log all messages")
-PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option]]] = {
-    "frontend": (
-        _frontend,
-        "keep queues for clients and backends",
-        "  perfdag queue frontend sleep media\n",
-        (
-            option("names", nargs="+", metavar="QUEUE", help="names of the queues"),
-            _dst(
-                "caddr",
-                "localhost:9997",
-                "listen for clients at HOST:PORT; :PORT is every interface",
-            ),
-            _dst("waddr", "localhost:9999", "listen for backends"),
-            _dst("maddr", "localhost:9998", "listen for Prometheus, path /metrics"),
-            _dst(
-                "interval",
-                0,
-                "seconds between lines of statistics, and window of the maxima; 0: never",
-            ),
-            _dst("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
-            VERBOSE,
-        ),
-    ),
-    "backend": (
-        _backend,
-        "hold one slot of a device: take items of a queue and run a command for each",
-        BACKEND_EXAMPLES,
-        (
-            _dst("faddr", "localhost:9999", "frontend's address for backends"),
-            _dst("name", "sleep", "queue"),
-            _dst(
-                "backoff",
-                0.0,
-                "0: exit when the queue is empty; above 0: stay, and ask again after N times so "
-                "many seconds, with N empty answers in a row",
-            ),
-            _dst("backoff-max", 5.0, "longest such wait in seconds"),
-            _dst("limit", 0.0, "seconds after which an item's process group is killed; 0: never"),
-            _dst("glob", "", "the first file that matches replaces FILENAME, for example a device"),
-            _dst("ignore", False, "ignore the arguments in clients' requests"),
-            _dst("once", False, "run the command once and exit, to try it out"),
-            _dst("dir", "", "working directory of the command"),
-            _dst("null-in", False, "standard input from /dev/null"),
-            _dst("null-out", False, "standard output and error to /dev/null"),
-            _dst("node-env", "", "environment variable with the node's name (default: host name)"),
-            _dst("pod-env", "", "environment variable with the pod's name (default: host name)"),
-            VERBOSE,
-            option(
-                "command",
-                nargs=argparse.REMAINDER,
-                metavar="-- COMMAND",
-                help="absolute path or built-in (sleep, usl), with arguments",
-            ),
-        ),
-    ),
-    "client": (
-        _client,
-        "send requests to a queue in a closed loop, with a control port",
-        CLIENT_EXAMPLES,
-        (
-            _dst(
-                "caddr",
-                "localhost:9996",
-                "listen for control: /parallel?value=N, /reset, /stats, /fails, /nodes, /pods, "
-                "/reqs-per-sec",
-            ),
-            _dst("faddr", "localhost:9997", "frontend's address for clients"),
-            _dst("name", "sleep", "queue"),
-            _dst("limit", 0.0, "limit of an item's run time in seconds; 0: none"),
-            _dst("req-now", 1, "requests in parallel at the start"),
-            _dst("req-max", 2, "most requests in parallel"),
-            _dst(
-                "duration",
-                0.0,
-                "seconds after which to stop and print statistics as JSON; 0: never",
-            ),
-            _dst(
-                "open",
-                False,
-                "no token on the control port: whoever reaches it changes the client",
-            ),
-            VERBOSE,
-            option(
-                "args",
-                nargs=argparse.REMAINDER,
-                metavar="-- ARGS",
-                help="arguments added to the backend's command",
-            ),
-        ),
-    ),
-    "validate": (
-        _validate,
-        "double the backends up to LIMIT: does throughput grow by FACTOR each time?",
-        VALIDATE_EXAMPLES,
-        (
-            option(
-                "names",
-                nargs="*",
-                metavar="DEPLOYMENT",
-                help="of backends; several are validated at once. With --local: the backends' "
-                "command",
-            ),
-            option(
-                "--client",
-                metavar="SERVICE",
-                help="the client's Service (default: DEPLOYMENT-client)",
-            ),
-            option(
-                "--client-namespace",
-                metavar="NAMESPACE",
-                help="its namespace (default: the Deployment's)",
-            ),
-            option("-n", "--namespace", help="its namespace (default: the context's)"),
-            option(
-                "--local",
-                action="store_true",
-                help="use this machine instead of pods; the command follows --",
-            ),
-            option("--limit", type=int, required=True, help="most replicas; measured too"),
-            option(
-                "--factor", default=1.8, help="required growth of throughput with each doubling"
-            ),
-            option("--scale-timeout", default=120.0, help="seconds for replicas to come or go"),
-            option(
-                "--timeout",
-                default=120.0,
-                help="seconds for a step to become steady, or 16 of its items",
-            ),
-            option(
-                "--glob",
-                default="",
-                help="with --local: the first file that matches replaces FILENAME",
-            ),
-            option(
-                "--item-limit",
-                default=0.0,
-                help="with --local: seconds an item may run, 0 for no limit",
-            ),
-            JSON,
-        ),
-    ),
-    "manifests": (
-        _manifests,
-        "print the Kubernetes objects of a set of queues",
-        MANIFESTS_EXAMPLES,
-        (
-            option("file", nargs="?", help="YAML with the queues"),
-            option(
-                "--queue",
-                action="append",
-                default=[],
-                metavar="NAME=COMMAND",
-                help="one more queue; repeat the option to add more",
-            ),
-            option("--namespace", help="namespace of all objects"),
-            option("--image", help="image of frontend, clients and backends"),
-            option(
-                "--monitor",
-                metavar="NAMESPACE",
-                help="add a ServiceMonitor for the Prometheus there",
-            ),
-            option("--schema", action="store_true", help="print the JSON schema of the file"),
-        ),
-    ),
-}
-"""The work, summary, examples and options of each program."""

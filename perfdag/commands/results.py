@@ -31,10 +31,9 @@ from perfdag.commands.options import (
     RUN,
     STORE,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_json,
+    verb,
 )
 from perfdag.commands.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
@@ -55,28 +54,21 @@ from perfdag.units import digits, plural, scaled
 
 logger = logging.getLogger(__name__)
 
-SHOW_EPILOG = """examples:
-  perfdag show last
-  perfdag show last~1 --json
-  perfdag show 20261120T020000Z-1a2b3c4d --store s3://bench/results
-"""
 
-
-def add_show(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "show",
-        run_show,
-        "Show the stored samples of a run as a table. It writes nothing; "
-        "`perfdag report` draws the charts.",
-        SHOW_EPILOG,
-        RUN,
-        STORE,
-        JSON,
-    )
-
-
+@verb(
+    "show",
+    "Show the stored samples of a run as a table. It writes nothing; "
+    "`perfdag report` draws the charts.",
+    """
+    examples:
+      perfdag show last
+      perfdag show last~1 --json
+      perfdag show 20261120T020000Z-1a2b3c4d --store s3://bench/results
+    """,
+    RUN,
+    STORE,
+    JSON,
+)
 def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
@@ -87,27 +79,19 @@ def run_show(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-REPORT_EPILOG = """examples:
-  perfdag report last
-  perfdag report 20261120T020000Z-1a2b3c4d --store s3://bench/results
-"""
-
-
-def add_report(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "report",
-        run_report,
-        "Collect a run, draw its charts (SVG and PNG), write report.html and print "
-        "its path. `perfdag show` prints the table.",
-        REPORT_EPILOG,
-        RUN,
-        STORE,
-        option("--card", action="store_true", help="write card.png too, 1200 x 630, for a chat"),
-    )
-
-
+@verb(
+    "report",
+    "Collect a run, draw its charts (SVG and PNG), write report.html and print "
+    "its path. `perfdag show` prints the table.",
+    """
+    examples:
+      perfdag report last
+      perfdag report 20261120T020000Z-1a2b3c4d --store s3://bench/results
+    """,
+    RUN,
+    STORE,
+    option("--card", action="store_true", help="write card.png too, 1200 x 630, for a chat"),
+)
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
@@ -126,26 +110,18 @@ def run_report(args: argparse.Namespace) -> int:
     return result.exit_code
 
 
-OPEN_EPILOG = """examples:
-  perfdag open last
-  perfdag open 20261120T020000Z-1a2b3c4d --store s3://bench/results
-"""
-
-
-def add_open(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "open",
-        run_open,
-        "Open the report of a run in a browser and print its path. It is drawn if the run "
-        "has none. A report in S3 is copied to a temporary file.",
-        OPEN_EPILOG,
-        RUN,
-        STORE,
-    )
-
-
+@verb(
+    "open",
+    "Open the report of a run in a browser and print its path. It is drawn if the run "
+    "has none. A report in S3 is copied to a temporary file.",
+    """
+    examples:
+      perfdag open last
+      perfdag open 20261120T020000Z-1a2b3c4d --store s3://bench/results
+    """,
+    RUN,
+    STORE,
+)
 def run_open(args: argparse.Namespace) -> int:
     """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
     runs, plan = read_run(args.store, args.run_id)
@@ -170,25 +146,17 @@ def run_open(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-COLLECT_EPILOG = """examples:
-  perfdag collect last
-  perfdag collect 20261120T020000Z-1a2b3c4d --store s3://bench/results
-"""
-
-
-def add_collect(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "collect",
-        run_collect,
-        "Write the samples of a run into one Parquet file. The same samples give the same bytes.",
-        COLLECT_EPILOG,
-        RUN,
-        STORE,
-    )
-
-
+@verb(
+    "collect",
+    "Write the samples of a run into one Parquet file. The same samples give the same bytes.",
+    """
+    examples:
+      perfdag collect last
+      perfdag collect 20261120T020000Z-1a2b3c4d --store s3://bench/results
+    """,
+    RUN,
+    STORE,
+)
 def run_collect(args: argparse.Namespace) -> int:
     """Write the Parquet file and the exports of a run. Return 1 if a sample is not ok."""
     runs, plan = read_run(args.store, args.run_id)

@@ -27,13 +27,12 @@ from perfdag.commands.options import (
     ONLY,
     SET,
     CommandError,
-    Verbs,
-    add_verb,
     check_resume,
     end_once,
     log_to_stderr,
     option,
     print_json,
+    verb,
 )
 from perfdag.commands.terminal import Progress, text_table
 from perfdag.plan.plan import Plan, make_plan, place_hosts
@@ -66,35 +65,28 @@ if TYPE_CHECKING:
     from perfdag.analysis.alerts import GateResult
     from perfdag.commands.results import RunResult
 
-PLAN_EPILOG = """examples:
-  perfdag plan suites/quick.yaml
-  perfdag plan suites/quick.yaml --json
-  perfdag plan suites/quick.yaml --only 'fio*'
-  perfdag plan --schema
-"""
 
-
-def add_plan(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "plan",
-        show_plan,
-        "Check a suite and show its points, shapes, batches, hosts and expected time. "
-        "A bad suite is refused with all its errors.",
-        PLAN_EPILOG,
-        option("suite", nargs="?", metavar="SUITE", help="suite file"),
-        SET,
-        ONLY,
-        JSON,
-        option(
-            "--schema",
-            action="store_true",
-            help="print the JSON schema of suite files, for editors",
-        ),
-    )
-
-
+@verb(
+    "plan",
+    "Check a suite and show its points, shapes, batches, hosts and expected time. "
+    "A bad suite is refused with all its errors.",
+    """
+    examples:
+      perfdag plan suites/quick.yaml
+      perfdag plan suites/quick.yaml --json
+      perfdag plan suites/quick.yaml --only 'fio*'
+      perfdag plan --schema
+    """,
+    option("suite", nargs="?", metavar="SUITE", help="suite file"),
+    SET,
+    ONLY,
+    JSON,
+    option(
+        "--schema",
+        action="store_true",
+        help="print the JSON schema of suite files, for editors",
+    ),
+)
 def show_plan(args: argparse.Namespace) -> int:
     """Print the plan or the schema."""
     if args.schema:
@@ -176,63 +168,55 @@ def _shape(shape: Shape, on_cluster: Shape) -> str:
     return f"{text}; placement on a cluster: {on_cluster.hosts.placement}"
 
 
-RUN_EPILOG = """examples:
-  perfdag run suites/quick.yaml
-  perfdag run suites/quick.yaml --dry-run
-  perfdag run suites/quick.yaml --only 'iperf*' \\
-      --set iperf.duration=2s --set repetitions=5
-  perfdag run suites/quick.yaml --store s3://bench/results
-  perfdag run --resume last
-  perfdag run -- sleep 0.1
-  perfdag run --set repetitions=50 -- sleep 0.1
-  perfdag run -- sleep 0.1 ::: sleep 0.2
-"""
-
-
-def add_run(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "run",
-        run,
-        "Measure every point of a suite on this machine. Each sample is stored as it "
-        "ends. Then collect the run, draw its charts and write its report. If the suite has "
-        "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
-        "whose wall time is measured 10 times; it needs no suite, and `perfdag open last` draws "
-        "its report. Two commands with `:::` between them are measured in turn and compared.",
-        RUN_EPILOG,
-        option(
-            "suite",
-            nargs="?",
-            metavar="SUITE",
-            help="suite file; not needed with --resume or a command",
-        ),
-        SET,
-        ONLY,
-        option(
-            "--store",
-            metavar="ROOT",
-            help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
-        ),
-        option(
-            "--resume",
-            metavar="RUN",
-            help="continue this run of --store (`last`: the newest): measure only what is not "
-            "stored yet",
-        ),
-        option("--dry-run", action="store_true", help="print the plan and stop"),
-        JSON,
-        option(
-            "--no-recheck",
-            action="store_true",
-            help="do not measure points again that are beyond their level for the worse",
-        ),
-        option("--no-report", action="store_true", help="collect only; no charts"),
-        usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ... [::: COMMAND ...]]",
-        takes_command=True,
-    )
-
-
+@verb(
+    "run",
+    "Measure every point of a suite on this machine. Each sample is stored as it "
+    "ends. Then collect the run, draw its charts and write its report. If the suite has "
+    "`checks`, the run is checked as `perfdag check` does. The words after `--` are a command "
+    "whose wall time is measured 10 times; it needs no suite, and `perfdag open last` draws "
+    "its report. Two commands with `:::` between them are measured in turn and compared.",
+    """
+    examples:
+      perfdag run suites/quick.yaml
+      perfdag run suites/quick.yaml --dry-run
+      perfdag run suites/quick.yaml --only 'iperf*' \\
+          --set iperf.duration=2s --set repetitions=5
+      perfdag run suites/quick.yaml --store s3://bench/results
+      perfdag run --resume last
+      perfdag run -- sleep 0.1
+      perfdag run --set repetitions=50 -- sleep 0.1
+      perfdag run -- sleep 0.1 ::: sleep 0.2
+    """,
+    option(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="suite file; not needed with --resume or a command",
+    ),
+    SET,
+    ONLY,
+    option(
+        "--store",
+        metavar="ROOT",
+        help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
+    ),
+    option(
+        "--resume",
+        metavar="RUN",
+        help="continue this run of --store (`last`: the newest): measure only what is not "
+        "stored yet",
+    ),
+    option("--dry-run", action="store_true", help="print the plan and stop"),
+    JSON,
+    option(
+        "--no-recheck",
+        action="store_true",
+        help="do not measure points again that are beyond their level for the worse",
+    ),
+    option("--no-report", action="store_true", help="collect only; no charts"),
+    usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ... [::: COMMAND ...]]",
+    takes_command=True,
+)
 def run(args: argparse.Namespace) -> int:
     """Run or resume a suite; return the exit code."""
     check_resume(args)

@@ -18,12 +18,11 @@ from perfdag.commands.options import (
     STORE,
     SUITE,
     CommandError,
-    Verbs,
-    add_verb,
     duration,
     option,
     print_json,
     print_now,
+    verb,
 )
 from perfdag.commands.results import read_run
 from perfdag.commands.run import only_process
@@ -41,30 +40,22 @@ from perfdag.units import plural
 logger = logging.getLogger(__name__)
 
 
-LS_EPILOG = """examples:
-  perfdag ls
-  perfdag ls --suite quick --newest 100
-  perfdag ls --store s3://bench/results --json
-"""
-
-
-def add_ls(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "ls",
-        run_ls,
-        "List the runs of a store, the newest last: age, suite, samples by status, how far "
-        "the figures can be trusted, and the answer about the run. A run of kind ab is one "
-        "variant of `perfdag ab`. One of kind recheck measures suspicious points again.",
-        LS_EPILOG,
-        STORE,
-        SUITE,
-        option("--newest", metavar="N", default=20, help="list the newest N runs"),
-        JSON,
-    )
-
-
+@verb(
+    "ls",
+    "List the runs of a store, the newest last: age, suite, samples by status, how far "
+    "the figures can be trusted, and the answer about the run. A run of kind ab is one "
+    "variant of `perfdag ab`. One of kind recheck measures suspicious points again.",
+    """
+    examples:
+      perfdag ls
+      perfdag ls --suite quick --newest 100
+      perfdag ls --store s3://bench/results --json
+    """,
+    STORE,
+    SUITE,
+    option("--newest", metavar="N", default=20, help="list the newest N runs"),
+    JSON,
+)
 def run_ls(args: argparse.Namespace) -> int:
     """List the newest runs of a store, oldest first. Raises CommandError, StoreError."""
     if args.newest < 1:
@@ -92,32 +83,24 @@ def run_ls(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-RM_EPILOG = """examples:
-  perfdag rm last~1
-  perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
-  perfdag rm last --namespace bench
-"""
-
-
-def add_rm(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "rm",
-        run_rm,
-        "Remove the samples, rows and report of a run from the store, with its "
-        "rechecks and its other variant. With --namespace: delete instead the Workflows of a run "
-        "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
-        "stay in the store.",
-        RM_EPILOG,
-        option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
-        [
-            STORE,
-            option("--namespace", "-n", help="delete the objects of the run in this namespace"),
-        ],
-    )
-
-
+@verb(
+    "rm",
+    "Remove the samples, rows and report of a run from the store, with its "
+    "rechecks and its other variant. With --namespace: delete instead the Workflows of a run "
+    "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
+    "stay in the store.",
+    """
+    examples:
+      perfdag rm last~1
+      perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
+      perfdag rm last --namespace bench
+    """,
+    option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
+    [
+        STORE,
+        option("--namespace", "-n", help="delete the objects of the run in this namespace"),
+    ],
+)
 def run_rm(args: argparse.Namespace) -> int:
     """Remove a run from a store, or its objects from a cluster."""
     if args.namespace is not None:
@@ -154,35 +137,27 @@ def delete_workflows(name: str, namespace: str) -> None:
         raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
 
 
-PRUNE_EPILOG = """examples:
-  perfdag prune --keep 90d --dry-run
-  perfdag prune --keep 90d --suite quick
-  perfdag prune --keep 90d --store s3://bench/results
-"""
-
-
-def add_prune(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "prune",
-        run_prune,
-        "Remove the samples, rows and reports of runs that began before a time. The "
-        "runs of baselines stay. Histories and comparisons lose the removed runs.",
-        PRUNE_EPILOG,
-        option(
-            "--keep",
-            metavar="DURATION",
-            type=duration,
-            required=True,
-            help="keep the runs of this time, for example 90d",
-        ),
-        STORE,
-        SUITE,
-        option("--dry-run", action="store_true", help="print the runs and remove none"),
-    )
-
-
+@verb(
+    "prune",
+    "Remove the samples, rows and reports of runs that began before a time. The "
+    "runs of baselines stay. Histories and comparisons lose the removed runs.",
+    """
+    examples:
+      perfdag prune --keep 90d --dry-run
+      perfdag prune --keep 90d --suite quick
+      perfdag prune --keep 90d --store s3://bench/results
+    """,
+    option(
+        "--keep",
+        metavar="DURATION",
+        type=duration,
+        required=True,
+        help="keep the runs of this time, for example 90d",
+    ),
+    STORE,
+    SUITE,
+    option("--dry-run", action="store_true", help="print the runs and remove none"),
+)
 def run_prune(args: argparse.Namespace) -> int:
     """Remove the runs that began before a time, but no baseline, and print their ids.
 

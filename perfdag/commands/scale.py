@@ -5,7 +5,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -21,10 +21,9 @@ from perfdag.commands.options import (
     EXIT_REACH,
     CommandError,
     Option,
-    Verbs,
-    add_verb,
     option,
     print_now,
+    verb,
 )
 from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError
@@ -45,19 +44,34 @@ from perfdag.units import plural, short
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-EPILOG = """examples:
-  perfdag scale nodes --count 1000 --gpus 8
-  perfdag scale vmi burst --count 100 -o out0
-  perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1
-  perfdag scale sample -t training -o out1
-  perfdag scale plot --skip-errors -o out1
-  perfdag scale submit -t distributed -n 1000 --num-workers 7 \\
-      --pvc -p 1 --delay 5 -o out2
-  perfdag scale plot --skip-errors --plot detailed -o out2
-  perfdag scale audit --prometheus http://prometheus:9090 \\
-      --from 2026-11-23T08:00:00Z -o out6
-  perfdag scale delete --run r1121120501-a1b2c3
-"""
+
+def prometheus_options(text: str, required: bool) -> tuple[Option, ...]:
+    """Return the options that select a Prometheus."""
+    return (
+        option("--prometheus", metavar="URL", required=required, help=text),
+        option("--prometheus-token-file", metavar="FILE", help="file with a bearer token"),
+        option("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate"),
+    )
+
+
+FOLDER = (
+    option(
+        *("-o", "--output-dir"),
+        type=Path,
+        metavar="DIR",
+        help="folder of the files (default: logs)",
+    ),
+    option(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="YAML of settings: submitter, project, backend_times ...",
+    ),
+)
+TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
+NUMBER = {"type": int, "metavar": "N"}
+SWITCH = {"action": "store_true"}
+RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
 OF_SCENARIO = ("churn", "pause", "duration", "cooldown")
 """Options of one scenario, whose parameters have the same name."""
 VMI_OPTIONS = (
@@ -67,20 +81,28 @@ VMI_OPTIONS = (
 """Options of `scale vmi` that are parameters of the same name."""
 
 
-def add_scale(sub: Verbs) -> None:
-    """Register the verb and its commands."""
-    text = "Create objects on a schedule and measure every stage of their life."
-    parser = add_verb(sub, "scale", run, text, EPILOG)
-    commands = parser.add_subparsers(dest="scale", metavar="COMMAND", required=True)
-    for name, (work, summary, description, options) in COMMANDS.items():
-        command = add_verb(commands, name, run, description, "", *options, help=summary)
-        command.set_defaults(command_run=work)
-
-
+@verb(
+    "scale",
+    "Create objects on a schedule and measure every stage of their life.",
+    """
+    examples:
+      perfdag scale nodes --count 1000 --gpus 8
+      perfdag scale vmi burst --count 100 -o out0
+      perfdag scale submit -t training -n 2000 -p 5 --delay 1 -o out1
+      perfdag scale sample -t training -o out1
+      perfdag scale plot --skip-errors -o out1
+      perfdag scale submit -t distributed -n 1000 --num-workers 7 \\
+          --pvc -p 1 --delay 5 -o out2
+      perfdag scale plot --skip-errors --plot detailed -o out2
+      perfdag scale audit --prometheus http://prometheus:9090 \\
+          --from 2026-11-23T08:00:00Z -o out6
+      perfdag scale delete --run r1121120501-a1b2c3
+    """,
+)
 def run(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
     try:
-        return int(args.command_run(args))
+        return int(args.work(args))
     except ValueError as error:
         raise CommandError(str(error)) from None
     except KubeError as error:
@@ -138,6 +160,42 @@ def print_stages(observed: list[Any]) -> None:
         print_now("simulated nodes: these are figures of the control plane alone")
 
 
+@verb(
+    "scale submit",
+    "Create workloads on a schedule; write submitted.json and run.json.",
+    "",
+    *FOLDER,
+    option("-t", "--workload-type", **TYPE, default="training", help="kind of workload"),
+    option(
+        "--template",
+        metavar="NAME|FILE",
+        help="instead of -t: pod, job, pytorchjob or a YAML file",
+    ),
+    option("-n", "--num-workloads", type=int, required=True, help="workloads to submit"),
+    option("-p", "--num-processes", default=8, help="submissions in parallel"),
+    option("--num-workers", default=1, help="workers of a distributed workload"),
+    option("-g", "--num-gpus", default="1", help="GPUs a pod"),
+    RATE,
+    option(
+        "--delay",
+        default=0.0,
+        help="seconds between batches of -p, on an absolute schedule",
+    ),
+    option("--project", help="project to submit to (default: project-0)"),
+    option("--pvc", **SWITCH, help="add a claim to each workload"),
+    option(
+        "--namespace",
+        nargs="+",
+        default=[],
+        help="namespaces, used in turn (default: runai-<project>)",
+    ),
+    option("--create-namespace", **SWITCH, help="create missing namespaces"),
+    option(
+        "--submitter",
+        choices=("api", "kubectl", "runai-cli"),
+        help="how to submit (default: api)",
+    ),
+)
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
     folder, settings = folder_of(args)
@@ -178,6 +236,26 @@ def submit(args: argparse.Namespace) -> int:
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
+@verb(
+    "scale sample",
+    "Observe the workloads and write sampled.json and stages.parquet. It can be repeated, also "
+    "during the submission.",
+    "",
+    *FOLDER,
+    option(
+        "-t",
+        "--workload-type",
+        **TYPE,
+        help="fail if the submission differs; the type, of a folder of Run:ai's own tool",
+    ),
+    option("-p", "--project", help="fail if the submission differs"),
+    option(
+        "--watch",
+        default=0.0,
+        metavar="SECONDS",
+        help="watch until all are ready, at most SECONDS; needed for times below 1 s",
+    ),
+)
 def sample(args: argparse.Namespace) -> int:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
@@ -193,6 +271,23 @@ def sample(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb(
+    "scale delete",
+    "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
+    "",
+    [
+        FOLDER[0],
+        option(
+            "--run",
+            dest="run_id",
+            metavar="ID",
+            help="delete all objects with this run's label, of any kind (logged at the start)",
+        ),
+    ],
+    FOLDER[1],
+    option("--namespace", help="with --run: only in this namespace (default: everywhere)"),
+    option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
+)
 def delete(args: argparse.Namespace) -> int:
     """Delete the objects of a run, by id or folder. Return 1 if some are left in the end.
 
@@ -210,6 +305,14 @@ def delete(args: argparse.Namespace) -> int:
     return EXIT_FAILED if left else EXIT_OK
 
 
+@verb(
+    "scale nodes",
+    "Create simulated nodes with GPUs; needs KWOK on the cluster.",
+    "",
+    option("--count", default=100, help="nodes"),
+    option("--gpus", default=8, help="GPUs a node"),
+    option("--remove", **SWITCH, help="delete the simulated nodes"),
+)
 def simulate_nodes(args: argparse.Namespace) -> int:
     """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
     if args.remove:
@@ -230,6 +333,12 @@ def simulate_nodes(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb(
+    "scale template",
+    "Print a built-in template, to edit it and give it to --template.",
+    "",
+    Option(("name",), {"choices": tuple(objects.built_in()), "help": "built-in template"}),
+)
 def print_template(args: argparse.Namespace) -> int:
     """Print a built-in template."""
     print_now(objects.template_text(args.name)[1].rstrip("\n"))
@@ -254,6 +363,53 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
     return runai.checked(vmi.VmiBurstParams, values)
 
 
+@verb(
+    "scale vmi",
+    "Create VMIs, wait until they run, delete them, and report the times. Exit with 3 if a "
+    "gate fails or has no data.",
+    "",
+    *FOLDER,
+    option("scenario", choices=("burst", "ladder", "steady")),
+    option(
+        "--template",
+        default="vmi",
+        metavar="NAME|FILE",
+        help="vmi, vm, vmirs or a YAML file",
+    ),
+    option(
+        "--count",
+        type=int,
+        nargs="+",
+        default=[100],
+        help="VMIs; several numbers for a ladder (default: 100)",
+    ),
+    option("--replicas", default=1, help="VMIs per object, with --template vmirs"),
+    option("--per-node", default=200, help="most VMIs a node"),
+    option("--timeout", default=900.0, help="seconds to wait for start, and for deletion"),
+    option("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)"),
+    option("--pause", type=float, help="steady: seconds between replacements (default: 20)"),
+    option("--duration", type=float, help="steady: seconds (default: 300)"),
+    option("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)"),
+    option("--parallel", default=20, help="creations in flight"),
+    option(
+        "--namespace",
+        nargs="+",
+        default=["perfdag-vmi"],
+        help="namespaces, used in turn (default: perfdag-vmi)",
+    ),
+    option(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="'METRIC < VALUE'",
+        help="add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of "
+        "them; also RATIO * METRIC",
+    ),
+    option("--no-api-gates", **SWITCH, help="omit the default API gates"),
+    option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
+    *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
+    RATE,
+)
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
@@ -332,6 +488,27 @@ async def past_figures(
     return past | await prometheus.single_values(source, transitions, start, end)
 
 
+@verb(
+    "scale audit",
+    "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",
+    "",
+    *prometheus_options("Prometheus of KubeVirt", True),
+    option(
+        "--from",
+        dest="start",
+        metavar="TIME",
+        required=True,
+        help="as 2026-11-23T08:00:00Z",
+    ),
+    option("--to", dest="end", metavar="TIME", help="end of the window (default: now)"),
+    option(
+        *("-o", "--output-dir"),
+        type=Path,
+        default=Path("logs"),
+        metavar="DIR",
+        help="folder of perf-audit-results.json (default: logs)",
+    ),
+)
 def audit(args: argparse.Namespace) -> int:
     """Write the audit's figures of a past window. Raises KubeError, ValueError."""
     start = unix_time(args.start)
@@ -350,6 +527,27 @@ def audit(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb(
+    "scale plot",
+    "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
+    "",
+    *FOLDER,
+    option(
+        "--plot",
+        metavar="TYPE",
+        choices=("general", "detailed"),
+        default="general",
+        help="general: until scheduled; detailed: stage by stage",
+    ),
+    option(
+        "--skip-errors",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="leave out workloads with erroneous times",
+    ),
+    option("--head", **NUMBER, help="only the first N workloads, in order of submission"),
+    option("--tail", **NUMBER, help="only the last N of those"),
+)
 def plot(args: argparse.Namespace) -> int:
     """Write times.csv and the chart of its times. Return 1 without data. Raises ValueError."""
     from perfdag.charts import scale as charts
@@ -375,231 +573,3 @@ def plot(args: argparse.Namespace) -> int:
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
     print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK
-
-
-Command = tuple[Callable[[argparse.Namespace], int], str, str, Sequence[Option | list[Option]]]
-"""Function, summary, description and options of a command of `perfdag scale`."""
-
-
-def prometheus_options(text: str, required: bool) -> tuple[Option, ...]:
-    """Return the options that select a Prometheus."""
-    return (
-        option("--prometheus", metavar="URL", required=required, help=text),
-        option("--prometheus-token-file", metavar="FILE", help="file with a bearer token"),
-        option("--prometheus-ca-file", metavar="FILE", help="file with the CA certificate"),
-    )
-
-
-FOLDER = (
-    option(
-        *("-o", "--output-dir"),
-        type=Path,
-        metavar="DIR",
-        help="folder of the files (default: logs)",
-    ),
-    option(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="YAML of settings: submitter, project, backend_times ...",
-    ),
-)
-TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
-NUMBER = {"type": int, "metavar": "N"}
-SWITCH = {"action": "store_true"}
-RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
-COMMANDS: dict[str, Command] = {
-    "submit": (
-        submit,
-        "create workloads",
-        "Create workloads on a schedule; write submitted.json and run.json.",
-        (
-            *FOLDER,
-            option("-t", "--workload-type", **TYPE, default="training", help="kind of workload"),
-            option(
-                "--template",
-                metavar="NAME|FILE",
-                help="instead of -t: pod, job, pytorchjob or a YAML file",
-            ),
-            option("-n", "--num-workloads", type=int, required=True, help="workloads to submit"),
-            option("-p", "--num-processes", default=8, help="submissions in parallel"),
-            option("--num-workers", default=1, help="workers of a distributed workload"),
-            option("-g", "--num-gpus", default="1", help="GPUs a pod"),
-            RATE,
-            option(
-                "--delay",
-                default=0.0,
-                help="seconds between batches of -p, on an absolute schedule",
-            ),
-            option("--project", help="project to submit to (default: project-0)"),
-            option("--pvc", **SWITCH, help="add a claim to each workload"),
-            option(
-                "--namespace",
-                nargs="+",
-                default=[],
-                help="namespaces, used in turn (default: runai-<project>)",
-            ),
-            option("--create-namespace", **SWITCH, help="create missing namespaces"),
-            option(
-                "--submitter",
-                choices=("api", "kubectl", "runai-cli"),
-                help="how to submit (default: api)",
-            ),
-        ),
-    ),
-    "sample": (
-        sample,
-        "observe workloads",
-        "Observe the workloads and write sampled.json and stages.parquet. It can be repeated, also "
-        "during the submission.",
-        (
-            *FOLDER,
-            option(
-                "-t",
-                "--workload-type",
-                **TYPE,
-                help="fail if the submission differs; the type, of a folder of Run:ai's own tool",
-            ),
-            option("-p", "--project", help="fail if the submission differs"),
-            option(
-                "--watch",
-                default=0.0,
-                metavar="SECONDS",
-                help="watch until all are ready, at most SECONDS; needed for times below 1 s",
-            ),
-        ),
-    ),
-    "plot": (
-        plot,
-        "draw a chart",
-        "Write times.csv and general.png or detailed.png from submitted.json and sampled.json.",
-        (
-            *FOLDER,
-            option(
-                "--plot",
-                metavar="TYPE",
-                choices=("general", "detailed"),
-                default="general",
-                help="general: until scheduled; detailed: stage by stage",
-            ),
-            option(
-                "--skip-errors",
-                action=argparse.BooleanOptionalAction,
-                default=True,
-                help="leave out workloads with erroneous times",
-            ),
-            option("--head", **NUMBER, help="only the first N workloads, in order of submission"),
-            option("--tail", **NUMBER, help="only the last N of those"),
-        ),
-    ),
-    "delete": (
-        delete,
-        "delete a run",
-        "Delete all objects of a run, selected by folder or by id, and wait until they are gone.",
-        (
-            [
-                FOLDER[0],
-                option(
-                    "--run",
-                    dest="run_id",
-                    metavar="ID",
-                    help="delete all objects with this run's label, of any kind (logged at the "
-                    "start)",
-                ),
-            ],
-            FOLDER[1],
-            option("--namespace", help="with --run: only in this namespace (default: everywhere)"),
-            option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
-        ),
-    ),
-    "nodes": (
-        simulate_nodes,
-        "simulated nodes",
-        "Create simulated nodes with GPUs; needs KWOK on the cluster.",
-        (
-            option("--count", default=100, help="nodes"),
-            option("--gpus", default=8, help="GPUs a node"),
-            option("--remove", **SWITCH, help="delete the simulated nodes"),
-        ),
-    ),
-    "template": (
-        print_template,
-        "print a built-in template",
-        "Print a built-in template, to edit it and give it to --template.",
-        (Option(("name",), {"choices": tuple(objects.built_in()), "help": "built-in template"}),),
-    ),
-    "vmi": (
-        measure_vmis,
-        "VMI bursts, ladders, steady state",
-        "Create VMIs, wait until they run, delete them, and report the times. Exit with 3 if a "
-        "gate fails or has no data.",
-        (
-            *FOLDER,
-            option("scenario", choices=("burst", "ladder", "steady")),
-            option(
-                "--template",
-                default="vmi",
-                metavar="NAME|FILE",
-                help="vmi, vm, vmirs or a YAML file",
-            ),
-            option(
-                "--count",
-                type=int,
-                nargs="+",
-                default=[100],
-                help="VMIs; several numbers for a ladder (default: 100)",
-            ),
-            option("--replicas", default=1, help="VMIs per object, with --template vmirs"),
-            option("--per-node", default=200, help="most VMIs a node"),
-            option("--timeout", default=900.0, help="seconds to wait for start, and for deletion"),
-            option("--churn", type=int, help="steady: VMIs replaced at a time (default: 5)"),
-            option(
-                "--pause", type=float, help="steady: seconds between replacements (default: 20)"
-            ),
-            option("--duration", type=float, help="steady: seconds (default: 300)"),
-            option("--cooldown", type=float, help="ladder: seconds between bursts (default: 60)"),
-            option("--parallel", default=20, help="creations in flight"),
-            option(
-                "--namespace",
-                nargs="+",
-                default=["perfdag-vmi"],
-                help="namespaces, used in turn (default: perfdag-vmi)",
-            ),
-            option(
-                "--gate",
-                action="append",
-                default=[],
-                metavar="'METRIC < VALUE'",
-                help="add a gate to `api_p99 < 1` and `api_list_p99 < 30`, or replace one of "
-                "them; also RATIO * METRIC",
-            ),
-            option("--no-api-gates", **SWITCH, help="omit the default API gates"),
-            option("--no-primer", **SWITCH, help="do not run a VMI before the measurement"),
-            *prometheus_options("query CPU, memory and work queues of KubeVirt here", False),
-            RATE,
-        ),
-    ),
-    "audit": (
-        audit,
-        "audit a past time window",
-        "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",
-        (
-            *prometheus_options("Prometheus of KubeVirt", True),
-            option(
-                "--from",
-                dest="start",
-                metavar="TIME",
-                required=True,
-                help="as 2026-11-23T08:00:00Z",
-            ),
-            option("--to", dest="end", metavar="TIME", help="end of the window (default: now)"),
-            option(
-                *("-o", "--output-dir"),
-                type=Path,
-                default=Path("logs"),
-                metavar="DIR",
-                help="folder of perf-audit-results.json (default: logs)",
-            ),
-        ),
-    ),
-}

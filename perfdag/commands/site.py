@@ -16,40 +16,32 @@ from perfdag.commands.options import (
     EXIT_REACH,
     STORE,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_now,
+    verb,
 )
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
 
-EPILOG = """examples:
-  perfdag site
-  perfdag site --store s3://bench/results
-  perfdag site --serve
 
-The pages open from the folder, from static hosting of the bucket, or behind --serve. The last step
-of a run on a cluster writes them again.
-"""
+@verb(
+    "site",
+    "Write pages into the store: an index of suites, the history of each, "
+    "and a comparison of any two runs.",
+    """
+    examples:
+      perfdag site
+      perfdag site --store s3://bench/results
+      perfdag site --serve
 
-
-def add_site(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "site",
-        run,
-        "Write pages into the store: an index of suites, the history of each, "
-        "and a comparison of any two runs.",
-        EPILOG,
-        STORE,
-        option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
-        option("--address", default="127.0.0.1", help="address to serve on"),
-        option("--port", default=8600, help="port to serve on; 0: any free one"),
-    )
-
-
+    The pages open from the folder, from static hosting of the bucket, or behind --serve. The last
+    step of a run on a cluster writes them again.
+    """,
+    STORE,
+    option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
+    option("--address", default="127.0.0.1", help="address to serve on"),
+    option("--port", default=8600, help="port to serve on; 0: any free one"),
+)
 def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
     from perfdag.charts.pages.site import SiteError, write_site

@@ -22,10 +22,9 @@ from perfdag.commands.options import (
     NAMESPACE,
     WATCH,
     CommandError,
-    Verbs,
-    add_verb,
     option,
     print_now,
+    verb,
 )
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN
@@ -46,39 +45,6 @@ from perfdag.suite.document import nearest
 
 logger = logging.getLogger(__name__)
 ARGO = "argoproj.io/v1alpha1"
-
-EPILOG = """examples:
-  perfdag status last --namespace bench
-  perfdag status 20260101T020000Z-0a1b2c3d --namespace bench --watch
-"""
-LOGS_EPILOG = """examples:
-  perfdag logs last --namespace bench
-  perfdag logs last --namespace bench --batch 3 --tail 20
-"""
-
-
-def add_status(sub: Verbs) -> None:
-    """Register the verb."""
-    about = (
-        "Show the progress of a run, its current batch, its pods, and what keeps them from running."
-    )
-    add_verb(sub, "status", run, about, EPILOG, CLUSTER_RUN, NAMESPACE, WATCH)
-
-
-def add_logs(sub: Verbs) -> None:
-    """Register the verb."""
-    add_verb(
-        sub,
-        "logs",
-        run_logs,
-        "Print the logs of a run's pods, each line after the name of its pod. Pods are "
-        "kept for a while after they end; the samples are in the store.",
-        LOGS_EPILOG,
-        CLUSTER_RUN,
-        NAMESPACE,
-        option("--batch", type=int, help="only the pods of this batch"),
-        option("--tail", type=int, help="only the last lines of each pod"),
-    )
 
 
 DONE = {"Succeeded", "Failed", "Error"}
@@ -281,6 +247,18 @@ def kept(run_id: str | None, root: str, namespace: str) -> str:
     return f"what it measured is in {root or 'its store'}; go on: {command}"
 
 
+@verb(
+    "status",
+    "Show the progress of a run, its current batch, its pods, and what keeps them from running.",
+    """
+    examples:
+      perfdag status last --namespace bench
+      perfdag status 20260101T020000Z-0a1b2c3d --namespace bench --watch
+    """,
+    CLUSTER_RUN,
+    NAMESPACE,
+    WATCH,
+)
 def run(args: argparse.Namespace) -> int:
     """Print the status, or follow the run and return its exit code. Raises NoRun, KubeError."""
 
@@ -459,6 +437,20 @@ async def _lost_nodes(client: Kube, view: View) -> dict[str, float]:
     return lost
 
 
+@verb(
+    "logs",
+    "Print the logs of a run's pods, each line after the name of its pod. Pods are "
+    "kept for a while after they end; the samples are in the store.",
+    """
+    examples:
+      perfdag logs last --namespace bench
+      perfdag logs last --namespace bench --batch 3 --tail 20
+    """,
+    CLUSTER_RUN,
+    NAMESPACE,
+    option("--batch", type=int, help="only the pods of this batch"),
+    option("--tail", type=int, help="only the last lines of each pod"),
+)
 def run_logs(args: argparse.Namespace) -> int:
     """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,13 +16,11 @@ from perfdag.commands.options import (
     EXIT_OK,
     EXIT_REACH,
     CommandError,
-    Option,
-    Verbs,
-    add_verb,
     duration,
     end_once,
     option,
     print_now,
+    verb,
 )
 from perfdag.store.base import NotStoredError, Store
 
@@ -40,30 +37,32 @@ STORE_PATIENCE = 5.0
 """Seconds for which the check of the store repeats a write."""
 RECORDED = ("plan", "recheck", "finish")
 """Steps whose state is recorded on the Workflow."""
-EPILOG = """examples:
-  perfdag step rsh 10.0.0.7 hostname
-"""
+OUT = option("--out", type=Path, required=True, help="folder of the output parameters")
+PENDING = option(
+    "--pending", metavar="TIME", default="", help="how long Argo lets pods of a batch be Pending"
+)
+RANK = (
+    option("--batch", type=int, required=True),
+    option("--rank", type=int, required=True),
+    option("--attempt", default=0, help="number of the attempt, from 0"),
+    option("--port", default=0, help="port of a peer's sshd"),
+    PENDING,
+)
 
 
-def add_step(sub: Verbs) -> None:
-    """Register the verb."""
-    parser = add_verb(
-        sub,
-        "step",
-        run,
-        "The steps of a run on a cluster. The WorkflowTemplates call them, and the "
-        "environment of a container tells which run and batch they belong to.",
-        EPILOG,
-    )
-    steps = parser.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name, (work, text, options) in STEPS.items():
-        add_verb(steps, name, run, text, "", *options, help=text).set_defaults(work=work)
-    text = "run a command on a peer of this gang (an MPI launcher's remote shell)"
-    add_verb(steps, "rsh", remote_shell, text, "", REMOTE_COMMAND, help=text)
-
-
+@verb(
+    "step",
+    "The steps of a run on a cluster. The WorkflowTemplates call them, and the "
+    "environment of a container tells which run and batch they belong to.",
+    """
+    examples:
+      perfdag step rsh 10.0.0.7 hostname
+    """,
+)
 def run(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
+    if args.action == "rsh":  # which is no step, and starts often
+        args.work(args)
     from perfdag.benchmark.contract import Infrastructure
     from perfdag.steps.pods import context
 
@@ -73,11 +72,12 @@ def run(args: argparse.Namespace) -> int:
         return int(args.work(pod, args))
 
     try:
-        return context.run_step(pod, args.step, work) if args.step in RECORDED else work()
+        return context.run_step(pod, args.action, work) if args.action in RECORDED else work()
     except Infrastructure as error:
         raise CommandError(str(error), EXIT_FAILED) from None
 
 
+@verb("step plan", "Make the plan, the run's key pair and claims.", "", OUT)
 def plan(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.steps.pods.plan import step
@@ -89,6 +89,7 @@ def plan(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb("step recheck", "Plan rechecks of suspicious points.", "", OUT)
 def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the rechecks of suspicious points and write the output parameters of the step."""
     from perfdag.steps.pods.plan import recheck
@@ -98,6 +99,7 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb("step watchdog", "Record why pods cannot start.", "", PENDING)
 def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends."""
     import asyncio
@@ -108,27 +110,29 @@ def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb("step lead", "Measure a batch.", "", *RANK)
 def lead(pod: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.runs import stored_plan
     from perfdag.steps.pods import context, lead
 
     end_once(context.exit_retryable)
-    context.take_credentials()
+    context.take_store_variables()
     store = pod.open()
     return lead.lead(pod, store, stored_plan(store, pod.run_id), args.batch, args.attempt)
 
 
+@verb("step peer", "Serve the lead.", "", *RANK)
 def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
-    from perfdag.kube.config import SERVICE_ACCOUNT
+    from perfdag.kube.patch import SSH
     from perfdag.steps.pods import context, peer
 
-    context.take_credentials()
     limit = context.pending_limit(args.pending)
-    return peer.serve(SERVICE_ACCOUNT, peer.HOME / "peer", pod.addresses, args.port, limit)
+    return peer.serve(Path(SSH), peer.HOME / "peer", pod.addresses, args.port, limit)
 
 
+@verb("step reach", "Check the store, and list the benchmarks.", "")
 def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
     """Write, read and remove an object in the store, then print the benchmarks of this image."""
     from perfdag.benchmark import registry
@@ -143,6 +147,13 @@ def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+@verb(
+    "step age",
+    "Check the age of the newest run.",
+    "",
+    option("--suite", required=True),
+    option("--max-age", required=True, type=duration, metavar="DURATION"),
+)
 def age(pod: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.commands.history import check_age
@@ -151,6 +162,12 @@ def age(pod: "PodContext", args: argparse.Namespace) -> int:
     return check_age(open_store(pod.root), "last", args.suite, args.max_age)
 
 
+@verb(
+    "step finish",
+    "Collect, report, check.",
+    "",
+    option("--phase", default="Succeeded", help="phase of the Workflow"),
+)
 def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.charts.pages.site import write_after_run
@@ -217,6 +234,17 @@ def label_workflow(pod: "PodContext", plan: "Plan", store: Store) -> None:
         logger.info(f"the Workflow has no annotation with its report: {error}")
 
 
+@verb(
+    "step rsh",
+    "Run a command on a peer of this gang (an MPI launcher's remote shell).",
+    "",
+    option(
+        "remote_command",
+        nargs=argparse.REMAINDER,
+        metavar="HOST COMMAND",
+        help="address of a peer, the command and its arguments",
+    ),
+)
 def remote_shell(args: argparse.Namespace) -> NoReturn:
     """Replace this process by a command on a host: the words are options, the host, the command.
 
@@ -240,39 +268,3 @@ def remote_shell(args: argparse.Namespace) -> NoReturn:
     peers = [item.split("=") for item in os.environ.get("PERFDAG_SSH_PORTS", "").split()]
     at, port = next((ssh for address, *ssh in peers if address == host), (host, SSH_PORT))
     os.execvp("ssh", ["ssh", "-F", config, "-p", port, at, *command])
-
-
-OUT = option("--out", type=Path, required=True, help="folder of the output parameters")
-PENDING = option(
-    "--pending", metavar="TIME", default="", help="how long Argo lets pods of a batch be Pending"
-)
-RANK = (
-    option("--batch", type=int, required=True),
-    option("--rank", type=int, required=True),
-    option("--attempt", default=0, help="number of the attempt, from 0"),
-    option("--port", default=0, help="port of a peer's sshd"),
-    PENDING,
-)
-AGE = (
-    option("--suite", required=True),
-    option("--max-age", required=True, type=duration, metavar="DURATION"),
-)
-PHASE = option("--phase", default="Succeeded", help="phase of the Workflow")
-REMOTE_COMMAND = option(
-    "remote_command",
-    nargs=argparse.REMAINDER,
-    metavar="HOST COMMAND",
-    help="address of a peer, the command and its arguments",
-)
-Step = Callable[["PodContext", argparse.Namespace], int]
-STEPS: dict[str, tuple[Step, str, Sequence[Option]]] = {
-    "plan": (plan, "make the plan, the run's key pair and claims", (OUT,)),
-    "recheck": (recheck, "plan rechecks of suspicious points", (OUT,)),
-    "watchdog": (watchdog, "record why pods cannot start", (PENDING,)),
-    "lead": (lead, "measure a batch", RANK),
-    "peer": (peer, "serve the lead", RANK),
-    "reach": (reach_store, "check the store, and list the benchmarks", ()),
-    "finish": (finish, "collect, report, check", (PHASE,)),
-    "age": (age, "check the age of the newest run", AGE),
-}
-"""The work, help and options of each step of a run."""

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 10
 def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
     """Return an ssh_config for all peers.
 
-    It has the run's key, checked host certificates, and one connection a peer.
+    It has the run's key, a checked host key, and one connection a peer.
     """
     return f"""Host *
   User {user}

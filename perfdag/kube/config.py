@@ -122,8 +122,6 @@ def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_POD = "in-cluster"
 """`Cluster.context` without a kubeconfig."""
-pod_token = ""
-"""The token of the pod's service account, in a process that has deleted the file."""
 
 
 @dataclass
@@ -183,7 +181,7 @@ def load_config(context: str | None = None) -> Cluster:
     if configured:
         raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
     host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
-    if not host or not (pod_token or token.is_file()):
+    if not host or not token.is_file():
         text = "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod"
         raise config_error(text, "set KUBECONFIG=/path/to/kubeconfig")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -191,7 +189,7 @@ def load_config(context: str | None = None) -> Cluster:
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         context=IN_POD,
         namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
-        credentials=Credentials(pod_token, None if pod_token else token),
+        credentials=Credentials(token_file=token),
         ca=(SERVICE_ACCOUNT / "ca.crt").read_text(),
     )
 

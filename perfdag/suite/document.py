@@ -111,13 +111,10 @@ def read_text(file: Path | str) -> str:
     except FileNotFoundError:
         close = nearest(file, map(str, path.parent.glob("*.yaml")))
         raise BadDocument([Problem("no-file", f"no such file{close}", file=str(file))]) from None
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", "it is not UTF-8 text")
         raise BadDocument(
-            [Problem("not-utf8", f"not UTF-8 text (byte {error.start})", file=str(file))]
-        ) from None
-    except OSError as error:
-        raise BadDocument(
-            [Problem("unreadable", f"cannot be read: {error.strerror}", file=str(file))]
+            [Problem("unreadable", f"cannot be read: {cause}", file=str(file))]
         ) from None
 
 
@@ -128,24 +125,14 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
         document.data = reader.value(root, ()) if root is not None else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        cause = " ".join(part for part in (error.context, error.problem) if part)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        parts = (getattr(error, part, None) for part in ("context", "problem"))
+        cause = " ".join(filter(None, parts)) or str(error).partition("\n")[0]
         hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
-        raise BadDocument(
-            [
-                Problem(
-                    "not-yaml", f"not YAML: {cause}{hint}", "", file, mark.line + 1 if mark else 1
-                )
-            ]
-        ) from None
-    except RecursionError:
-        raise BadDocument(
-            [Problem("not-yaml", "not YAML: nested too deeply", "", file, 1)]
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:
-        cause = str(error).partition("\n")[0]
-        raise BadDocument([Problem("not-yaml", f"not YAML: {cause}", "", file, 1)]) from None
+        text = f"not YAML: {cause}{hint}"
+        line = mark.line + 1 if mark else 1
+        raise BadDocument([Problem("not-yaml", text, "", file, line)]) from None
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
@@ -237,14 +224,10 @@ def explain(
     kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
     if kind == "extra_forbidden":
         known = sorted(_fields_at(model, where[:-1]))
-        text = removal_note(str(where[-1])) or (
-            f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
-        )
+        text = f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
     elif kind in {"literal_error", "enum"}:
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        text = removal_note(f"{(path or ('',))[-1]}={value}") or (
-            f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
-        )
+        text = f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
     elif kind == "value_error" or "-" in kind:  # a code of ours
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":
@@ -290,6 +273,7 @@ _KINDS = {
     "greater_than": "must be more than {gt}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
+    "too_short": "must have {min_length} or more items",
 }
 """What is wrong by the kind of pydantic's error; others have pydantic's own text."""
 _FORMS = {
@@ -330,78 +314,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
-
-
-REMOVED: dict[str, str] = {
-    "queue-autoscale": "scale with an HPA or a CronJob, docs/queue.md",
-    "queue-load": "measure with queue-scaling, docs/queue.md",
-    "autoscale=keda": "use custom, external or cron, docs/queue.md",
-    "--wire": "all programs speak Intel's protocol, docs/queue.md",
-    "--rate": "a client sends --req-now requests in parallel, docs/queue.md",
-    "--arrival": "a client sends --req-now requests in parallel, docs/queue.md",
-    "--deploy": "`kubectl apply -f` the objects before, docs/queue.md",
-    "--client-url": "the client is reached through the API server, docs/queue.md",
-    "runtime": "resnet50 runs PyTorch, docs/resnet50.md",
-    "endpoint": "resnet50 runs PyTorch, docs/resnet50.md",
-    "in_flight": "CUDA copies and computes in two streams, docs/resnet50.md",
-    "graphs": "CUDA copies and computes in two streams, docs/resnet50.md",
-    "resident": "samples are copied from pinned memory, docs/resnet50.md",
-    "mlperf": "set min_duration and min_queries, docs/resnet50.md",
-    "audits": "LoadGen's own tools make a submission, docs/resnet50.md",
-    "imagenet": "resnet50 measures speed alone, docs/resnet50.md",
-    "check_logits": "resnet50 measures speed alone, docs/resnet50.md",
-    "max_queries": "set min_duration and min_queries, docs/resnet50.md",
-    "antagonist": "measure copies with resnet50-interference, docs/resnet50.md",
-    "scenario=find-peak": "sweep target_rate in Server, docs/resnet50.md",
-    "scenario=accuracy": "resnet50 measures speed alone, docs/resnet50.md",
-    "scenario=multi-stream": "use single-stream, docs/resnet50.md",
-    **{
-        name: "submit the workloads with `perfdag scale submit`, docs/scale.md"
-        for scenario in (
-            "fill",
-            "fragmentation",
-            "preemption",
-            "gang",
-            "reclaim",
-            "failed-reclaim",
-            "consolidation",
-            "topology",
-        )
-        for name in (scenario, f"scenario={scenario}")
-    },
-    "rack_label": "submit the workloads with `perfdag scale submit`, docs/scale.md",
-    "measure": "create the workloads with `perfdag scale submit`, docs/scale.md",
-    "simulate": "apply deploy/kwok/SYSTEM.yaml, docs/scale.md",
-    "scenario=capacity": "use a ladder of counts with gates, docs/scale.md",
-    "capacity": "use `scale vmi ladder` with gates, docs/scale.md",
-    "step": "use a ladder of counts with gates, docs/scale.md",
-    "--step": "use `scale vmi ladder` with gates, docs/scale.md",
-    "operation": "vmi-burst measures creation and deletion, docs/scale.md",
-    "--operation": "scale vmi measures creation and deletion, docs/scale.md",
-    "--config": "give --prometheus, --from and --to of scale audit, docs/scale.md",
-    "--force": "end the run first, then delete its objects, docs/scale.md",
-    "--confirm": "`perfdag run` measures suspicious points again by itself, docs/statistics.md",
-    "--permit": "label the namespace: `install --pod-security LEVEL`, docs/cluster.md",
-    "zip": "write the points under `explicit`, docs/suites.md",
-    "job_file": "write an entry with parameters for each job, docs/reference/benchmarks.md",
-    "implementation=iperf2": "iperf3 measures: leave implementation out",
-    "--chart": "`perfdag site` draws histories and comparisons, docs/site.md",
-    "context": "look at the dashboards of your Prometheus; `scale` has queries of its own",
-    "prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
-    "--prometheus": "look at the dashboards of your Prometheus; `scale` has queries of its own",
-    "--job": "write the suite into deploy/job.yaml, docs/gpu.md",
-}
-"""What replaces a name of 0.1: a benchmark, a key or a value of a suite, a verb, or an option.
-
-A value is written as `key=value`. The table goes with 0.3.
-"""
-
-
-def removal_note(*names: str) -> str:
-    """Return `NAME was removed in 0.2: what to use instead` for the first known name, or ""."""
-    return next(
-        (f"{name} was removed in 0.2: {REMOVED[name]}" for name in names if name in REMOVED), ""
-    )
 
 
 LINE = 150
