@@ -233,7 +233,7 @@ def test_the_file_system_of_a_path_that_is_not_yet_there_and_its_disk(
     """A partition turns as its disk does."""
     mount = {"fstype": "ext4", "source": "/dev/sda1", "target": "/", "options": "rw,relatime"}
     listed = {"filesystems": [{**mount, "maj:min": "8:1", "size": 4096, "avail": 1024}]}
-    script = f"[ \"${{8}}\" = '{tmp_path}' ] && echo '{json.dumps(listed)}'"
+    script = f"[ \"$7\" = '{tmp_path}' ] && echo '{json.dumps(listed)}'"
     write_programs(tmp_path / "bin", {"findmnt": script})
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     disk = "sys/devices/pci/block/sda"
