@@ -14,22 +14,19 @@ from hypothesis import given, strategies as st
 
 from perfdag import redaction
 from perfdag.hosts.local import LocalHost
-from perfdag.kube import config
-from perfdag.kube.patch import Context, patch
+from perfdag.kube.patch import Context, patch, store_variables
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.steps.pods import peer
-from perfdag.steps.pods.context import OF_LEAD, OF_PEER, take_credentials
+from perfdag.steps.pods.context import take_store_variables
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import host
 from tests.conftest import CommandLine
-from tests.fakes.credentials import copied
 
 STORE = {"AWS_SECRET_ACCESS_KEY": "the-store-key", "EXTRA_OF_STORE": "me:pw@proxy"}
-TOKEN = {"token": "the-token", "ca.crt": "CA", "namespace": "bench"}
 
 
 def test_a_measured_process_has_no_variable_of_perfdag_or_of_the_store(
@@ -46,80 +43,21 @@ def test_a_measured_process_has_no_variable_of_perfdag_or_of_the_store(
     assert not [name for name in names if name.startswith(("AWS_", "PERFDAG_"))]
 
 
-def _copied(folder: Path, role: str, measure: dict[str, str] | None = None) -> Path:
-    return copied(folder, role, {"store": STORE, "measure": measure or {}, "account": TOKEN})
-
-
-@pytest.mark.parametrize(
-    ("role", "names"),
-    [
-        ("lead", {*TOKEN, *STORE, *OF_LEAD}),
-        ("peer", {*TOKEN, *OF_PEER}),
-    ],
-)
-def test_a_pod_gets_what_its_role_needs(tmp_path: Path, role: str, names: set[str]) -> None:
-    files = list(_copied(tmp_path, role).iterdir())
-    assert {file.name for file in files} == names
-    assert {file.stat().st_mode & 0o777 for file in files if file.suffix != ".pub"} == {0o600}
-
-
-def test_a_credential_for_measuring_replaces_that_of_the_other_steps(tmp_path: Path) -> None:
-    limited = {"AWS_SECRET_ACCESS_KEY": "limited", "AWS_SESSION_TOKEN": "session"}
-    folder = _copied(tmp_path, "lead", limited)
-    assert {name: (folder / name).read_text() for name in (*STORE, *limited)} == STORE | limited
-
-
-def test_the_measuring_container_mounts_no_secret_and_no_token() -> None:
-    pod: Any = host(Installation(store="s3://b"))
-    mounts = {mount.name: mount.mount_path for mount in pod.volume_mounts}
-    # A mount at this very path is what keeps Kubernetes from mounting the token there.
-    assert mounts == {"credentials": "/var/run/secrets/kubernetes.io/serviceaccount"}
-    [memory] = [volume for volume in pod.volumes if volume.name == "credentials"]
-    assert memory.secret is None
-    assert memory.empty_dir.medium == "Memory"
-    assert not pod.env_from
-
-
-def test_only_an_image_of_the_installation_sees_what_is_copied() -> None:
-    """Of these files, an image of a suite sees only what the role of its pod needs."""
-    [init] = host(Installation(images="r/{name}:1")).init_containers or []
-    assert init.image == "r/base:1"
-    shape = Shape.model_validate({"image": "registry.example/other:1"})
-    assert "initContainers" not in patch(shape, Context("r", "uid", "r/{name}:1"))
-
-
-def test_the_copied_token_outlives_a_run() -> None:
-    """Kubernetes renews the token of a mount, which the copy is not."""
-    pod: Any = host(Installation())
-    [init] = pod.init_containers
-    [mount] = [mount for mount in init.volume_mounts if mount.name == "account"]
-    assert mount.mount_path == "/perfdag/secrets/account"
-    [volume] = [volume for volume in pod.volumes if volume.name == "account"]
-    token, ca, namespace = volume.projected.sources
-    assert token.service_account_token.expiration_seconds > Installation().deadline
-    paths = [token.service_account_token.path]
-    for source in (ca.config_map, namespace.downward_api):
-        paths += [item.path for item in source.items]
-    assert paths == [*TOKEN]
-
-
-def test_a_pod_takes_its_credentials_and_leaves_none_to_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_lead_takes_the_variables_of_the_store_and_leaves_none_to_a_command(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = _copied(tmp_path, "lead")
-    for name in STORE:
+    pod: Any = host(Installation(store_secret="keys"))
+    sources = pod.env_from
+    assert [source.secret_ref.name for source in sources] == ["keys", "keys-measure"], (
+        "a credential for measuring comes last, so it replaces that of the other steps"
+    )
+    for name, value in STORE.items():
         monkeypatch.setenv(name, "unset")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(config, "SERVICE_ACCOUNT", folder)
-    monkeypatch.setattr(config, "pod_token", "")
-    take_credentials(folder)
-    assert {file.name for file in folder.iterdir()} == {"ca.crt", "namespace", *OF_LEAD}
+        monkeypatch.setenv(f"{sources[0].prefix}{name}", value)
+    take_store_variables()
     assert {name: os.environ[name] for name in STORE} == STORE
-    assert config.load_config().credentials.token == "the-token"
-    seen = LocalHost().run(["sh", "-c", f"env; cat {folder}/*"], timeout=20).stdout
-    assert not [text for text in (*STORE.values(), "the-token") if text in seen]
+    seen = LocalHost().run(["env"], timeout=20).stdout
+    assert not [text for text in STORE.values() if text in seen]
     # a program may print what the step holds; no name tells that this value is secret
     assert redact(f"via {STORE['EXTRA_OF_STORE']}!") == "via [redacted]!"
 
@@ -187,10 +125,10 @@ def test_a_suite_that_holds_a_secret_is_refused(entry: str, where: str) -> None:
 
 
 def test_a_command_in_a_pod_has_the_variables_of_the_secret_of_its_shape() -> None:
+    """And those of the store, since a patch replaces the whole list."""
     spec = patch(Shape.model_validate({"secret": "keys"}), Context("r", "uid", "r/{name}:1"))
-    sources = {item["name"]: item.get("envFrom") for item in spec["containers"]}
-    assert sources == {"main": [{"secretRef": {"name": "keys"}}]}
-    assert "initContainers" not in spec
+    [main] = spec["containers"]
+    assert main["envFrom"] == [*store_variables("perfdag-store"), {"secretRef": {"name": "keys"}}]
 
 
 # No character of these stands in the mark, so that what is left of a value is recognised.

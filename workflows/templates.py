@@ -18,17 +18,14 @@ from hera.workflows import (
     Parameter,
     RetryStrategy,
     Task,
-    UserContainer,
     WorkflowTemplate,
     models as m,
 )
 
 from perfdag.kube.client import Object
-from perfdag.kube.config import SERVICE_ACCOUNT
 from perfdag.kube.patch import (
     ATTEMPT_NUMBER,
     BATCH_NUMBER,
-    CREDENTIALS,
     HELPER,
     LABEL,
     MEASURING,
@@ -36,6 +33,7 @@ from perfdag.kube.patch import (
     REPORT,
     ROLE,
     RUN,
+    SSH,
     STEP,
     STEP_BEGAN,
     STEP_REFUSED,
@@ -47,6 +45,7 @@ from perfdag.kube.patch import (
     hardened,
     node_loss_tolerations,
     pod_security,
+    store_variables,
     store_volume,
 )
 from perfdag.results.samples import NOTES
@@ -59,27 +58,12 @@ RETRIES = 2
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
 as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
-TOKEN_SECONDS = 365 * 86400
-"""Life of the token of a measuring pod. It ends with the pod, or at the API server's maximum."""
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
 _GLOBAL = ("kindof", "kinds", "run", "pending", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
 _KIND = ("image", "benchmark", "entry", "netkey", "network")
 """Fields of the kind of a batch that are inputs of its pods."""
-_SOURCES, _TARGET = "/perfdag/secrets", "/perfdag/credentials"
-# The role is $0. Only leads use the store and the private client key; only peers run a server. A
-# peer makes a host key, which the key of the run certifies for the addresses of this pod.
-_COPY = f"""umask 077
-copy() {{ for file; do [ ! -f "$file" ] || cp -L "$file" {_TARGET}/ || exit 1; done; }}
-cd {_SOURCES}
-copy account/*
-[ "$0" = peer ] || copy store/* measure/* ssh/id ssh/ca.pub
-[ "$0" = peer ] && [ -f ssh/ca ] || exit 0
-copy ssh/ca ssh/id.pub
-cd {_TARGET} && ssh-keygen -q -t ed25519 -N '' -C perfdag -f host \
-&& ssh-keygen -q -s ca -h -I perfdag -n "$PERFDAG_IPS" host.pub && rm ca host.pub
-"""
 ABOUT = f"""\
 Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the Workflow.
 
@@ -424,6 +408,7 @@ def _plan(installation: Installation) -> Container:
         "PERFDAG_ALLOWED": " ".join(installation.allow),
         "PERFDAG_NETWORK_POLICY": "true" if installation.network_policy else "",
         "PERFDAG_PULL_POLICY": installation.pull_policy,
+        "PERFDAG_ENV_FROM": installation.store_secret,
         "PERFDAG_OPTIONS": _given("options"),
         "PERFDAG_CONFIGMAP": _given("suite"),
         "PERFDAG_CRON": "{{=workflow.scheduledTime ?? ''}}",
@@ -568,6 +553,9 @@ def host(installation: Installation) -> Container:
         "port": "{{inputs.parameters.port}}",
         "pending": "{{workflow.outputs.parameters.pending}}",
     }
+    variables = store_variables(installation.store_secret)
+    # missing where the Workflow is tried again after a run that succeeded: the pod says so
+    keys = m.SecretVolumeSource(secret_name="perfdag-ssh-{{workflow.uid}}", optional=True)
     patch = "inputs.parameters.pod"
     placeholders = {BATCH_NUMBER: "batch", ATTEMPT_NUMBER: "attempt", f'"{PORT}"': "port"}
     for placeholder, value in placeholders.items():
@@ -597,66 +585,12 @@ def host(installation: Installation) -> Container:
         service_account_name="perfdag-measure",
         affinity=m.Affinity(),  # none of the Workflow's
         pod_spec_patch=f"{{{{={patch}}}}}",
-        init_containers=[_credentials(installation, role)],
         image="{{inputs.parameters.image}}",
         image_pull_policy=installation.pull_policy,
         command=["perfdag", "step", role],
         args=[word for name, value in options.items() for word in (f"--{name}", value)],
         env=[m.EnvVar(name="PERFDAG_RUN", value=_RUN)],
-        volumes=_credential_volumes(installation),
-        # A mount at the path of the token keeps Kubernetes from mounting the token there.
-        volume_mounts=[m.VolumeMount(name="credentials", mount_path=str(SERVICE_ACCOUNT))],
+        env_from=[m.EnvFromSource.model_validate(each) for each in variables],
+        volumes=[m.Volume(name="ssh", secret=keys)],
+        volume_mounts=[m.VolumeMount(name="ssh", mount_path=SSH, read_only=True)],
     )
-
-
-def _credentials(installation: Installation, role: str) -> UserContainer:
-    """Return the init container that copies what a pod of this role needs: lead or peer."""
-    mounts = {
-        "account": f"{_SOURCES}/account",
-        "store-keys": f"{_SOURCES}/store",
-        "measure-keys": f"{_SOURCES}/measure",
-        "ssh": f"{_SOURCES}/ssh",
-        "credentials": _TARGET,
-    }
-    return UserContainer(
-        name=CREDENTIALS,
-        image=installation.image("base"),
-        image_pull_policy=installation.pull_policy,
-        command=["sh", "-c", _COPY],
-        args=[role],
-        env=[m.EnvVar.model_validate(_of_pod("IPS", "status.podIPs"))],
-        resources=m.ResourceRequirements.model_validate(HELPER),
-        security_context=m.SecurityContext.model_validate(hardened()),
-        volume_mounts=[m.VolumeMount(name=name, mount_path=path) for name, path in mounts.items()],
-    )
-
-
-def _credential_volumes(installation: Installation) -> list[m.Volume]:
-    """Return what only the init container mounts, and the volume of the copies.
-
-    Nobody renews a copied token. The one that Kubernetes mounts by itself is valid for an hour on
-    clusters that do not extend it, so the token is requested for TOKEN_SECONDS.
-    """
-    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    ca = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
-    sources = [
-        {"serviceAccountToken": token},
-        {"configMap": ca},
-        {"downwardAPI": {"items": [namespace]}},
-    ]
-    secrets = {
-        "store-keys": installation.store_secret,
-        # a credential with fewer rights, which replaces that of the other steps
-        "measure-keys": f"{installation.store_secret}-measure",
-        "ssh": "perfdag-ssh-{{workflow.uid}}",
-    }
-    volumes: list[Object] = [
-        {"name": "account", "projected": {"sources": sources}},
-        *(
-            {"name": name, "secret": {"secretName": secret, "optional": True}}
-            for name, secret in secrets.items()
-        ),
-        {"name": "credentials", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-    ]
-    return [m.Volume.model_validate(each) for each in volumes]

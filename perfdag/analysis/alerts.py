@@ -530,12 +530,14 @@ def banner(run: Judged) -> Banner:
     deciding = run.deciding()
     past = run.past
     history = [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
-    noisy = f"; {unusable} of {points} points too noisy" if unusable else ""
+    doubts = [f"{unusable} of {points} points unusable"] if unusable else []
+    noisy = "".join(f"; {text}" for text in [*doubts, *filter(None, [trust.lost])])
     lost = [state for state in states if state.why]
     lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
     why = [f"{state.title}: {state.why}" for state in lost[:1]]
     if failed == points:
-        return Banner("failed", "Nothing was measured", why)
+        why = why or ["no sample is stored, not even a failed one"]
+        return Banner("failed", "Nothing was measured", why, "perfdag doctor")
     if failed:
         return Banner("failed", f"{failed} of {points} points failed{noisy}", [*why, *history])
     if broken:
@@ -546,7 +548,9 @@ def banner(run: Judged) -> Banner:
         return Banner("unclear", "Too noisy to judge", [trust.text, *history])
     if not deciding or past is None:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
-        return Banner("", sentence, [trust.text])
+        part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
+        doubtful = part[:1] if trust.lost else []
+        return Banner("unclear" if trust.lost else "", sentence, doubtful or [trust.text])
     answer, name = deciding[0].answer, deciding[0].name
     rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":

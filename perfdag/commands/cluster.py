@@ -395,7 +395,7 @@ async def delete_obsolete(
                     items = await client.list(resource, place, labels=labels)
         unlisted += [kind] if items is None else []
         for item in items or []:
-            if (name := identity(item)) not in current:
+            if (name := identity({**item, "kind": kind})) not in current:
                 if not dry_run:
                     await client.delete(resource, name[2], name[1])
                 print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name[2]}")

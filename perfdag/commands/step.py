@@ -117,7 +117,7 @@ def lead(pod: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.steps.pods import context, lead
 
     end_once(context.exit_retryable)
-    context.take_credentials()
+    context.take_store_variables()
     store = pod.open()
     return lead.lead(pod, store, stored_plan(store, pod.run_id), args.batch, args.attempt)
 
@@ -125,12 +125,11 @@ def lead(pod: "PodContext", args: argparse.Namespace) -> int:
 @verb("step peer", "Serve the lead.", "", *RANK)
 def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
-    from perfdag.kube.config import SERVICE_ACCOUNT
+    from perfdag.kube.patch import SSH
     from perfdag.steps.pods import context, peer
 
-    context.take_credentials()
     limit = context.pending_limit(args.pending)
-    return peer.serve(SERVICE_ACCOUNT, peer.HOME / "peer", pod.addresses, args.port, limit)
+    return peer.serve(Path(SSH), peer.HOME / "peer", pod.addresses, args.port, limit)
 
 
 @verb("step reach", "Check the store, and list the benchmarks.", "")

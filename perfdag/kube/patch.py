@@ -289,8 +289,10 @@ REPORT = "/tmp/perfdag-report.html"
 """File of the finish step with the report, where Argo has a repository for artifacts."""
 MTU = "mtu"
 """Name of the init container that sets the MTU."""
-CREDENTIALS = "credentials"
-"""Name of the init container that copies credentials to the measuring container."""
+SSH = "/perfdag/ssh"
+"""Where a measuring pod has the keys of its run."""
+STORE_VARIABLES = "PERFDAG_STORE_"
+"""Prefix of the variables of the store's Secret in a measuring pod."""
 KEEP_PODS = 60
 """Least seconds that an ended pod is kept, so that the watchdog sees how it ended."""
 PRIORITY_CLASSES = ("perfdag", "perfdag-preempting")
@@ -314,6 +316,7 @@ class Context:
     priority_class: str | None = None
     account: str | None = None
     """The ServiceAccount of a benchmark with rights of its own, or None."""
+    store_secret: str = "perfdag-store"
 
 
 def priority_class(priority: int) -> str:
@@ -352,24 +355,20 @@ def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
     All ranks from 1 on have the same one.
     """
     main: Object = {"name": "main", "volumeMounts": []}
-    init, credentials, wait = (Object(name=name) for name in ("init", CREDENTIALS, "wait"))
-    spec: Object = {"volumes": []}
+    spec: Object = {"volumes": [], "initContainers": [], "containers": [main]}
     if shape.privileges:
         rdma = ("IPC_LOCK",) if "rdma" in shape.privileges else ()
         added = rdma + (_SSHD if shape.hosts.count > 1 else ())
         spec["securityContext"] = pod_security(True)
         main["securityContext"] = hardened(True, added)
-        # the user of the measuring container, which reads its files
-        credentials["securityContext"] = hardened(True)
     guaranteed = {"cpu", "memory"} <= shape.resources.both.keys()
     beside = {"requests": _LIMITED, "limits": _LIMITED} if guaranteed else HELPER
     if guaranteed:
-        for container in (init, credentials, wait):
-            container["resources"] = beside
-    spec["initContainers"] = [each for each in (init, credentials) if len(each) > 1]
-    spec["containers"] = [*([wait] if guaranteed else []), main]
-    if shape.secret:
-        main["envFrom"] = [{"secretRef": {"name": shape.secret}}]
+        spec["initContainers"] = [{"name": "init", "resources": beside}]
+        spec["containers"] = [{"name": "wait", "resources": beside}, main]
+    if shape.secret:  # a patch replaces the whole list
+        named = {"secretRef": {"name": shape.secret}}
+        main["envFrom"] = [*store_variables(context.store_secret), named]
     _resources(shape, main)
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
@@ -387,6 +386,17 @@ def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
     if not main["volumeMounts"]:
         del main["volumeMounts"]
     return {key: value for key, value in spec.items() if value not in ([], [{"name": "main"}])}
+
+
+def store_variables(secret: str) -> list[Object]:
+    """Return the sources of a measuring pod's variables: the Secret of the store, and its own.
+
+    Its own Secret has a credential with fewer rights, which replaces that of the other steps.
+    """
+    return [
+        {"prefix": STORE_VARIABLES, "secretRef": {"name": name, "optional": True}}
+        for name in (secret, f"{secret}-measure")
+    ]
 
 
 def _resources(shape: Shape, main: Object) -> None:

@@ -326,12 +326,14 @@ class RunTrust:
     """The trust in a run: that in its worst point.
 
     `points` has the points that were measured. `skipped` counts the others. `without_spread` counts
-    the points that have one value only.
+    the points that have one value only. `lost` has the samples without a value of the points that
+    have one: `1 missing of 4 samples`.
     """
 
     points: dict[str, PointTrust]
     skipped: int
     without_spread: int
+    lost: str
 
     @property
     def level(self) -> Level:
@@ -345,7 +347,7 @@ class RunTrust:
     @property
     def proven(self) -> bool:
         """Whether every point of the run has a spread, and it is good."""
-        return self.level == "good" and not self.skipped and not self.without_spread
+        return self.level == "good" and not (self.skipped or self.without_spread or self.lost)
 
     @property
     def text(self) -> str:
@@ -355,6 +357,8 @@ class RunTrust:
             own = [trust for trust in self.points.values() if trust.level == level]
             if own and level != "good":
                 parts.append(f"{level}: {len(own)} of {every} ({', '.join(_causes(own))})")
+        if self.lost:
+            parts.append(self.lost)
         if not parts:
             parts = [f"good: {every}" if self.points else "unusable: no point was measured"]
         if self.without_spread:
@@ -371,7 +375,10 @@ def _trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
     points = {state.point: _point_trust(state, moved) for state in measured}
     counts = [[len(series.values) for series in headlines(state)] for state in measured]
     without_spread = sum(max(values, default=0) == 1 for values in counts)
-    return RunTrust(points, len(states) - len(measured), without_spread)
+    samples = sum((state.statuses for state in states if state.why is None), Counter())
+    bad = {status: n for status, n in samples.items() if status not in ("ok", "skipped")}
+    lost = f"{statuses_text(bad)} of {samples.total()} samples" if bad else ""
+    return RunTrust(points, len(states) - len(measured), without_spread, lost)
 
 
 def headlines(state: PointState) -> list[Series]:

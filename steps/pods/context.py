@@ -10,10 +10,8 @@ from pathlib import Path
 from types import FrameType
 
 from perfdag.hosts.local import hidden
-from perfdag.kube import config
 from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE
+from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, STORE_VARIABLES
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.runs import run_folder
@@ -24,14 +22,6 @@ from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75
 """EX_TEMPFAIL: another attempt may succeed."""
-
-
-OF_LEAD, OF_PEER = ("id", "ca.pub"), ("host", "host-cert.pub", "id.pub")
-"""Files of a lead: the client's private key. Files of a peer: what its server needs.
-
-The init container makes the peer's own host key. The key `ca` of the run signs it for the addresses
-of the pod, and stays in the init container."""
-_STAY = ("ca.crt", "namespace", *OF_LEAD, *OF_PEER)
 
 
 def refuse(text: str) -> BadDocument:
@@ -73,6 +63,7 @@ class PodContext:
     account: str = ""
     """The ServiceAccount of a benchmark with rights of its own, in its pods."""
     pull_policy: str = "IfNotPresent"
+    store_secret: str = ""
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
 
@@ -140,31 +131,22 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         allowed=tuple(of("ALLOWED").split()),
         account=of("ACCOUNT"),
         pull_policy=of("PULL_POLICY") or "IfNotPresent",
+        store_secret=of("ENV_FROM"),
         network_policy=bool(of("NETWORK_POLICY")),
     )
 
 
-def take_credentials(folder: Path = SERVICE_ACCOUNT) -> None:
-    """Read the token and the store's credentials, and delete their files.
+def take_store_variables() -> None:
+    """Take the variables of the store's Secrets, which measured processes do not get.
 
-    A measured command has the uid of the process that starts it, so it could read any file or
-    variable of the container. So no Secret is mounted there: an init container copies files. The
-    names of the store's files are variables of the environment. SSH reads its keys from files, so
-    these stay.
+    They come with a prefix that tells their names, whatever else the Secrets have.
     """
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if file.name in _STAY or not file.is_file():
-            continue
-        text = file.read_text()
-        if file.name == "token":
-            config.pod_token = text.strip()
-            register([text.strip()])
-        else:
-            os.environ[file.name] = text
-            hidden.add(file.name)
-            if not file.name.startswith("AWS_"):  # a region or an address is no secret
-                register([text])
-        file.unlink()
+    for name in [name for name in os.environ if name.startswith(STORE_VARIABLES)]:
+        own = name.removeprefix(STORE_VARIABLES)
+        os.environ[own] = os.environ.pop(name)
+        hidden.add(own)
+        if not own.startswith("AWS_"):  # a region or an address is no secret
+            register([os.environ[own]])
 
 
 def pending_limit(timeout: str) -> float:

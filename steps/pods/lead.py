@@ -24,8 +24,7 @@ from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube, Resource
-from perfdag.kube.config import SERVICE_ACCOUNT
-from perfdag.kube.patch import SUMMARY, VOLUME, account_of, ssh_port
+from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.plan.plan import Plan, TimeLeft, stored_duet
 from perfdag.results.runs import plan_of_batch, variants
@@ -236,7 +235,7 @@ def assembled(
     gang, measured = pool_of(context, shape, pods, attempt, plan.where.get("nodes")), False
     try:
         if len(pods) > 1:
-            gang.connect(context.run_id, client_config(SERVICE_ACCOUNT, HOME / "lead"))
+            gang.connect(context.run_id, client_config(Path(SSH), HOME / "lead"))
         with gang.watched():
             yield gang
         measured = True

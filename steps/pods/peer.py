@@ -18,7 +18,7 @@ from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import descendants, measured_environment
 from perfdag.hosts.ssh import config_text
 from perfdag.signals import end_once
-from perfdag.steps.pods.context import EXIT_RETRYABLE, OF_LEAD, OF_PEER, exit_retryable
+from perfdag.steps.pods.context import EXIT_RETRYABLE, exit_retryable
 
 LOST_SECONDS = 30.0
 SSHD = "/usr/sbin/sshd"
@@ -31,13 +31,13 @@ HOME = Path("/tmp/perfdag-ssh")
 
 
 def make_keys(folder: Path) -> dict[str, str]:
-    """Return the files of two key pairs: of the client, and of who signs host keys.
+    """Return the files of two key pairs of a run: of the client, and of the hosts.
 
     Raises Infrastructure.
     """
     texts: dict[str, str] = {}
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in ("id", "ca"):
+    for name in ("id", "host"):
         path = folder / name
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)]
         keygen = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -86,9 +86,9 @@ def ensure_user() -> str:
 
 def client_config(folder: Path, home: Path) -> Path:
     """Write the ssh_config of a lead with its keys and return it. Raises Infrastructure."""
-    install_keys(folder, home, OF_LEAD)
+    install_keys(folder, home, ("id", "host.pub"))
     known_hosts = home / "known_hosts"
-    known_hosts.write_text(f"@cert-authority * {(home / 'ca.pub').read_text()}")
+    known_hosts.write_text(f"* {(home / 'host.pub').read_text()}")
     config = home / "ssh_config"
     # a socket's path may have 107 bytes, and ssh adds 57 of its own
     sockets = Path(tempfile.mkdtemp(prefix="pd-", dir="/tmp"))
@@ -101,7 +101,6 @@ def _server_config(home: Path, addresses: Sequence[str], port: int) -> str:
     return f"""Port {port}
 {os.linesep.join(listen)}
 HostKey {home}/host
-HostCertificate {home}/host-cert.pub
 AuthorizedKeysFile {home}/id.pub
 StrictModes no
 UsePAM no
@@ -141,7 +140,7 @@ def serve(
     """
     if shutil.which(SSHD) is None:
         raise Infrastructure(f"{SSHD} is not in this image; install openssh-server in it")
-    install_keys(folder, home, OF_PEER)
+    install_keys(folder, home, ("host", "id.pub"))
     ensure_user()
     done = home / "done"
     done.unlink(missing_ok=True)

@@ -218,6 +218,7 @@ def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[
         context.store,
         context.pull_policy,
         priority_class(plan.options.priority) if has_priority else None,
+        store_secret=context.store_secret,
     )
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],

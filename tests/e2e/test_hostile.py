@@ -138,10 +138,7 @@ def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
     assert started == {
         "plan": expected("perfdag-run"),
         "watchdog": expected("perfdag-watchdog", volume=""),
-        "measure": {
-            **expected("perfdag-measure", volume="secret"),
-            "containers": ["credentials", "init", "main", "wait"],
-        },
+        "measure": expected("perfdag-measure", volume="secret"),
         "finish": expected("perfdag-finish", "finish", volume=""),
     }
     rows = open_to_all.rows(open_to_all.run_id(workflow["metadata"]["name"]))

@@ -52,14 +52,12 @@ def pod(
     spec = {
         "securityContext": template["securityContext"],
         "tolerations": template["tolerations"],
-        "initContainers": [{"name": "init"}, *host["initContainers"]],
-        "volumes": [each for each in host["volumes"] if each["name"] == "credentials"],
+        "initContainers": [{"name": "init"}],
+        "volumes": host["volumes"],
     }
     spec = merged(merged(spec, yaml.safe_load(template["podSpecPatch"])), json.loads(own))
     for each in [*spec["containers"], *spec["initContainers"]]:
         each.setdefault("image", "registry.example/image:1")
-        if each["name"] == "credentials":
-            each["volumeMounts"] = [{"name": "credentials", "mountPath": "/perfdag/credentials"}]
     numbers = {
         "perfdag/batch": str(batch),
         "perfdag/rank": str(rank),
