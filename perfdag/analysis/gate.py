@@ -33,6 +33,7 @@ from perfdag.analysis.history import (
 )
 from perfdag.analysis.medians import (
     PointCount,
+    RunInfo,
     RunMedians,
     read_run_medians,
 )
@@ -177,17 +178,17 @@ class _Judge:
         )
         own = self.everything.on_cluster(known[run_id])
         self.history, self.night = own.until(run_id), own.until(max([run_id, *rechecks]))
+        self.run = self.history.runs[-1]
         self.gate = GateResult(
             run_id,
             suite,
             store.url(report_key(run_id)),
             damaged=list(self.everything.damaged),
-            runs=sum(run.trigger not in PARTIAL for run in self.night.runs),
+            runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
             rechecks=rechecks,
             store=store.root,
             acks_file=rules.acks_file,
         )
-        self.run = self.history.runs[-1]
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.finite = np.isfinite(self.history.value)
         self.names = series_names(self.history)
@@ -195,6 +196,10 @@ class _Judge:
         self.series = {
             line.info.series_id: line for line in series_of(self.night, self.tuning, rules.accepted)
         }
+
+    def _shares(self, other: RunInfo) -> bool:
+        """Return whether a run has a point of this one. One without is of another command."""
+        return bool(self.run.points.keys() & other.points.keys() - {"canary"})
 
     def judge(self) -> None:
         """Fill the gate: answers, cases, alerts and suspects."""
@@ -267,11 +272,13 @@ class _Judge:
         """Add the headline series that earlier runs had and this one lacks, and idle points.
 
         Return the ids of these series, and whether their absence is acknowledged. Only earlier runs
-        with the same trigger count, and what `--only` left out is not absent.
+        with the same trigger and a point in common count, and what `--only` left out is not absent.
         """
         run, series = self.run, self.history.series
         earlier = enumerate(self.history.runs[:-1])
-        same = [i for i, before in earlier if before.trigger == run.trigger][-MISSED_FOR:]
+        same = [
+            i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
+        ][-MISSED_FOR:]
         # Without the span: a series is not absent if its hosts were on other nodes this time.
         measured = {info.key[:-1] for i, info in enumerate(series) if self.finite[i, -1]}
         absent: dict[str, bool] = {}
