@@ -213,14 +213,8 @@ async def simulated_nodes(kube: Kube) -> set[str] | None:
     They are known by their annotation. Raises KubeError.
     """
     with ignore_status(403):
-        nodes = await kube.resource("v1", "Node")
-        return {
-            node["metadata"]["name"]
-            # A real node has 20 KB and more, mostly the names of its images.
-            async for page, _ in kube.pages(nodes, size=50)
-            for node in page
-            if is_simulated(node)
-        }
+        nodes = await kube.list(await kube.resource("v1", "Node"))
+        return {node["metadata"]["name"] for node in nodes if is_simulated(node)}
     return None
 
 
