@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
 from perfdag.charts.series import Item, amount, value_words
-from perfdag.results.summary import Series
+from perfdag.results.summary import Series, unusable
 from perfdag.units import digits, scaled, short
 
 NAME = 30  # letters of a name at the end of a line
@@ -69,7 +69,15 @@ def lines(
             at, middles, label=style.wrap(name), markersize=3.6, gid=gid, **style.look(k)
         )
         style.HOVERS[marks] = [f"{name}, {short(x, unit_x)}: {value_words(s)}" for x, s in own]
+        _cross(ax, zip(at, middles, (series for _, series in own), strict=True))
     _values(ax, every, log)
+
+
+def _cross(ax: Axes, places: Iterable[tuple[float, float, Series]]) -> None:
+    """Cross out the medians, at x and y, of series whose samples are too far apart."""
+    crossed = [(x, y) for x, y, series in places if unusable(series)]
+    look: Any = {"ls": "none", "marker": "x", "ms": 9, "mew": 1.6, "color": style.INK, "zorder": 6}
+    ax.plot(*zip(*crossed, strict=True), label="_", gid="unusable", **look) if crossed else None
 
 
 def lines_height(names: Iterable[str], least: float = 3.2) -> float:
@@ -172,7 +180,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
             series = item.series
             text = amount(series.middle, series.unit, series.metric)
             text = text if style.is_narrow() else value_words(series)
-            text += " ~" if item.state.noise else ""
+            text = "unusable" if unusable(series) else text + (" ~" if item.state.noise else "")
             side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
             ax.text(1.015, rows.index(row), text, **side)
     else:
@@ -221,6 +229,7 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> 
             style.HOVERS[marks] = [
                 f"{item.state.title} {name}: {value_words(item.series)}" for _, item in some
             ]
+    _cross(ax, ((item.series.middle, y, item.series) for y, item in places))
 
 
 def stack(ax: Axes, bars: Mapping[str, Mapping[str, float]], unit: str) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.results.labels import word
-from perfdag.results.summary import PointState, Series
+from perfdag.results.summary import PointState, Series, unusable
 from perfdag.units import digits, plural, scaled, short, with_spread
 
 _INDEXED = re.compile(r"([a-z]+) (\d+)")
@@ -107,14 +107,16 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
 
 
 def band_words(items: Iterable[Item]) -> str:
-    """Return what a bar or band is: `bar: range of n=3`."""
+    """Return what a bar or band is, and the mark of what is unusable: `spread: range of n=3`."""
+    items = list(items)
     bands = [item.series.band for item in items if item.series.band.n > 1]
     if not bands:
         return "one sample each"
     kinds = {"range": "range", "interval": "95 % interval of the median"}
     names = " or ".join(dict.fromkeys(kinds.get(band.kind, band.kind) for band in bands))
     low, high = min(band.n for band in bands), max(band.n for band in bands)
-    return f"spread: {names} of n={low}" + (f" to {high}" if high > low else "")
+    crossed = "; ×: unusable" if any(unusable(item.series) for item in items) else ""
+    return f"spread: {names} of n={low}" + (f" to {high}" if high > low else "") + crossed
 
 
 def notes(states: Sequence[PointState], rows: pa.Table) -> str:

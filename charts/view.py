@@ -4,6 +4,7 @@ What a declaration leaves open follows from the points: a number with three valu
 lines, two of them a heat map, and anything else a row of dots for each point.
 """
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -363,6 +364,7 @@ def _pair(items: Sequence[Item]) -> str:
 def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     """Draw a map of the medians over two numbers, one for each value of the rest."""
     keys = [key for key in _varied(items) if key not in (x, y)]
+    items = [item for item in items if not unusable(item.series)] or items
     groups = _named((i for i in items if {x, y} <= i.numbers.keys()), keys)
     groups = groups if keys else {"": list(items)}
     cut = f"first {PANELS} of {len(groups)}" if len(groups) > PANELS else ""
@@ -374,7 +376,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     fig, axes = _multiples(
         {(first.metric, name): own for name, own in groups.items()},
         claim(items, x, second=y),
-        "; ".join(filter(None, (f"number: median in {unit}, grey: none", cut, note))),
+        "; ".join(filter(None, (f"number: median in {unit}, grey: none or unusable", cut, note))),
         max(1.6, 0.32 * len(ys) + 0.9),
     )
     norm = draw.color_norm(middles)
@@ -415,7 +417,7 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     ratio = line[-1].middle / line[0].middle if line[0].middle else 1.0
     title = f"{line[-1].stat} is {digits(ratio)} times {line[0].stat}"
     if any(map(unusable, line)):
-        title = f"{metric_text(metric)}: too noisy to rank"
+        title = f"{metric_text(metric)}: unusable"
     cut = f"first {LINES} of {len(curves)} lines" if len(curves) > LINES else ""
     subtitle = "; ".join(filter(None, (cut, band_words(items), note)))
     heights = (draw.lines_height(shown),)
@@ -464,7 +466,7 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     if not series:
         return
     own = series[0]
-    value = "too noisy to rank" if unusable(own) else amount(own.middle, own.unit, own.metric)
+    value = "unusable" if unusable(own) else amount(own.middle, own.unit, own.metric)
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
     fig, (ax,) = style.figure(
         heights=(2.4,), title=f"{metric_text(own.metric)}: {value}", subtitle=subtitle
@@ -481,7 +483,7 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
 
 
 def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") -> str:
-    """Return the result in at most 60 letters: the best value over x, or the range of the values.
+    """Return the result in at most 60 letters: the best value over x, each value, or what differs.
 
     Values whose samples are too far apart are left out. Points that no number orders and those of
     several entries are not ranked: they are no alternatives. Nor is what moves no bytes.
@@ -490,28 +492,28 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     usable = [item for item in items if not unusable(item.series)]
     usable = [item for item in usable if item.numbers.get("message_bytes") != 0] or usable
     if not usable:
-        return f"{name}: too noisy to rank"
-    first = usable[0].series
-
-    def text(value: float) -> str:
-        return amount(value, first.unit, first.metric)
-
+        return f"{name}: unusable"
     if pair and (ratio := _ratio(usable, pair)):
         return ratio
-    low, high = (f(usable, key=lambda item: item.series.middle) for f in (min, max))
+    better = usable[0].series.better
     alternatives = len({item.state.entry for item in usable}) == 1
-    if x and alternatives and first.better in ("higher", "lower"):
-        best, verb = (high, "up to") if first.better == "higher" else (low, "down to")
+    if x and alternatives and better in ("higher", "lower"):
+        end, verb = (max, "up to") if better == "higher" else (min, "down to")
+        best = end(usable, key=lambda item: item.series.middle)
         at = " ".join(best.words[key] for key in (x, second) if key in best.words)
         at = short(best.numbers[x], "B") if x == "message_bytes" else at
-        long = f"{name} {verb} {text(best.series.middle)} at {at}"
-        return long if len(long) <= TITLE else f"{name} {verb} {text(best.series.middle)}"
-    if low.series.middle == high.series.middle:
-        return f"{name}: {text(low.series.middle)}"
-    factor, _ = scaled(first.unit, high.series.middle, first.metric)
-    least = low.series.middle / factor
-    start = digits(least) if least >= 0.1 else text(low.series.middle)
-    return f"{name}: {start} to {text(high.series.middle)}"
+        short_title = f"{name} {verb} {_median(best)}"
+        return long if len(long := f"{short_title} at {at}") <= TITLE else short_title
+    keys = _varied(items)
+    many = len(items) > 1
+    values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
+    title = f"{name}: {', '.join(values)}"
+    by = f"{name} by {', '.join(keys) or 'entry'}".replace("_", " ")
+    return title if len(title) <= TITLE else textwrap.shorten(by, TITLE, placeholder=" ...")
+
+
+def _median(item: Item) -> str:
+    return amount(item.series.middle, item.series.unit, item.series.metric)
 
 
 def _ratio(items: Sequence[Item], pair: str) -> str:

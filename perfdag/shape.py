@@ -14,6 +14,7 @@ import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -28,9 +29,8 @@ OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
 FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
-Name = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?$")
-]
+NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
@@ -188,72 +188,37 @@ class Resources(BaseModel):
 Access = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 
 
-class LabelExpression(Strict):
-    """A condition for labels, as in Kubernetes."""
-
-    key: LabelKey
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[LabelValue] | None = None
-
-
-class VolumeSelector(Strict):
-    """The labels of existing volumes, as in Kubernetes."""
-
-    matchLabels: dict[LabelKey, LabelValue] | None = None
-    matchExpressions: list[LabelExpression] | None = None
+def _check_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec whose texts Kubernetes can take, none of which anything replaces in a pod."""
+    for _, text in _texts(spec, ""):
+        if text and not re.fullmatch(NAME, text):
+            raise ValueError(
+                f"{text[:200]!r} is no name or label: at most 253 letters, digits, and . _ / -"
+            )
+    return spec
 
 
-class DataSource(Strict):
-    """The object whose data a new volume gets, as in Kubernetes."""
+class ClaimTemplate(BaseModel):
+    """The spec of a PersistentVolumeClaim. The API server knows its other keys."""
 
-    apiGroup: Name | None = None
-    kind: Name
-    name: Name
-
-
-class ClaimStorage(Strict):
-    """The size of a claim, as in Kubernetes."""
-
-    storage: Quantity
-
-
-class ClaimResources(Strict):
-    """The sizes of a claim, as in Kubernetes."""
-
-    requests: ClaimStorage
-    limits: ClaimStorage | None = None
-
-
-class ClaimTemplate(Strict):
-    """The spec of a PersistentVolumeClaim. Its fields are those of Kubernetes 1.34."""
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     accessModes: Annotated[list[Access], Field(min_length=1, max_length=1)] | None = None
-    resources: ClaimResources | None = None
+    resources: dict[str, dict[str, Quantity]] | None = None
     storageClassName: LabelValue | None = None
     volumeMode: Literal["Filesystem", "Block"] | None = None
-    volumeName: ObjectName | None = None
-    volumeAttributesClassName: ObjectName | None = None
-    selector: VolumeSelector | None = None
-    dataSource: DataSource | None = None
-    dataSourceRef: DataSource | None = None
 
     def keys(self) -> dict[str, Any]:
         """Return the keys of a volume that say the same as this spec."""
         access = self.accessModes and self.accessModes[0].replace("OncePod", "Once")
-        size = self.resources and int(parse_quantity(self.resources.requests.storage))
+        size = (self.resources or {}).get("requests", {}).get("storage")
         keys = {
             "storage_class": self.storageClassName,
             "access": access,
             "mode": self.volumeMode,
-            "size": size,
+            "size": size and int(parse_quantity(size)),
         }
         return {key: value for key, value in keys.items() if value}
-
-    def existing(self) -> list[str]:
-        """Return the names of the existing objects whose data the pod gets."""
-        sources = (self.dataSource, self.dataSourceRef)
-        names = [self.volumeName, *(source.name for source in sources if source)]
-        return [name for name in names if name]
 
 
 class Volume(Strict):
@@ -283,7 +248,7 @@ class Volume(Strict):
         "recorded as reused (env.sample.volume_reused)",
     )
 
-    claim_template: ClaimTemplate | None = Field(
+    claim_template: Annotated[ClaimTemplate, BeforeValidator(_check_spec)] | None = Field(
         None,
         description="the spec of a PersistentVolumeClaim, for what the other keys cannot say; "
         "a claim for each pod, or for all (ReadWriteMany)",
@@ -397,17 +362,6 @@ class Toleration(Strict):
     operator: Literal["Exists", "Equal"] = "Equal"
     value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-
-    @model_validator(mode="after")
-    def _check_operator(self) -> "Toleration":
-        if self.operator == "Exists" and self.value:
-            raise ValueError("operator Exists takes no value; leave out value, or use Equal")
-        if self.operator == "Equal" and not self.key:
-            raise ValueError(
-                "operator Equal (the default) needs a key; give one, "
-                "or operator: Exists, which tolerates any"
-            )
-        return self
 
 
 class Shape(Strict):

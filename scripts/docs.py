@@ -18,7 +18,6 @@ import yaml
 from sample_charts import picture
 
 from perfdag.commands.benchmarks import Description, describe
-from perfdag.shape import merge
 from perfdag.suite.load import load_suite
 
 ROOT = Path(__file__).parent.parent
@@ -92,7 +91,7 @@ def example_suite(name: str) -> str:
     for file in sorted((ROOT / "suites").glob("*.yaml")):
         for source in load_suite(file).sources:
             if source.entry.benchmark == name and len(entry) == 1:
-                entry = merge(source.raw_defaults, source.raw)
+                entry = source.raw
     if name == "command" and len(entry) == 1:
         entry["params"] = {"argv": ["sleep", "0.1"]}
     suite = {"name": f"{name}-example", "repetitions": 3, "entries": [entry]}

@@ -103,12 +103,11 @@ def with_axes(**axes: list[Any]) -> str:
 REFUSED = {
     "product": (
         with_axes(**AXES),
-        "suite.yaml:3: entries[0].permutations: 10^20 combinations up to this entry are more than "
-        "1,000,000; shorten the lists, or split the suite",
+        "suite.yaml:3: entries[0].permutations: more than 1,000,000 combinations up to this entry",
     ),
     "product of many axes": (
         with_axes(**TWICE),
-        "suite.yaml:3: entries[0].permutations: 10^301 combinations up to this entry are more",
+        "suite.yaml:3: entries[0].permutations: more than 1,000,000 combinations up to this entry",
     ),
     "product that exclude would shorten": (
         suite_text(
@@ -119,7 +118,7 @@ REFUSED = {
                 }
             }
         ),
-        "suite.yaml:3: entries[0].permutations: 1,002,000 combinations up to this entry",
+        "suite.yaml:3: entries[0].permutations: more than 1,000,000 combinations up to this entry",
     ),
     "equal points": (
         suite_text(

@@ -252,7 +252,7 @@ def test_set_changes_a_parameter_an_axis_a_shape_key_and_keys_of_entry_and_suite
         ("command.exit_code=x", "must be a whole number"),
         ("repetition=3", "did you mean repetitions?"),
         ("command.repetitions=0", "command.repetitions: must be at least 1, not 0"),
-        ("command.network.mtuu=9", "command.network.mtuu: network has no key 'mtuu'"),
+        ("command.network.mtuu=9", "command.network.mtuu: unknown key; did you mean mtu?"),
         ("command.network.mtu=9", "command.network.mtu: must be at least 576, not 9"),
         ("command.network.mtu=9000", "command.network.mtu: is set by a container of uid 0"),
         ("command.resources={foo: 3}", "command.resources.foo: no container can request 'foo'"),

@@ -30,6 +30,7 @@ from perfdag.results.summary import (
     RunTrust,
     Series,
     Summary,
+    headlines,
     points_of,
     relative_spread,
     statuses_text,
@@ -50,7 +51,14 @@ MARKS = {
     "~": "~: disturbed while it was measured",
     "unusable": "unusable: the samples are too far apart",
 }
-KINDS = {"same": "measured", "noisy": "noisy", "bad": "failed", "skipped": "skipped"}
+KINDS = {
+    "same": "measured",
+    "noisy": "noisy",
+    "unusable": "unusable",
+    "lost": "measured in part",
+    "bad": "failed",
+    "skipped": "skipped",
+}
 """What the squares of the points say by their colours."""
 _BYTES = re.compile("(bytes|size|bs|block)$")
 
@@ -114,13 +122,15 @@ def report(
     names = list(dict.fromkeys(state.benchmark for state in states))
     points = [_point(names.index(state.benchmark), state, trust) for state in states]
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
+    shown = screen.rows(run)
     context = {
         "plan": plan,
         "site": site,
         "head": head(table),
         "banner": said,
         "colour": screen.colour(said.word),
-        "rows": screen.rows(run),
+        "rows": shown,
+        "more": sum(len(headlines(state)) for state in states) - len(shown),
         "first": Markup("") if first is None else pick.picture(first, 0),
         "points": points,
         "key": [
@@ -171,7 +181,7 @@ def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
             narrow = to_svg(screen.history(deciding[0]))
         svg, png = to_bytes(screen.history(deciding[0]))
         return Picture("history", "first", deciding[0].name, svg, png, narrow)
-    shown = [pick.file_name(state.benchmark) for state, *_ in screen.values(run)[:1]]
+    shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= pick.INLINE), None)
 
@@ -218,9 +228,9 @@ def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, s
     if state.why:
         kind, why = "bad" if state.point in trust.points else "skipped", state.why
     else:
-        own = trust.points[state.point]
-        kind = "same" if own.level == "good" else "noisy"
-        why = "; ".join(own.reasons.values()) or "ok"
+        own, lost = trust.points[state.point], state.statuses.keys() & BAD
+        kind = "lost" if lost else "same" if own.level == "good" else own.level
+        why = "; ".join([*own.reasons.values(), *state.reasons]) or "ok"
     return number, kind, f"{state.benchmark} {state.title}: {why}"
 
 

@@ -62,38 +62,32 @@ class Row:
         return colour(self.answer.word) if self.answer else "muted"
 
 
-def values(run: Judged) -> list[tuple[PointState, Series, str]]:
-    """Return the headline series shown, changed ones first, and a word for the ends of many.
+def values(run: Judged) -> list[tuple[PointState, Series]]:
+    """Return the headline series shown, changed ones first.
 
-    A value that cannot be trusted is none of them while there is another.
+    Of many, they are those of the first and last point of each entry: points are no alternatives
+    of which one could be the best. A value that cannot be trusted is none while there is another.
     """
     every = [(state, series) for state in run.summary.points for series in headlines(state)]
     every = [pair for pair in every if not unusable(pair[1])] or every
-    words = [line.answer.word if (line := run.line(series)) else "" for _, series in every]
-    shown: dict[int, tuple[PointState, Series, str]] = {}
-    for changed in ("worse", "better"):
-        for pair, word in zip(every, words, strict=True):
-            if word == changed:
-                shown[id(pair[1])] = *pair, ""
+    words = [
+        line.answer.word if (line := run.lines.get(series.series_id)) else "" for _, series in every
+    ]
+    paired = list(zip(every, words, strict=True))
+    shown = [pair for word in ("worse", "better") for pair, own in paired if own == word]
     groups: dict[tuple[str, str], list[tuple[PointState, Series]]] = {}
     for state, series in every:
-        key = (state.entry, series.metric) if len(every) > ROWS else (series.series_id, "")
-        groups.setdefault(key, []).append((state, series))
-    for best in (True, False):
-        for own in groups.values():
-            end, word = (
-                (max, "highest") if (own[0][1].better == "higher") is best else (min, "lowest")
-            )
-            state, series = end(own, key=lambda pair: pair[1].middle)
-            shown.setdefault(id(series), (state, series, f", {word}" if len(own) > 1 else ""))
-    return list(shown.values())[:ROWS]
+        groups.setdefault((state.entry, series.metric), []).append((state, series))
+    ends = [own[at] for at in (0, -1) for own in groups.values()]
+    shown += every if len(every) <= ROWS else ends
+    return list({id(series): (state, series) for state, series in shown}.values())[:ROWS]
 
 
 def rows(run: Judged) -> list[Row]:
     """Return the headline values of the first screen."""
     found = []
-    for state, series, end in values(run):
-        line = run.line(series)
+    for state, series in values(run):
+        line = run.lines.get(series.series_id)
         stat = "" if series.stat == "value" else f" {series.stat}"
         about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
         where = " ".join(filter(None, (state.title, about)))
@@ -101,7 +95,7 @@ def rows(run: Judged) -> list[Row]:
             where = f"{state.entry}: {where}" if where else state.entry
         found.append(
             Row(
-                metric_text(series.metric) + stat + end,
+                metric_text(series.metric) + stat,
                 where,
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),
@@ -204,7 +198,7 @@ def panel(ax: Axes, line: Line) -> None:
     ax.get_xticklabels()[0].set_horizontalalignment("left")
     ax.get_xticklabels()[-1].set_horizontalalignment("right")
     newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
-    ax.set_xlabel(f"one point a run, the newest: {newest}")
+    ax.set_xlabel(f"one dot a run, the newest: {newest}")
     unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))
 

@@ -5,6 +5,7 @@ run only the files that it changed are written.
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -228,7 +229,12 @@ def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> li
             "cluster": cluster,
             "run": run,
             "kind": alert.kind,
-            "text": alert.text.replace(records[run].store, store.root),
+            # a store `st` is no part of `--store`
+            "text": re.sub(
+                rf"(?<![\w/-]){re.escape(records[run].store)}(?!\w)",
+                lambda _: store.root,
+                alert.text,
+            ),
         }
         for cluster, run in newest.items()
         for alert in records[run].alerts

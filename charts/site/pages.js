@@ -111,7 +111,7 @@ async function indexPage() {
   cards.sort((a, b) => a.rank - b.rank);
   const heads = cards.flatMap(({ head }) => head ?? []);
   return [wall ? null : make("nav", {}, ...benchmarkLinks(heads), link("For a wall", "index.html?wall")), make("div", { className: "wall" }, ...cards.map(({ card }) => card)),
-    make("p", { className: "squares muted small" }, ...Object.entries(KEY).flatMap(([kind, text]) => [make("i", { className: kind }), `${text}\u2003`]), `perfdag ${index.version}, times are UTC`)];
+    make("p", { className: "squares muted small" }, ...Object.entries(KEY).map(([kind, text]) => make("span", {}, make("i", { className: kind }), `${text}\u2003`)), `perfdag ${index.version}, times are UTC`)];
 }
 
 const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
@@ -207,7 +207,7 @@ async function historyPage() {
     banner(all), ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
-    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A point opens its report."), ...charts,
+    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A dot opens its report."), ...charts,
   ];
 }
 

@@ -187,7 +187,7 @@ def _noise() -> list[Finding]:
         findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
     if (load := disturbance.runnable()) > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
         text = f"{load} tasks are runnable now: other work disturbs the measurement"
-        findings.append(Finding("warn", text, "stop it, or expect samples marked as noisy"))
+        findings.append(Finding("warn", text, "stop it, or expect disturbed samples"))
     return findings or [Finding("ok", "no source of noise seen")]
 
 

@@ -111,13 +111,10 @@ def read_text(file: Path | str) -> str:
     except FileNotFoundError:
         close = nearest(file, map(str, path.parent.glob("*.yaml")))
         raise BadDocument([Problem("no-file", f"no such file{close}", file=str(file))]) from None
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", "it is not UTF-8 text")
         raise BadDocument(
-            [Problem("not-utf8", f"not UTF-8 text (byte {error.start})", file=str(file))]
-        ) from None
-    except OSError as error:
-        raise BadDocument(
-            [Problem("unreadable", f"cannot be read: {error.strerror}", file=str(file))]
+            [Problem("unreadable", f"cannot be read: {cause}", file=str(file))]
         ) from None
 
 
@@ -128,24 +125,14 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
         document.data = reader.value(root, ()) if root is not None else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        cause = " ".join(part for part in (error.context, error.problem) if part)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        parts = (getattr(error, part, None) for part in ("context", "problem"))
+        cause = " ".join(filter(None, parts)) or str(error).partition("\n")[0]
         hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
-        raise BadDocument(
-            [
-                Problem(
-                    "not-yaml", f"not YAML: {cause}{hint}", "", file, mark.line + 1 if mark else 1
-                )
-            ]
-        ) from None
-    except RecursionError:
-        raise BadDocument(
-            [Problem("not-yaml", "not YAML: nested too deeply", "", file, 1)]
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:
-        cause = str(error).partition("\n")[0]
-        raise BadDocument([Problem("not-yaml", f"not YAML: {cause}", "", file, 1)]) from None
+        text = f"not YAML: {cause}{hint}"
+        line = mark.line + 1 if mark else 1
+        raise BadDocument([Problem("not-yaml", text, "", file, line)]) from None
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
@@ -286,6 +273,7 @@ _KINDS = {
     "greater_than": "must be more than {gt}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
+    "too_short": "must have {min_length} or more items",
 }
 """What is wrong by the kind of pydantic's error; others have pydantic's own text."""
 _FORMS = {

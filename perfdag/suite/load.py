@@ -151,11 +151,22 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
         raise BadDocument(problems)
     for inner in included:
         loaded.sources += inner.sources
-    suite, raw_defaults = loaded.suite, data.get("defaults") or {}
-    for index, (entry, raw) in enumerate(zip(suite.entries, data.get("entries", ()), strict=True)):
-        path = ("entries", index)
-        loaded.sources.append(Source(entry, raw, suite.defaults, raw_defaults, document, path))
+    for index, raw in enumerate(data.get("entries") or ()):
+        whole = _with_defaults(raw, data.get("defaults") or {})
+        source = Source(Entry.model_validate(whole), whole, document, ("entries", index))
+        loaded.sources.append(source)
     return loaded
+
+
+def _with_defaults(raw: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry with those defaults that its benchmark has.
+
+    A value of `params` replaces the default as a whole, and no other null does.
+    """
+    fields = registry.get(raw["benchmark"]).Params.model_fields
+    params = {k: value for k, value in (defaults.get("params") or {}).items() if k in fields}
+    own = {key: value for key, value in raw.items() if value is not None or key not in ENTRY_KEYS}
+    return {**merge(defaults, own), "params": {**params, **(raw.get("params") or {})}}
 
 
 def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:
@@ -205,24 +216,10 @@ def suite_text(loaded: LoadedSuite) -> str:
         return loaded.document.text
     data = loaded.document.data
     own = {key: data[key] for key in data if key not in ("include", "entries", "defaults")}
-    return dump([{**own, "entries": [_with_defaults(source) for source in loaded.sources]}])
+    entries = [{**source.raw, "name": source.name} for source in loaded.sources]
+    return dump([{**own, "entries": entries}])
 
 
 def model_text(suite: Suite) -> str:
     """Return the YAML of a suite that Python code built, with the keys that it set."""
     return dump([suite.model_dump(mode="json", by_alias=True, exclude_unset=True)])
-
-
-def _with_defaults(source: Source) -> dict[str, Any]:
-    """Return an entry with the defaults of its file."""
-    fields = registry.get(source.entry.benchmark).Params.model_fields
-    defaults = source.raw_defaults.get("params") or {}
-    params = {name: value for name, value in defaults.items() if name in fields}
-    own = {
-        name: value
-        for name, value in source.raw.items()
-        if value is not None or name not in ENTRY_KEYS
-    }
-    entry = merge(source.raw_defaults, {"name": source.name, **own})
-    # As in enumeration, a value of params replaces the default as a whole.
-    return {**entry, "params": {**params, **source.entry.params}}

@@ -267,11 +267,13 @@ class Permutations(Strict):
     A name is a parameter, or a shape key with dots (`network.host`).
     """
 
-    product: dict[str, list[Any]] = Field({}, description="every combination of these values")
-    explicit: list[dict[str, Any]] = Field(
-        [], description="added points; alone: exactly these points"
+    product: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        {}, description="every combination of these values"
     )
-    exclude: list[dict[str, Any]] = Field(
+    explicit: list[dict[str, Any]] = Field(
+        [], min_length=1, description="added points; alone: exactly these points"
+    )
+    exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(
         [],
         description="points of product to leave out: for each name a value or a list, all met",
     )
@@ -371,16 +373,14 @@ class Suite(Strict):
 
 @dataclass
 class Source:
-    """An entry as written, its place, the `defaults` of its own file, and what `--set` fixes.
+    """An entry with the `defaults` of its own file, its place, and what `--set` fixes.
 
-    `raw` and `raw_defaults` are the mappings as written. `sets` are the parameters and shape keys
-    that `--set` fixes, `set_keys` the names of the entry's other keys that it replaced.
+    `raw` is the mapping that the entry was read from. `sets` are the parameters and shape keys that
+    `--set` fixes, `set_keys` the names of the entry's other keys that it replaced.
     """
 
     entry: Entry
     raw: dict[str, Any]
-    defaults: Settings
-    raw_defaults: dict[str, Any]
     document: Document
     path: Where
     sets: dict[str, Any] = field(default_factory=dict)

@@ -33,7 +33,14 @@ from perfdag.suite.document import (
     explain,
     nearest,
 )
-from perfdag.suite.model import Check, LoadedSuite, Source, Until, matches, setting, setting_text
+from perfdag.suite.model import (
+    Check,
+    LoadedSuite,
+    Source,
+    Suite,
+    Until,
+    matches,
+)
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -73,17 +80,13 @@ def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
     hosts - 1 rounds of hosts / 2 pairs. If the number of hosts is odd, there is one round more and
     one host is idle in each.
     `random N` takes the first N of these pairs after a shuffle by `seed`, so it covers hosts
-    evenly. Raises ValueError if there are fewer.
+    evenly; N is at most the number of all pairs.
     """
     if kind in _ALL:
         return list(_circle(list(range(hosts))))
     if kind == "ring":
         return _ring(hosts)
-    wanted, available = int(kind.removeprefix("random ")), hosts * (hosts - 1) // 2
-    if wanted > available:
-        raise ValueError(
-            f"{wanted:,} random pairs were asked for, {hosts} hosts have {available:,}"
-        )
+    wanted = random_pairs(kind)
     shuffled = list(range(hosts))
     random.Random(f"{seed}:pairs").shuffle(shuffled)
     selected: list[Round] = []
@@ -93,6 +96,11 @@ def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
         if not wanted:
             break
     return selected
+
+
+def random_pairs(kind: str) -> int:
+    """Return the N of `random N`, 0 for another kind of pairs."""
+    return int(kind.removeprefix("random ")) if kind.startswith("random ") else 0
 
 
 def _circle(hosts: list[int]) -> Iterator[Round]:
@@ -182,24 +190,13 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
     kept. Raises BadDocument with all problems.
     """
-    found = _Enumeration(loaded.suite.seed)
-    combined = 0
+    found = _Enumeration(loaded.suite)
     for source in loaded.sources:
-        axes, explicit = _axes(source), source.entry.permutations.explicit
-        combined += math.prod(map(len, axes.values())) + len(explicit)  # before `exclude`
-        if combined > MAX_COMBINATIONS:
-            amount = (
-                f"10^{math.floor(math.log10(combined))}" if combined >= 10**15 else f"{combined:,}"
-            )
-            text = f"{amount} combinations up to this entry are more than {MAX_COMBINATIONS:,}"
-            text += "; shorten the lists, or split the suite"
-            raise BadDocument([source.problem(("permutations",), "many-points", text)])
-    for source in loaded.sources:
-        found.add_entry(loaded, source)
+        found.add_entry(source)
     problems = [
         problem
         for index, check in enumerate(loaded.suite.checks)
-        if (problem := _wrong_check(loaded, index, check, found))
+        if (problem := _wrong_check(loaded, index, check))
     ]
     for problem, count in found.mistakes.items():
         more = f" (in {count:,} permutations)" if count > 1 else ""
@@ -241,86 +238,63 @@ class _Enumeration:
     A mistake that several combinations of an entry share is listed once, with their number.
     """
 
-    seed: int
+    suite: Suite
     points: dict[str, Point] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
     merged: int = 0
     mistakes: dict[Problem, int] = field(default_factory=dict)
+    _combined: int = 0
     _read: dict[bytes, tuple[int, Shape, str] | None] = field(default_factory=dict)
     _indices: dict[str, int] = field(default_factory=dict)
 
     def _refuse(self, problem: Problem) -> None:
         self.mistakes[problem] = self.mistakes.get(problem, 0) + 1
 
-    def add_entry(self, loaded: LoadedSuite, source: Source) -> None:
+    def add_entry(self, source: Source) -> None:
         """Add the points of an entry, and merge those that equal others."""
-        suite, entry, defaults = loaded.suite, source.entry, source.defaults
+        suite, entry, path = self.suite, source.entry, ("permutations",)
+        self._combined += math.prod(map(len, _axes(source).values()))  # before `exclude`
+        self._combined += len(entry.permutations.explicit)
+        if self._combined > MAX_COMBINATIONS:
+            text = f"more than {MAX_COMBINATIONS:,} combinations up to this entry; "
+            text += "shorten the lists, or split the suite"
+            self._refuse(source.problem(path, "many-points", text))
+            return
         benchmark = registry.get(entry.benchmark)
-        repetitions = entry.repetitions or defaults.repetitions or suite.repetitions
-        until = entry.until or defaults.until
-        if until is not None and until.max_repetitions < repetitions:
-            text = (
-                f"{until.max_repetitions} is less than the {repetitions} repetitions "
-                "that every point has; raise it, or lower repetitions"
-            )
-            self._refuse(source.problem(("until", "max_repetitions"), "few-repetitions", text))
-        timeout = entry.timeout or defaults.timeout or suite.timeout
-        retries = next(
-            each for each in (entry.retries, defaults.retries, suite.retries) if each is not None
-        )
-        optional = bool(defaults.optional if entry.optional is None else entry.optional)
         fields = benchmark.Params.model_fields
         for name in entry.params.keys() - fields.keys():
             text = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
             self._refuse(source.problem(("params", name), "unknown-name", text))
-        params = {**defaults.params, **entry.params}
-        fixed = {name: value for name, value in params.items() if name in fields}
-        below, above = (
-            {key: value for key, value in raw.items() if key in SHAPE_KEYS}
-            for raw in (source.raw_defaults, source.raw)
+        base = Point(
+            id="",
+            entry=source.name,
+            benchmark=benchmark.name,
+            params={name: value for name, value in entry.params.items() if name in fields},
+            shape=0,
+            label="",
+            repetitions=entry.repetitions or suite.repetitions,
+            seconds=0.0,
+            timeout=entry.timeout or suite.timeout or 0.0,
+            retries=suite.retries if entry.retries is None else entry.retries,
+            until=entry.until,
+            optional=bool(entry.optional),
         )
-        shape_keys = merge(below, above)
+        if entry.until and entry.until.max_repetitions < base.repetitions:
+            text = (
+                f"{entry.until.max_repetitions} is less than the {base.repetitions} repetitions "
+                "that every point has; raise it, or lower repetitions"
+            )
+            self._refuse(source.problem(("until", "max_repetitions"), "few-repetitions", text))
         for origin, varied in self._combinations(source, benchmark):
-            measured = self._combine(source, benchmark, origin, varied, fixed, shape_keys)
-            if measured is None:
-                continue
-            ident, model, params, (number, shape, _) = measured
-            label = " ".join(f"{name}={_label_value(value)}" for name, value in varied.items())
-            kind = shape.hosts.pairs
-            pairs: list[Pair | None] = [None]
-            if kind and kind != "hunt":
-                try:
-                    pairs = [
-                        Pair(first, second, round, slot, ident, shape.hosts.parallel_pairs)
-                        for round, each in enumerate(rounds(kind, shape.hosts.count, self.seed))
-                        for slot, (first, second) in enumerate(each)
-                    ]
-                except ValueError as error:
-                    self._refuse(source.problem(("hosts", "pairs"), "few-pairs", str(error)))
-            for pair in pairs:
-                point = Point(
-                    id=digest(ident, pair.name) if pair else ident,
-                    entry=source.name,
-                    benchmark=benchmark.name,
-                    params=params,
-                    shape=number,
-                    label=f"{label} pair={pair.name}".strip() if pair else label,
-                    repetitions=repetitions,
-                    seconds=benchmark.seconds(model) * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
-                    timeout=timeout or benchmark.limit(model),
-                    retries=retries,
-                    until=until,
-                    pair=pair,
-                    optional=optional,
-                )
+            for point in self._points(source, benchmark, base, origin, varied):
                 known = self.points.setdefault(point.id, point)
                 if known is not point:
                     self.merged += 1
                     known.tighten(point)
-                if len(self.points) + self.merged > MAX_POINTS:
-                    text = f"more than {MAX_POINTS:,} points"
-                    self._refuse(source.problem(("permutations",), "many-points", text))
-                    return
+            if len(self.points) + self.merged > MAX_POINTS:
+                text = f"more than {MAX_POINTS:,} points"
+                self._refuse(source.problem(path, "many-points", text))
+                return
 
     def _combinations(
         self, source: Source, benchmark: Benchmark[Any]
@@ -353,59 +327,51 @@ class _Enumeration:
 
         Values compare by meaning: `4KiB` equals 4096. A condition that excludes nothing is a
         mistake, since it would hide a typing error, but not where `--set` fixes what it names.
-        Names that cannot be varied and empty lists are mistakes too.
+        Names that cannot be varied are mistakes too.
         """
         axes, permutations = _axes(source), source.entry.permutations
-        empty = "an empty list gives no point; give at least one"
         named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
-        for name, values in permutations.product.items():
-            named.append((("permutations", "product", name), name))
-            if not values:
-                self._refuse(
-                    source.problem(named[-1][0], "empty-list", f"{empty} value or remove it")
-                )
-        for index, values_of in enumerate(permutations.explicit):
-            named += [(("permutations", "explicit", index, name), name) for name in values_of]
-        path: Where = ("permutations", "explicit")
-        if not permutations.explicit and "explicit" in permutations.model_fields_set:
-            self._refuse(source.problem(path, "empty-list", f"{empty} or remove it"))
+        named += [(("permutations", "product", name), name) for name in permutations.product]
+        for index, explicit in enumerate(permutations.explicit):
+            named += [(("permutations", "explicit", index, name), name) for name in explicit]
         for path, name in named:
             if text := _wrong_name(benchmark, name):
                 self._refuse(source.problem(path, "unknown-name", text))
         conditions = []
         for index, condition in enumerate(permutations.exclude):
-            path = ("permutations", "exclude", index)
-            if not condition:
-                text = "an empty condition would leave out every point"
-                self._refuse(source.problem(path, "no-condition", text))
-            for name in condition.keys() - permutations.product.keys():
-                known = choices(name, sorted(permutations.product) or ["none"], "axes:")
-                text = f"is not an axis of this entry{known}"
-                self._refuse(source.problem((*path, name), "unknown-name", text))
             hits = {
                 name: [matches(condition[name], value) for value in axes[name]]
                 for name in condition.keys() & axes.keys()
             }
-            never = [name for name in axes if name in hits and axes[name] and not any(hits[name])]
-            if never:
-                text = "; ".join(f"{name} is {_listed(axes[name])}" for name in never)
-                text = f"leaves nothing out: {text}; correct or remove the condition"
-                self._refuse(source.problem((*path, never[0]), "excludes-nothing", text))
+            for name in condition:
+                if name not in permutations.product:
+                    known = choices(name, sorted(permutations.product) or ["none"], "axes:")
+                    code, text = "unknown-name", f"is not an axis of this entry{known}"
+                elif not any(hits.get(name, [True])):
+                    values = ", ".join(map(str, axes[name]))
+                    code = "excludes-nothing"
+                    text = (
+                        f"leaves nothing out: {name} is {values}; correct or remove the condition"
+                    )
+                else:
+                    continue
+                path = ("permutations", "exclude", index, name)
+                self._refuse(source.problem(path, code, text))
             if hits.keys() == condition.keys():
                 conditions.append(hits)
         return conditions
 
-    def _combine(
+    def _points(
         self,
         source: Source,
         benchmark: Benchmark[Any],
+        base: Point,
         origin: Where,
         varied: Mapping[str, Any],
-        params: dict[str, Any],
-        shape_keys: dict[str, Any],
-    ) -> tuple[str, Any, dict[str, Any], tuple[int, Shape, str]] | None:
-        """Return id, params as a model and as stored, and shape, or None after a mistake."""
-        params = dict(params)
+    ) -> Iterator[Point]:
+        """Yield the points of one combination: one, or one for each pair of hosts."""
+        params = dict(base.params)
+        shape_keys = {key: value for key, value in source.raw.items() if key in SHAPE_KEYS}
         for name, value in varied.items():
             first, _, rest = name.partition(".")
             if first not in benchmark.Params.model_fields:
@@ -417,9 +383,9 @@ class _Enumeration:
 
         def place(path: Where, otherwise: Where) -> Where:
             """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""
-            if not origin or dotted(path) not in varied or source.is_set(path):
-                return path if source.is_set(path) else otherwise
-            return (*origin, dotted(path))
+            if source.is_set(path):
+                return path
+            return (*origin, dotted(path)) if origin and dotted(path) in varied else otherwise
 
         model = None
         try:
@@ -432,12 +398,10 @@ class _Enumeration:
                 self._refuse(source.problem(where, wrong.code, wrong.text))
         own = benchmark.shape(model) if model is not None else {}
         shaped = self._shape(source, benchmark, overlay(own, shape_keys), place)
-        if (
-            model is None
-            or shaped is None
-            or self._refused(source, origin, benchmark, model, shaped[1])
-        ):
-            return None
+        if model is None or shaped is None:
+            return
+        number, shape, shape_text = shaped
+        wrong_together = _contradictions(source, origin, benchmark, model, shape)
         stored = model.model_dump(mode="json")
         for param, value in stored.items():
             for name in secret_names(value, param.rpartition(".")[2] if "." in param else ""):
@@ -446,10 +410,33 @@ class _Enumeration:
                     "a command has the variables of perfdag run, and on a cluster those of the "
                     "Secret that `secret` names"
                 )
-                self._refuse(source.problem(place((param,), ("params", param)), "secret", text))
+                path = place((param,), ("params", param))
+                wrong_together.append(source.problem(path, "secret", text))
+        for problem in wrong_together:
+            self._refuse(problem)
+        if wrong_together:
+            return
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(merge(stored, dict(model.retired)))
-        return digest(benchmark.name, identity, shaped[2]), model, stored, shaped
+        kind, seconds = shape.hosts.pairs, benchmark.seconds(model)
+        whole = replace(
+            base,
+            id=digest(benchmark.name, identity, shape_text),
+            params=stored,
+            shape=number,
+            label=" ".join(f"{name}={_label_value(value)}" for name, value in varied.items()),
+            seconds=seconds * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
+            timeout=base.timeout or benchmark.limit(model),
+        )
+        if not kind or kind == "hunt":
+            yield whole
+            return
+        for round, pairs in enumerate(rounds(kind, shape.hosts.count, self.suite.seed)):
+            for slot, (first_host, second) in enumerate(pairs):
+                parallel = shape.hosts.parallel_pairs
+                pair = Pair(first_host, second, round, slot, whole.id, parallel)
+                label = f"{whole.label} pair={pair.name}".strip()
+                yield replace(whole, id=digest(whole.id, pair.name), label=label, pair=pair)
 
     def _shape(
         self, source: Source, benchmark: Benchmark[Any], keys: dict[str, Any], place: Any
@@ -471,19 +458,7 @@ class _Enumeration:
                 wrong = explain(source.document, (), error, Shape)
                 self._refuse(source.problem(place(path, path), wrong.code, wrong.text))
             return None
-        pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-        problems = [
-            *shape.problems(),
-            *(
-                Problem(
-                    "unused-pin",
-                    f"{benchmark.name} pins {pins}; leave it out",
-                    f"hosts.cpus.{side}",
-                )
-                for side in ("client", "server")
-                if getattr(shape.hosts.cpus, side) and side not in benchmark.pins
-            ),
-        ]
+        problems = shape.problems()
         for problem in problems:
             path = tuple(problem.path.split("."))
             self._refuse(source.problem(place(path, path), problem.code, problem.text))
@@ -500,36 +475,64 @@ class _Enumeration:
         self._read[cache_key] = self._indices[pods], shape, text
         return self._read[cache_key]
 
-    def _refused(
-        self, source: Source, origin: Where, benchmark: Benchmark[Any], model: Any, shape: Shape
-    ) -> bool:
-        """Report why params and shape cannot be measured together. Return whether there is one."""
-        hosts, before = shape.hosts, sum(self.mistakes.values())
-        if benchmark.network not in ("pairs", "services"):
-            for key in ("pairs", "roles"):
-                if getattr(hosts, key):
-                    text = f"{benchmark.name} does not measure between two hosts; leave {key} out"
-                    self._refuse(source.problem(("hosts", key), "no-pairs", text))
-                    return True
-        if benchmark.network == "services" and hosts.count != 2 and not hosts.pairs:
-            text = (
-                f"{hosts.count}, and {benchmark.name} measures 2 hosts, a client and a server, or "
-                "more with hosts.pairs (all, ring, `random N`)"
+
+def _contradictions(
+    source: Source, origin: Where, benchmark: Benchmark[Any], model: Any, shape: Shape
+) -> list[Problem]:
+    """Return why params and shape cannot be measured together, or an empty list."""
+    hosts, name = shape.hosts, benchmark.name
+    pairs, wanted = hosts.count * (hosts.count - 1) // 2, random_pairs(hosts.pairs or "")
+    pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
+    rules: tuple[tuple[object, Where, str, str], ...] = (
+        *(
+            (
+                getattr(hosts, key) and benchmark.network not in ("pairs", "services"),
+                ("hosts", key),
+                "no-pairs",
+                f"{name} does not measure between two hosts; leave {key} out",
             )
-            self._refuse(source.problem(("hosts", "count"), "two-hosts", text))
-            return True
-        if shape.network.forwarded and benchmark.network != "services":
-            text = f"{benchmark.name} measures no Service; use pod or host"
-            self._refuse(source.problem(("network", "path"), "no-service", text))
-            return True
-        for own in benchmark.check(model, shape.pair() if hosts.pairs else shape):
-            self._refuse(source.problem(origin or ("params",), own.code, own.text))
-        if hosts.pairs in _ALL and hosts.count * (hosts.count - 1) // 2 > MAX_POINTS:
-            text = (
-                f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`"
+            for key in ("pairs", "roles")
+        ),
+        (
+            benchmark.network == "services" and hosts.count != 2 and not hosts.pairs,
+            ("hosts", "count"),
+            "two-hosts",
+            f"{hosts.count}, and {name} measures 2 hosts, a client and a server, or "
+            "more with hosts.pairs (all, ring, `random N`)",
+        ),
+        (
+            shape.network.forwarded and benchmark.network != "services",
+            ("network", "path"),
+            "no-service",
+            f"{name} measures no Service; use pod or host",
+        ),
+        *(
+            (
+                getattr(hosts.cpus, side) and side not in benchmark.pins,
+                ("hosts", "cpus", side),
+                "unused-pin",
+                f"{name} pins {pins}; leave it out",
             )
-            self._refuse(source.problem(("hosts", "count"), "many-pairs", text))
-        return sum(self.mistakes.values()) > before
+            for side in ("client", "server")
+        ),
+        (
+            wanted > pairs,
+            ("hosts", "pairs"),
+            "few-pairs",
+            f"{wanted:,} random pairs were asked for, {hosts.count} hosts have {pairs:,}",
+        ),
+        (
+            hosts.pairs in _ALL and pairs > MAX_POINTS,
+            ("hosts", "count"),
+            "many-pairs",
+            f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`",
+        ),
+    )
+    problems = [source.problem(path, code, text) for broken, path, code, text in rules if broken]
+    return problems or [
+        source.problem(origin or ("params",), own.code, own.text)
+        for own in benchmark.check(model, shape.pair() if hosts.pairs else shape)
+    ]
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:
@@ -548,47 +551,31 @@ def _axes(source: Source) -> dict[str, list[Any]]:
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     """Return why nothing of that name can be varied, or None if it can."""
     fields = benchmark.Params.model_fields
-    first, _, rest = name.partition(".")
-    if first in fields:
+    first = name.partition(".")[0]
+    if first in fields or first in SHAPE_KEYS:
         return None
-    if first not in SHAPE_KEYS:
-        return (
-            f"{benchmark.name} has no parameter {name!r}"
-            f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
-        )
-    model: Any = Shape.model_fields[first].annotation
-    inner = getattr(model, "model_fields", None)
-    if not rest or inner is None or rest.split(".")[0] in inner:
-        return None
-    if model.model_config.get("extra") == "allow":
-        return None
-    return f"{first} has no key {rest!r}{choices(rest, inner, 'it has')}"
-
-
-def _listed(values: Sequence[Any], limit: int = 8) -> str:
-    text = ", ".join(str(value) for value in values[:limit])
-    return text + (f" ... ({len(values)} values)" if len(values) > limit else "")
+    return (
+        f"{benchmark.name} has no parameter {name!r}"
+        f"{nearest(name, [*fields, *SHAPE_KEYS]) or ';'} it has {', '.join(fields)}"
+    )
 
 
 def _label_value(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
-def _wrong_check(
-    loaded: LoadedSuite, index: int, check: Check, found: _Enumeration
-) -> Problem | None:
+def _wrong_check(loaded: LoadedSuite, index: int, check: Check) -> Problem | None:
     """Return why no metric or no series can meet a check of the suite, or None."""
-    sources = loaded.sources
 
     def wrong(path: Where, code: str, text: str) -> Problem:
         return loaded.document.problem(("checks", index, *path), code, text)
 
+    benchmarks = {source.name: registry.get(source.entry.benchmark) for source in loaded.sources}
     metrics = {
         source.name: metrics_by_name(
-            registry.get(source.entry.benchmark),
-            {**source.defaults.params, **source.entry.params, **source.sets},
+            benchmarks[source.name], {**source.entry.params, **source.sets}
         )
-        for source in sources
+        for source in loaded.sources
     }
     entries = fnmatch.filter(metrics, check.entry or "*")
     if not entries:
@@ -609,29 +596,15 @@ def _wrong_check(
                     f"write it in {metric.unit} or as a bare number"
                 )
                 return wrong(("value",), "other-unit", text)
-    points = [point for point in found.points.values() if check.where and point.entry in entries]
-    shapes = [shape.data() for shape in found.shapes] if points else []
-    named = [(point.params, shapes[point.shape]) for point in points]
-    used = {source.entry.benchmark for source in sources if source.name in entries}
-    # the values of coordinates are known after the run
-    coords = {name for benchmark in used for name in registry.get(benchmark).coords}
-    left = named
-    for name, wanted in check.where.items() if not found.mistakes and named else ():
-        values = {setting_text(setting(name, *settings)): None for settings in named}
-        if name in coords:
-            continue
-        if values.keys() <= {"None"}:
-            names = nearest(name, {key for params, _ in named for key in params} | coords) or ";"
+    # A value that no series has is absent in the gate.
+    of_series = {*SHAPE_KEYS}
+    for entry in entries:
+        of_series |= {*benchmarks[entry].Params.model_fields, *benchmarks[entry].coords}
+    for name in check.where:
+        if name.partition(".")[0] not in of_series:
             text = (
-                f"no series has {name}{names} "
+                f"no series has {name}{nearest(name, of_series) or ';'} "
                 "`perfdag benchmarks NAME` lists parameters and coordinates"
             )
             return wrong(("where", name), "unknown-name", text)
-        left = [settings for settings in left if matches(wanted, setting(name, *settings))]
-        if not left:
-            others = any(matches(wanted, setting(name, *settings)) for settings in named)
-            also = " with the other values" if others else ""
-            there = ", ".join(value for value in values if value != "None")
-            text = f"no point has {name} {setting_text(wanted)}{also}; there are {there}"
-            return wrong(("where", name), "no-point", text)
     return None

@@ -63,14 +63,14 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "failed": (
         of(*steady(1), *APART, LOST),
         "bad",
-        "1 of 3 points failed; 1 of 3 points too noisy<",
+        "1 of 3 points failed; 1 of 3 points unusable<",
     ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
-    "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),
+    "too noisy": (of(*APART), "noisy", "Unusable: samples too far apart<"),
     "one of two too noisy": (
         of(*APART, *steady(1)),
         "same",
-        "First run of 2 points, nothing to compare with; 1 of 2 points too noisy<",
+        "First run of 2 points, nothing to compare with; 1 of 2 points unusable<",
     ),
     "200 points": (
         of(*(sample for k in range(200) for sample in steady(k))),
@@ -78,8 +78,17 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         "First run of 200 points",
     ),
     "names of 40 letters and one value": (of(HOSTILE), "same", "First run of 1 point"),
-    "a damaged part": (of(*steady(1), MISSING), "same", "First run of 1 point"),
-    "no row": (lambda _: report_of(rows.plain().slice(0, 0)), "bad", "Nothing was measured<"),
+    "a damaged part": (
+        of(*steady(1), MISSING),
+        "noisy",
+        "First run of 1 point, nothing to compare with; 1 missing of 4 samples<",
+    ),
+    "no row": (
+        lambda _: report_of(rows.plain().slice(0, 0)),
+        "bad",
+        "Nothing was measured</p>\n<p>no sample is stored, not even a failed one</p>"
+        "<p><code>perfdag doctor<",
+    ),
 }
 
 
@@ -91,8 +100,11 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     html = write(tmp_path)
     assert f'<div class="banner {kind}"><p class="sentence {kind}">{sentence}' in html
     usable = case != "too noisy"
-    assert ('class="unusable"' in html) is not usable, "a headline that cannot be trusted"
-    assert ("throughput, highest" in html) is (case == "200 points")
+    assert ('<b class="unusable"' in html) is not usable, "a headline that cannot be trusted"
+    assert ("x: k=199<" in html and "198 more values below" in html) is (case == "200 points")
+    assert ('<a class="unusable"' in html) is any(word in case for word in ("noisy", "failed"))
+    assert ('<a class="lost"' in html) is (case == "a damaged part"), "no point that is whole"
+    assert ">good: " not in html or case != "a damaged part"
     assert (">unusable</td>" in html) is any(word in case for word in ("noisy", "failed")), (
         "a value"
     )

@@ -108,12 +108,12 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
     (
         "x",
         of("wall_time", *(({"entry": f"e{late}"}, late) for late in (1.0, 2.0, 4.0))),
-        {"points": "Wall time: 1 to 4 s"},
+        {"points": "Wall time: entry=e1.0 1 s, entry=e2.0 2 s, entry=e4.0 4 s"},
     ),
     (
         "x",
         of("rate", *[({"k": k}, 1e9, 4e9, 9e9) for k in (1, 2, 4)], unit="bit/s"),
-        {"rate-by-k": "Rate: too noisy to rank"},
+        {"rate-by-k": "Rate: unusable"},
     ),
     (
         "openfoam",
@@ -220,6 +220,10 @@ def test_hosts_that_shared_a_node_and_disturbed_points_are_said() -> None:
     assert "~: disturbed" in text
     hollow = drawn("x", table(made))["points"].axes[0]
     assert len(medians(hollow)) == 2
+    own = of("rate", ({"k": 1}, 1e9, 4e9, 9e9), ({"k": 9}, 2e9, 2e9, 2e9), unit="bit/s")
+    apart = drawn("x", own)
+    assert list(artist(apart["points"].axes[0], "unusable").get_xdata()) == [4e9]
+    assert "×: unusable" in words(apart["points"])
 
 
 def test_a_dollar_sign_in_a_label_is_text() -> None:
