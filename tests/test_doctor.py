@@ -131,7 +131,7 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
         ),
         (
             "{benchmark: scale, params: {namespace: bench}}",
-            ["missing  scale: no cluster: no KUBECONFIG", "set KUBECONFIG=/path/to/kubeconfig"],
+            ["missing  scale: no cluster: no kubeconfig at ", "set KUBECONFIG=/path/to/kubeconfig"],
         ),
         (
             "{benchmark: imb, params: {benchmark: Allreduce, ranks: 4096}, hosts: {count: 1}}",

@@ -61,7 +61,9 @@ def values(run: Judged) -> list[tuple[PointState, Series]]:
     """
     every = [(state, series) for state in run.summary.points for series in headlines(state)]
     every = [pair for pair in every if not unusable(pair[1])] or every
-    words = [line.answer.word if (line := run.line(series)) else "" for _, series in every]
+    words = [
+        line.answer.word if (line := run.lines.get(series.series_id)) else "" for _, series in every
+    ]
     paired = list(zip(every, words, strict=True))
     shown = [pair for word in ("worse", "better") for pair, own in paired if own == word]
     groups: dict[tuple[str, str], list[tuple[PointState, Series]]] = {}
@@ -76,7 +78,7 @@ def rows(run: Judged) -> list[Row]:
     """Return the headline values of the first screen."""
     found = []
     for state, series in values(run):
-        line = run.line(series)
+        line = run.lines.get(series.series_id)
         stat = "" if series.stat == "value" else f" {series.stat}"
         about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
         where = " ".join(filter(None, (state.title, about)))

@@ -10,6 +10,7 @@ API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import asyncio
+import builtins
 import random
 import time
 from collections import Counter
@@ -17,7 +18,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote
 
 import orjson
 
@@ -32,10 +32,7 @@ T = TypeVar("T")
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""
 JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-MANAGER = {"fieldManager": "perfdag"}
-PAGE = 500
+PAGE = "500"
 MAX_BACKOFF = 10.0
 WATCH_SECONDS = 290
 
@@ -57,9 +54,8 @@ class Resource:
         Without a namespace it is the collection over all namespaces.
         """
         where = ("namespaces", namespace) if self.namespaced and namespace else ()
-        parts = (*where, self.plural, name, subresource)
-        own = "/".join(quote(part, safe="") for part in parts if part)
-        return f"{_root(self.api_version)}/{own}"
+        parts = (_root(self.api_version), *where, self.plural, name, subresource)
+        return "/".join(part for part in parts if part)
 
 
 def _root(api_version: str) -> str:
@@ -103,7 +99,6 @@ class Kube:
         self,
         cluster: Cluster | None = None,
         *,
-        context: str | None = None,
         connections: int = 100,
         timeout: float = 30.0,
         retries: int = 6,
@@ -111,7 +106,7 @@ class Kube:
         global aiohttp  # its import takes 0.1 s, and most commands open no client
         import aiohttp
 
-        self.cluster = cluster or load_config(context)
+        self.cluster = cluster or load_config()
         self.namespace = self.cluster.namespace
         self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(connections)
@@ -140,17 +135,16 @@ class Kube:
         json: Any = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        tally: Counter[str] | None = None,
     ) -> tuple[Mapping[str, str], bytes]:
         """Send a request with a JSON body, and return headers and body of a 2xx answer.
 
         429, 5xx, a timeout and a broken connection are retried, after the Retry-After of the
-        server. `tally` counts the retries of this request by cause. `headers` are added, and the
-        API server's proxy forwards them. Raises KubeError for any other answer.
+        server. `headers` are added, and the API server's proxy forwards them. Raises KubeError for
+        any other answer.
         """
-        tally = Counter() if tally is None else tally
         body = None if json is None else orjson.dumps(json)
         headers = {"Content-Type": JSON, **(headers or {})}
+        tries, lost = 0, False
         while True:
             after = ""
             try:
@@ -158,19 +152,19 @@ class Kube:
                     status, answered, data = await self._once(method, path, params, body, headers)
                 if status < 300:
                     return answered, data
-                error = self._refused(status, f"{method} {path}", data)
+                error = _refused(status, f"{method} {path}", data)
                 after = answered.get("Retry-After", "")
             except (aiohttp.ClientError, OSError) as broken:
                 error = self._unreachable(broken)
-            again = error.transient
-            if error.status == 401 and not tally:
-                again = self.cluster.credentials.forget()
-            if not again or tally.total() >= self._retries:
+            renewed = error.status == 401 and not tries
+            if tries >= self._retries or not (error.transient or renewed):
+                error.repeated = lost
                 raise error
-            wait = min(MAX_BACKOFF, 0.2 * 2 ** tally.total()) * random.uniform(0.5, 1.0)
-            cause = str(error.status or error.reason)
-            tally[cause] += 1
-            self.counts[f"retry {cause}"] += 1
+            if renewed:
+                self.cluster.credentials.expires = 0.0
+            self.counts[f"retry {error.status or error.reason}"] += 1
+            wait = min(MAX_BACKOFF, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
+            tries, lost = tries + 1, lost or error.status not in (401, 429)
             await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
 
     async def _once(
@@ -181,61 +175,34 @@ class Kube:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> tuple[int, Mapping[str, str], bytes]:
-        headers = {**await self.cluster.credentials.header(), **headers}
-        async with self._send(method, path, params=params, data=body, headers=headers) as response:
+        async with await self._send(method, path, headers, params=params, data=body) as response:
             return response.status, response.headers, await response.read()
 
-    def _send(
-        self, method: str, path: str, **options: Any
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], **options: Any
     ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
         return self._session.request(
             method,
             self.cluster.server + path,
+            headers={**await self.cluster.credentials.header(), **headers},
             proxy=self.cluster.proxy,
             server_hostname=self.cluster.server_name,
             **options,
         )
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: Any = None,
-        params: Mapping[str, str] | None = None,
-        content_type: str = JSON,
-    ) -> Object:
-        """Send a request with a JSON body and return the JSON answer. Raises KubeError."""
-        headers = {"Content-Type": content_type}
-        _, data = await self.raw(method, path, json=json, params=params, headers=headers)
-        answer: Object = orjson.loads(data) if data else {}
+    async def request(self, method: str, path: str, **options: Any) -> Object:
+        """Return the JSON of an answer; `options` as for `raw`. Raises KubeError."""
+        _, data = await self.raw(method, path, **options)
+        answer: Object = orjson.loads(data)
         return answer
 
     def _unreachable(self, error: Exception) -> KubeError:
-        server, context = self.cluster.server, repr(self.cluster.context)
-        if isinstance(error, aiohttp.ClientSSLError):
-            text = f"the certificate of {server} is not accepted: {error}"
-            hint = f"check certificate-authority of context {context}"
-            return KubeError(0, "Certificate", text, hint)
         reason = "Timeout" if isinstance(error, TimeoutError) else "Unreachable"
-        text = f"no answer from {server}: {str(error) or f'none in {self._timeout:g} s'}"
-        hint = f"is the cluster up, and is context {context} the right one?"
-        return KubeError(0, reason, text, hint)
-
-    def _refused(self, status: int, call: str, data: bytes) -> KubeError:
-        try:
-            details = orjson.loads(data)
-            message, reason = details["message"], details["reason"]
-        except (ValueError, LookupError, TypeError):  # not the API server's words
-            text = data[:200].decode(errors="replace")
-            message, reason = f"{call}: HTTP {status} {text}", f"HTTP {status}"
-        hint = ""
-        if status == 401:
-            hint = "the credentials are not accepted: log in again or choose another context"
-        elif status == 403 and " cannot " in message:
-            user = f"the user of context {self.cluster.context!r}"
-            hint = f"grant it to {user} with a Role or ClusterRole"
-        return KubeError(status, reason, " ".join(message.split()), hint)
+        if isinstance(error, aiohttp.ClientSSLError):
+            reason = "Certificate"
+        why = str(error) or f"none in {self._timeout:g} s"
+        hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
+        return KubeError(0, reason, f"no answer from {self.cluster.server}: {why}", hint)
 
     async def lines(
         self, path: str, params: Mapping[str, str] | None = None, silence: float = 60.0
@@ -244,13 +211,12 @@ class Kube:
 
         `silence` is in seconds: how long the server may send nothing. Raises KubeError.
         """
-        headers = await self.cluster.credentials.header()
         patience = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=silence)
-        options = {"headers": headers, "timeout": patience, "read_bufsize": 2**20}
+        options = {"params": params, "timeout": patience, "read_bufsize": 2**20}
         try:
-            async with self._send("GET", path, params=params, **options) as answer:
+            async with await self._send("GET", path, {}, **options) as answer:
                 if answer.status >= 300:
-                    raise self._refused(answer.status, f"GET {path}", await answer.read())
+                    raise _refused(answer.status, f"GET {path}", await answer.read())
                 rest = b""
                 async for chunk in answer.content.iter_any():
                     received = time.monotonic_ns()
@@ -268,45 +234,18 @@ class Kube:
         Raises KubeError (404, `NoKind`) if the cluster does not serve it.
         """
         if (api_version, kind) not in self._resources:
-            served: list[Object] = []
             with ignore_status(404):
-                served = (await self.request("GET", _root(api_version)))["resources"]
-            for item in served:
-                if "/" not in item["name"]:  # else a subresource
-                    found = Resource(api_version, item["kind"], item["name"], item["namespaced"])
-                    self._resources[api_version, item["kind"]] = found
-            if (api_version, kind) not in self._resources:
-                hint = f"it has: {', '.join(sorted({item['kind'] for item in served}))}"
-                if not served:
-                    hint = "check apiVersion, or install its CustomResourceDefinition first"
-                text = f"the cluster does not serve {api_version} {kind}"
-                raise KubeError(404, "NoKind", text, hint)
+                for each in (await self.request("GET", _root(api_version)))["resources"]:
+                    if "/" not in each["name"]:  # else a subresource
+                        found = Resource(
+                            api_version, each["kind"], each["name"], each["namespaced"]
+                        )
+                        self._resources[api_version, found.kind] = found
+        if (api_version, kind) not in self._resources:
+            text = f"the cluster does not serve {api_version} {kind}"
+            hint = "check both, or install its CustomResourceDefinition first"
+            raise KubeError(404, "NoKind", text, hint)
         return self._resources[api_version, kind]
-
-    async def pages(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
-        size: int = PAGE,
-    ) -> AsyncIterator[tuple[list[Object], str]]:
-        """Yield a collection in pages of `size`, as items and resourceVersion.
-
-        Without a namespace it covers all namespaces. Raises KubeError.
-        """
-        params = {"limit": str(size), "labelSelector": labels, "fieldSelector": fields}
-        while True:
-            page = await self.request("GET", resource.path(namespace), params=params)
-            # Items of a list lack both, and consumers need them.
-            for item in page.get("items") or []:
-                item.setdefault("apiVersion", resource.api_version)
-                item.setdefault("kind", resource.kind)
-            yield page.get("items") or [], page["metadata"].get("resourceVersion", "")
-            if not (more := page["metadata"].get("continue")):
-                return
-            params["continue"] = more
 
     async def list(
         self,
@@ -317,8 +256,21 @@ class Kube:
         fields: str = "",
     ) -> "list[Object]":
         """Return the objects of a collection, over all namespaces by default. Raises KubeError."""
-        pages = self.pages(resource, namespace, labels=labels, fields=fields)
-        return [item async for items, _ in pages for item in items]
+        items, _ = await self._list(resource.path(namespace), labels, fields)
+        return items
+
+    async def _list(
+        self, path: str, labels: str, fields: str
+    ) -> "tuple[builtins.list[Object], str]":
+        """Return the objects of a collection, read in pages, and its resourceVersion."""
+        params = {"limit": PAGE, "labelSelector": labels, "fieldSelector": fields}
+        items: builtins.list[Object] = []
+        while True:
+            page = await self.request("GET", path, params=params)
+            items += page.get("items") or []
+            if not (more := page["metadata"].get("continue")):
+                return items, page["metadata"].get("resourceVersion", "")
+            params["continue"] = more
 
     async def logs(
         self, pod: str, namespace: str, *, tail: int | None = None
@@ -343,30 +295,25 @@ class Kube:
         of their metadata. Without a namespace it covers all namespaces. Raises KubeError for a
         permanent error, and after `patience` seconds of consecutive failures.
         """
+        path = resource.path(namespace)
         seen, version, newest, failing = dict[str, Object](), "", 0, 0.0
         while True:
-            listing = not version
             try:
-                if listing:
-                    present = dict[str, Object]()
-                    pages = self.pages(resource, namespace, labels=labels, fields=fields)
-                    async for items, at in pages:
-                        version = at
-                        now = time.monotonic_ns()
-                        for item in items:
-                            present |= _identity(item)
-                            yield Event("ADDED", item, now, late=True)
+                if version:  # until the server's version at the reconnect, changes were missed
+                    _, at = await self._list(resource.path(), "", "metadata.name=perfdag")
+                    newest = int(at)
+                else:
+                    items, at = await self._list(path, labels, fields)
+                    now, present = time.monotonic_ns(), dict[str, Object]()
+                    for item in items:
+                        present |= _identity(item)
+                        yield Event("ADDED", item, now, late=True)
                     for uid in seen.keys() - present.keys():
-                        body = {"apiVersion": resource.api_version, "kind": resource.kind}
-                        gone = {**body, "metadata": seen[uid]}
-                        yield Event("DELETED", gone, now, late=True)
-                    seen, listing = present, False
+                        yield Event("DELETED", {"metadata": seen[uid]}, now, late=True)
+                    seen, version = present, at
                     mark: Object = {"metadata": {"resourceVersion": version}}
                     yield Event("BOOKMARK", mark, now, late=True)
-                else:  # until the server's version at the reconnect, changes were missed
-                    nothing = self.pages(resource, namespace, fields="metadata.name=perfdag")
-                    newest = max([int(at) async for _, at in nothing])
-                async for event in self._follow(resource.path(namespace), labels, fields, version):
+                async for event in self._follow(path, labels, fields, version):
                     version, failing = event.object["metadata"]["resourceVersion"], 0.0
                     if event.type != "BOOKMARK" and int(version) <= newest:
                         event.late = True
@@ -378,11 +325,9 @@ class Kube:
                     yield event
                 failing = 0.0
             except KubeError as error:
-                if listing or error.status == 410:  # a list starts over if one of its pages fails
-                    version = ""
                 failing = failing or time.monotonic()
                 if error.status == 410:
-                    self.counts["relist 410"] += 1
+                    version = ""
                 elif not error.transient or time.monotonic() - failing >= patience:
                     raise
                 else:
@@ -409,8 +354,7 @@ class Kube:
             change = orjson.loads(line)
             if change["type"] == "ERROR":
                 status = change["object"]
-                message = str(status.get("message", "the watch failed"))
-                raise KubeError(status.get("code", 500), status.get("reason", "Watch"), message)
+                raise KubeError(status["code"], status["reason"], status["message"])
             yield Event(change["type"], change["object"], received)
 
     async def _collection(self, body: Object, namespace: str | None) -> str:
@@ -422,24 +366,19 @@ class Kube:
         """Return one object. Raises KubeError (404 if it does not exist)."""
         return await self.request("GET", resource.path(namespace or self.namespace, name))
 
-    async def create(
-        self, body: Object, namespace: str | None = None, *, tally: Counter[str] | None = None
-    ) -> Object:
-        """Create the object and return it. Counts retries by cause in `tally`.
+    async def create(self, body: Object, namespace: str | None = None) -> Object:
+        """Create the object and return it.
 
         Raises KubeError (409, AlreadyExists). If the answer to an earlier try was lost, the object
         that this try finds is returned.
         """
         path = await self._collection(body, namespace)
-        tally = Counter() if tally is None else tally
         try:
-            _, data = await self.raw("POST", path, json=body, params=MANAGER, tally=tally)
+            return await self.request("POST", path, json=body)
         except KubeError as error:
-            if error.reason != "AlreadyExists" or not tally.keys() - {"429"}:
+            if error.reason != "AlreadyExists" or not error.repeated:
                 raise
             return await self.request("GET", f"{path}/{body['metadata']['name']}")
-        created: Object = orjson.loads(data)
-        return created
 
     async def apply(
         self, body: Object, namespace: str | None = None, *, dry_run: bool = False
@@ -449,8 +388,10 @@ class Kube:
         A field that another manager owns becomes its own. With `dry_run` nothing changes.
         """
         path = f"{await self._collection(body, namespace)}/{body['metadata']['name']}"
-        params = MANAGER | {"force": "true"} | ({"dryRun": "All"} if dry_run else {})
-        return await self.request("PATCH", path, json=body, params=params, content_type=APPLY_PATCH)
+        dry = {"dryRun": "All"} if dry_run else {}
+        params = {"fieldManager": "perfdag", "force": "true", **dry}
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        return await self.request("PATCH", path, json=body, params=params, headers=headers)
 
     async def patch(
         self,
@@ -463,9 +404,8 @@ class Kube:
     ) -> Object:
         """Merge a patch into an object or its subresource and return it. Raises KubeError."""
         path = resource.path(namespace or self.namespace, name, subresource)
-        return await self.request(
-            "PATCH", path, json=patch, params=MANAGER, content_type=MERGE_PATCH
-        )
+        headers = {"Content-Type": "application/merge-patch+json"}
+        return await self.request("PATCH", path, json=patch, headers=headers)
 
     async def delete(
         self,
@@ -474,18 +414,27 @@ class Kube:
         namespace: str | None = None,
         *,
         grace: int | None = None,
-    ) -> bool:
-        """Delete an object and return whether it existed. Does not wait until it is removed.
+    ) -> None:
+        """Delete an object if it exists. Does not wait until it is removed.
 
         `grace` is in seconds; by default it is the object's. Raises KubeError.
         """
-        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
-        body["propagationPolicy"] = "Background"
+        # Jobs would orphan their pods by default.
+        body = {"gracePeriodSeconds": grace, "propagationPolicy": "Background"}
         with ignore_status(404):
             path = resource.path(namespace or self.namespace, name)
             await self.request("DELETE", path, json=body)
-            return True
-        return False
+
+
+def _refused(status: int, call: str, data: bytes) -> KubeError:
+    try:
+        details = orjson.loads(data)
+        message, reason = details["message"], details["reason"]
+    except (ValueError, LookupError, TypeError):  # not the API server's words
+        text = data[:200].decode(errors="replace")
+        message, reason = f"{call}: HTTP {status} {text}", f"HTTP {status}"
+    hint = "log in again, or choose another context" if status == 401 else ""
+    return KubeError(status, reason, " ".join(message.split()), hint)
 
 
 def _identity(item: Object) -> dict[str, Object]:

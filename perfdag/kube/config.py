@@ -7,13 +7,12 @@ https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 import asyncio
 import base64
 import json
+import math
 import os
 import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import ip_address, ip_network
@@ -26,8 +25,11 @@ class KubeError(Exception):
     """An error of the cluster or of the connection, in one line that says what to do.
 
     `status` is the HTTP status, or 0 without an answer. `reason` is the API server's word
-    (NotFound, Forbidden, AlreadyExists ...), `Config` or `Unreachable`.
+    (NotFound, Forbidden, AlreadyExists ...), `Config` or `Unreachable`. `repeated` tells that an
+    earlier try of the same request had no answer, so that the server may have carried it out.
     """
+
+    repeated = False
 
     def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
         self.status, self.reason, self.message = status, reason, message
@@ -44,16 +46,12 @@ def config_error(message: str, hint: str = "") -> KubeError:
     return KubeError(0, "Config", message, hint)
 
 
-TOKEN_LIFE = 60.0
-"""Seconds after which a token file is read again, as the kubelet renews it."""
-
-
 @dataclass
 class Credentials:
     """Credentials of a user.
 
-    Every request calls `header`, which reads files or runs a plugin only when the token expires.
-    `certificate` is that of the client and its key, in PEM.
+    `certificate` is that of the client and its key, in PEM. `expires` is when the plugin has to be
+    asked again, in seconds since the epoch.
     """
 
     token: str = ""
@@ -66,57 +64,45 @@ class Credentials:
     async def header(self) -> dict[str, str]:
         """Return the Authorization header, or nothing for a client certificate.
 
-        Raises KubeError.
+        Every request has one: the kubelet renews a token file, and a plugin's token expires. Raises
+        KubeError.
         """
-        async with self._lock:
-            if time.time() >= self.expires:
-                await self._refresh()
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
-    def forget(self) -> bool:
-        """Drop a token that the server refused. Return whether there can be another one."""
-        self.expires = 0.0
-        return bool(self.token_file or self.plugin)
-
-    async def _refresh(self) -> None:
         if self.token_file:
             try:
                 self.token = self.token_file.read_text().strip()
             except OSError as error:
                 raise config_error(f"cannot read the token file: {error}") from None
-            self.expires = time.time() + TOKEN_LIFE
         elif self.plugin:
-            status = await asyncio.to_thread(_run_plugin, self.plugin)
+            async with self._lock:
+                if time.time() >= self.expires:
+                    await asyncio.to_thread(self._run_plugin, self.plugin)
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def _run_plugin(self, plugin: dict[str, Any]) -> None:
+        """Take what an exec credential plugin (argv, never a shell) prints."""
+        extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
+        wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
+        info = json.dumps({**wanted, "spec": {"interactive": False}})
+        try:
+            done = subprocess.run(
+                [plugin["command"], *(plugin.get("args") or [])],
+                env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": info},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=True,
+                timeout=60,
+            )
+            status = json.loads(done.stdout)["status"]
             self.token = status.get("token", "")
             if "clientCertificateData" in status:
                 self.certificate = status["clientCertificateData"], status["clientKeyData"]
             until = status.get("expirationTimestamp")
-            self.expires = datetime.fromisoformat(until).timestamp() - 10 if until else float("inf")
-
-
-def _run_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
-    """Run an exec credential plugin (argv, never a shell) and return the `status` it prints."""
-    argv = [plugin["command"], *(plugin.get("args") or [])]
-    extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
-    wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
-    info = json.dumps({**wanted, "spec": {"interactive": False}})
-    environment = {**os.environ, **extra, "KUBERNETES_EXEC_INFO": info}
-    try:
-        done = subprocess.run(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        status: dict[str, Any] = json.loads(done.stdout)["status"]
-    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-        printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").split()
-        text = " ".join([f"{error}:", *printed])[:500].rstrip(": ")
-        hint = plugin.get("installHint") or "run it by hand; it may want a login"
-        raise config_error(f"the credential plugin gives no token: {text}", hint) from None
-    return status
+            self.expires = datetime.fromisoformat(until).timestamp() - 10 if until else math.inf
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+            printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").split()
+            text = " ".join([f"{error}:", *printed])[:500].rstrip(": ")
+            hint = plugin.get("installHint") or "run it by hand; it may want a login"
+            raise config_error(f"the credential plugin gives no token: {text}", hint) from None
 
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -128,8 +114,7 @@ IN_POD = "in-cluster"
 class Cluster:
     """An API server and how to connect to it.
 
-    `server` has no trailing slash. `namespace` is that of the context. `current` tells whether the
-    context is the current one, which other programs use by default.
+    `server` has no trailing slash. `namespace` is that of the context.
     """
 
     server: str
@@ -140,16 +125,13 @@ class Cluster:
     insecure: bool = False
     server_name: str | None = None
     proxy: str | None = None
-    current: bool = True
 
-    def tls(self) -> ssl.SSLContext | bool:
+    def tls(self) -> ssl.SSLContext:
         """Return the TLS context of a connection, with the system's CAs if the cluster names none.
 
         Python 3.13 refuses a CA without the key usage extension by default. Go, and so kubectl,
         accepts it, and many clusters have such a CA. Raises KubeError for a bad certificate.
         """
-        if not self.server.startswith("https:"):
-            return True
         try:
             context = ssl.create_default_context(cadata=self.ca)
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -168,21 +150,18 @@ class Cluster:
         return context
 
 
-def load_config(context: str | None = None) -> Cluster:
+def load_config() -> Cluster:
     """Return the cluster of KUBECONFIG, or of ~/.kube/config, or the cluster of this pod.
 
-    `context` overrides the current context. Raises KubeError with the file and what it lacks.
+    Raises KubeError with the file and what it lacks.
     """
-    configured = os.environ.get("KUBECONFIG")
-    names = configured or str(Path.home() / ".kube" / "config")
-    paths = [Path(part) for part in names.split(os.pathsep) if part]
+    configured = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    paths = [Path(part) for part in configured.split(os.pathsep) if part]
     if files := [path for path in paths if path.is_file()]:
-        return _from_files(files, context)
-    if configured:
-        raise config_error(f"no kubeconfig at {configured}", "set KUBECONFIG to an existing file")
+        return _from_files(files)
     host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
-    if not host or not token.is_file():
-        text = "no cluster: no KUBECONFIG, no ~/.kube/config, and not in a pod"
+    if os.environ.get("KUBECONFIG") or not host or not token.is_file():
+        text = f"no cluster: no kubeconfig at {configured}, and not in a pod"
         raise config_error(text, "set KUBECONFIG=/path/to/kubeconfig")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     return Cluster(
@@ -194,75 +173,59 @@ def load_config(context: str | None = None) -> Cluster:
     )
 
 
-_FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""Keys of a kubeconfig that name a file, relative to it."""
+def _from_files(paths: list[Path]) -> Cluster:
+    """Return the cluster of the current context of kubeconfig files. Raises KubeError.
 
-
-def _from_files(paths: list[Path], context: str | None) -> Cluster:
-    """Return the cluster of a context of kubeconfig files. Raises KubeError."""
+    The first file that has a name wins, as for kubectl. Paths in a file are relative to it.
+    """
     import yaml
 
-    where = os.pathsep.join(map(str, paths))
+    where, name = os.pathsep.join(map(str, paths)), ""
+    entries: dict[str, dict[str, Any]] = {}
     try:
-        documents = {path: yaml.load(path.read_text(), yaml.CSafeLoader) or {} for path in paths}
-        every = [document.get("current-context") for document in documents.values()]
-        current = next(filter(None, every), "")
-        name = context or current
+        for path in paths:
+            document = yaml.load(path.read_text(), yaml.CSafeLoader) or {}
+            name = name or document.get("current-context") or ""
+            for kind in ("cluster", "context", "user"):
+                for entry in document.get(f"{kind}s") or []:
+                    values = {**(entry.get(kind) or {}), "folder": path.parent}
+                    entries.setdefault(f"{kind} {entry['name']}", values)
         if not name:
-            hint = "choose one with --context or `kubectl config use-context`"
+            hint = "choose one with `kubectl config use-context`"
             raise config_error(f"{where} has no current-context", hint)
-        selected = _entry(documents, "context", name)
-        cluster = _entry(documents, "cluster", selected["cluster"])
-        user = _entry(documents, "user", selected["user"]) if selected.get("user") else {}
-        address, certificate = cluster["server"].rstrip("/"), _pem(user, "client-certificate")
+        context = entries[f"context {name}"]
+        cluster = entries[f"cluster {context['cluster']}"]
+        user = entries[f"user {context['user']}"] if context.get("user") else {}
+        server, certificate = cluster["server"].rstrip("/"), _pem(user, "client-certificate")
+        if (plugin := user.get("exec")) and os.sep in plugin["command"]:
+            plugin = plugin | {"command": str(user["folder"] / plugin["command"])}
         return Cluster(
-            server=address,
+            server=server,
             context=name,
-            namespace=selected.get("namespace") or "default",
+            namespace=context.get("namespace") or "default",
             credentials=Credentials(
                 user.get("token") or "",
-                user.get("tokenFile"),
-                user.get("exec"),
+                user["folder"] / user["tokenFile"] if user.get("tokenFile") else None,
+                plugin,
                 (certificate, _pem(user, "client-key") or "") if certificate else None,
             ),
             ca=_pem(cluster, "certificate-authority"),
             insecure=bool(cluster.get("insecure-skip-tls-verify")),
             server_name=cluster.get("tls-server-name"),
-            proxy=cluster.get("proxy-url") or _environment_proxy(address),
-            current=name == current,
+            proxy=cluster.get("proxy-url") or _environment_proxy(server),
         )
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except LookupError as error:
+        raise config_error(f"the kubeconfig {where} has no {error}") from None
+    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
         raise config_error(f"cannot read the kubeconfig {where}: {text}") from None
-    except (AttributeError, LookupError, TypeError) as error:
-        raise config_error(f"{where} is not a kubeconfig: {error!r}") from None
-
-
-def _entry(documents: Mapping[Path, dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    """Return a cluster, user or context, with whole paths of files.
-
-    The first file that has the name wins, as for kubectl. Raises KubeError.
-    """
-    known = set()
-    for path, document in documents.items():
-        for entry in document.get(f"{kind}s") or []:
-            known.add(entry["name"])
-            if entry["name"] == name:
-                values = dict(entry.get(kind) or {})
-                values |= {key: path.parent / values[key] for key in _FILES if values.get(key)}
-                if (plugin := values.get("exec")) and os.sep in plugin["command"]:
-                    values["exec"] = plugin | {"command": str(path.parent / plugin["command"])}
-                return values
-    where = os.pathsep.join(map(str, documents))
-    hint = f"it has: {', '.join(sorted(known)) or 'none'}"
-    raise config_error(f"no {kind} {name!r} in {where}", hint)
 
 
 def _pem(entry: dict[str, Any], key: str) -> str | None:
     """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
     if data := entry.get(f"{key}-data"):
         return base64.b64decode(data, validate=True).decode()
-    return entry[key].read_text() if key in entry else None
+    return (entry["folder"] / entry[key]).read_text() if entry.get(key) else None
 
 
 def _environment_proxy(server: str) -> str | None:
@@ -273,10 +236,10 @@ def _environment_proxy(server: str) -> str | None:
     from urllib.request import getproxies, proxy_bypass
 
     url, proxies = urlsplit(server), getproxies()
-    host = url.hostname or ""
-    with suppress(ValueError):  # a name, or something else than a CIDR
-        address = ip_address(host)
-        excluded = [part.strip() for part in proxies.get("no", "").split(",") if "/" in part]
-        if address.is_loopback or any(address in ip_network(each, False) for each in excluded):
-            return None
-    return None if host == "localhost" or proxy_bypass(host) else proxies.get(url.scheme)
+    host, excluded = url.hostname or "", proxies.get("no", "").split(",")
+    try:
+        address, networks = ip_address(host), [part.strip() for part in excluded if "/" in part]
+        direct = address.is_loopback or any(address in ip_network(each, False) for each in networks)
+    except ValueError:
+        direct = host == "localhost"
+    return None if direct or proxy_bypass(host) else proxies.get(url.scheme)

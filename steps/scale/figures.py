@@ -157,18 +157,19 @@ def check(
     calls = latencies([])
     known = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
     known |= _PACED_FIGURES if paced else set()
-    queried = prometheus.AUDIT_KEYS | prometheus.COMPONENT_FIGURES
     for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
         if (least := needed(stages.get(name, 0.5))) > count:
             raise ValueError(
                 f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
                 "planned"
             )
-        if name in queried or prometheus.is_request_count(name):
+        if name in prometheus.FIGURES or prometheus.is_request_count(name):
             if not components:
                 raise ValueError(f"the gate on {name} needs a Prometheus: set `prometheus`")
         elif name not in known and not _COUNT.fullmatch(name):
-            near = difflib.get_close_matches(name, sorted({*known, *queried, *_EXAMPLES}), 1, 0.0)
+            near = difflib.get_close_matches(
+                name, sorted({*known, *prometheus.FIGURES, *_EXAMPLES}), 1, 0.0
+            )
             raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")
 
 
@@ -339,7 +340,7 @@ def measurements(
             rows.append(Measurement(metric, value, stat, own))
         elif counted := call_name(name):
             rows.append(Measurement("api_calls", value, coords={**own, "call": counted, **size}))
-        elif name in prometheus.AUDIT_KEYS or name.startswith(("virt_", "workqueue_", "node_")):
+        elif name in prometheus.FIGURES or prometheus.is_request_count(name):
             rows.append(Measurement("component", value, coords={**own, "figure": name}))
     for phase, where in ((CREATION, coords), (DELETION, {**coords, "phase": DELETION})):
         timed = [c for c in result.calls if c["phase"] == phase and c["p99_s"] is not None]

@@ -14,7 +14,7 @@ import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -60,9 +60,9 @@ class Schedule:
         return self.offsets(count)[-1] if count else 0.0
 
 
-Submit = Callable[[Sequence[bytes], str, Counter[str]], Awaitable[str]]
+Submit = Callable[[Sequence[bytes], str], Awaitable[str]]
 """Create the documents of one object in a namespace, in order, and return the UID of the last; an
-empty string if it is unknown. Counts retries by cause. Raises KubeError."""
+empty string if it is unknown. Raises KubeError."""
 
 
 async def api_submitter(kube: Kube, template: Template) -> Submit:
@@ -70,9 +70,9 @@ async def api_submitter(kube: Kube, template: Template) -> Submit:
     for document in template.documents:
         await kube.resource(document.api_version, document.kind)
 
-    async def submit(bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+    async def submit(bodies: Sequence[bytes], namespace: str) -> str:
         for body in bodies:
-            created = await kube.create(orjson.loads(body), namespace, tally=tally)
+            created = await kube.create(orjson.loads(body), namespace)
         return str(created["metadata"]["uid"])
 
     return submit
@@ -85,7 +85,7 @@ def program_submitter(words: Sequence[str], timeout: float = 60.0) -> Submit:
     is part of the submission time, as in Run:ai's scale test tool.
     """
 
-    async def submit(bodies: Sequence[bytes], namespace: str, tally: Counter[str]) -> str:
+    async def submit(bodies: Sequence[bytes], namespace: str) -> str:
         items = [orjson.loads(body) for body in bodies]
         fields = {
             "{name}": items[-1]["metadata"]["name"],
@@ -169,8 +169,6 @@ class Batch:
 
     schedule: Schedule
     submissions: list[Submission]
-    retries: Counter[str] = field(default_factory=Counter)
-    """Retries by cause (an HTTP status, timeout, connection), those of failed objects included."""
 
     @property
     def created(self) -> list[Submission]:
@@ -204,7 +202,6 @@ class Batch:
             "created": len(done),
             "failed": len(sent) - len(done),
             "not_sent": len(self.submissions) - len(sent),
-            "retries": dict(self.retries),
             "create_rate_per_s": len(done) / span if span else None,
             "seconds": span,
             "lag_p99_s": late if lags and paced else None,
@@ -258,12 +255,11 @@ async def generate(submit: Submit, template: Template, batch: Batch, parallel: i
                 document.render(item.name, item.namespace, item.index)
                 for document in template.documents
             ]
-            item.started_ns, tally = now_ns(), Counter[str]()
+            item.started_ns = now_ns()
             try:
-                item.uid = await submit(bodies, item.namespace, tally)
+                item.uid = await submit(bodies, item.namespace)
             except KubeError as error:
                 item.error = str(error)
             item.answered_ns = now_ns()
-            batch.retries += tally
 
     await asyncio.gather(*(worker() for _ in range(max(1, min(parallel, len(batch.submissions))))))

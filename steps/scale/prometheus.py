@@ -6,10 +6,8 @@ of container_memory_rss, CPU in cores, those of virt-handler per VMI of a node. 
 tools/perfscale-audit. docs/scale.md lists the differences.
 """
 
-import asyncio
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,25 +16,22 @@ from typing import Any
 from perfdag.kube.client import Kube, KubeError
 from perfdag.kube.config import Cluster, Credentials
 
-COMPONENTS = ("virt-api", "virt-controller", "virt-handler", "virt-operator")
 REQUESTS = "virt_requests"
 """Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
 LOOK_BACK_S = 300
 """How far back samples are read for the scrape interval."""
-MAX_GAP_S = 150.0
-"""The longest wait for the scrape after a run."""
 POINTS = 20
 """Points of a level in a window."""
+_RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
 _PODS = 'pod=~"virt-(api|controller|handler|operator).*"'
 _SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_PODS}}}'
 _SOURCES = (
-    f'container_memory_working_set_bytes{{{_PODS},container!=""}}',
+    f'{_RSS}{{{_PODS},container!=""}}',
     'kubevirt_workqueue_adds_total{name=~"virt-controller.*"}',
     "node_memory_MemTotal_bytes",
     _SENT,
 )
 """A metric of each target that the figures are from."""
-_RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
 _VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"})'
 
 
@@ -93,30 +88,14 @@ def audit_queries() -> dict[str, str]:
     }
 
 
-def component_queries() -> dict[str, str]:
-    """Return PromQL by figure: mean, least and most of each level; how much a counter grew."""
-    queue, idle = 'name=~"virt-controller.*"', 'node_cpu_seconds_total{mode="idle"}'
-    waited = f"kubevirt_workqueue_queue_duration_seconds_bucket{{{queue}}}"
-    free = "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes"
-    levels = {
-        "workqueue_depth": f"sum(kubevirt_workqueue_depth{{{queue}}})",
-        "workqueue_p99_s": f"histogram_quantile(0.99, sum by (le) (rate({waited}[$r])))",
-        "node_cpu_ratio": f"1 - avg(rate({idle}[$r]))",
-        "node_memory_ratio": f"1 - avg({free})",
-    }
-    for component in COMPONENTS:
-        name, own = component.replace("-", "_"), f'{{pod=~"{component}-.*",container!=""}}'
-        levels[f"{name}_cpu_cores"] = f"sum(rate({_CPU}{own}[$r]))"
-        levels[f"{name}_memory_bytes"] = f"sum(container_memory_working_set_bytes{own})"
+def node_queries() -> dict[str, str]:
+    """Return PromQL by figure: how busy the processors and the memory of the nodes were."""
+    used = "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+    idle = 'avg(rate(node_cpu_seconds_total{mode="idle"}[$d]))'
     by_figure = {
-        f"{name}_{how}": f"{how}_over_time(({query})[$d:$s])"
-        for name, query in levels.items()
-        for how in ("avg", "min", "max")
+        f"node_memory_ratio_{how}": f"{how}_over_time(({used})[$d:$s])" for how in ("avg", "max")
     }
-    # The mean of a rate is that of the whole window, however short.
-    by_figure |= {f"{n}_avg": q.replace("$r", "$d") for n, q in levels.items() if "$r" in q}
-    grown = f"sum(increase(kubevirt_workqueue_adds_total{{{queue}}}[$d]))"
-    return by_figure | {"workqueue_adds": grown}
+    return by_figure | {"node_cpu_ratio_avg": f"1 - {idle}"}
 
 
 def transition_queries() -> dict[str, str]:
@@ -134,7 +113,8 @@ def transition_queries() -> dict[str, str]:
 
 
 AUDIT_KEYS = frozenset(audit_queries())
-COMPONENT_FIGURES = frozenset(component_queries())
+FIGURES = AUDIT_KEYS | frozenset(node_queries())
+"""Figures of a run, beside its counts of requests."""
 
 
 def is_request_count(name: str) -> bool:
@@ -175,23 +155,18 @@ async def audit_figures(
 
 
 async def run_figures(
-    prometheus: Prometheus, start: float, deleted: float, end: float, deadline: float = math.inf
+    prometheus: Prometheus, start: float, end: float
 ) -> tuple[dict[str, float | None], float | None]:
     """Return the figures of a run, and the scrape interval.
 
-    `start`, `deleted` (when the deletion began) and `end` are in Unix seconds. Waits for the first
-    scrape after `end`, at most until `deadline` (time.monotonic()). All figures are None for a run
-    shorter than two scrapes. Raises KubeError.
+    The window is as in `audit_figures`. All figures are None for one shorter than two scrapes.
+    Raises KubeError.
     """
-    figures: dict[str, float | None] = dict.fromkeys((*AUDIT_KEYS, *COMPONENT_FIGURES))
+    figures: dict[str, float | None] = dict.fromkeys(FIGURES)
     gap = await scrape_interval(prometheus, end)
-    if gap is None or end - start < 2 * gap:
-        return figures, gap
-    last = end + min(gap, MAX_GAP_S)
-    await asyncio.sleep(max(0.0, min(last + 1.0 - time.time(), deadline - time.monotonic())))
-    figures |= await single_values(prometheus, component_queries(), start, last, gap)
-    if deleted - start >= 2 * gap:
-        figures |= await audit_figures(prometheus, start, deleted)
+    if gap is not None and end - start >= 2 * gap:
+        figures |= await audit_figures(prometheus, start, end)
+        figures |= await single_values(prometheus, node_queries(), start, end)
     return figures, gap
 
 
@@ -210,26 +185,22 @@ async def phase_figures(prometheus: Prometheus, at: float) -> dict[str, float | 
 
 
 async def single_values(
-    prometheus: Prometheus,
-    by_name: Mapping[str, str],
-    start: float,
-    end: float,
-    gap: float = 0.0,
+    prometheus: Prometheus, by_name: Mapping[str, str], start: float, end: float
 ) -> dict[str, float | None]:
     """Return the single value of each query at `end` (Unix seconds); None without one.
 
-    `$d` stands for the length of the window, `$s` for a step, and `$r` for the range of a rate,
-    which has at least four scrapes (`gap` seconds apart) where the window has. Raises KubeError.
+    `$d` stands for the length of the window, `$s` for a step. Raises KubeError.
     """
     seconds = math.ceil(end - start)
     # By default a subquery has a point a minute, and a short window may have none.
-    ranges = {"$d": seconds, "$s": max(1, seconds // POINTS)}
-    ranges["$r"] = min(seconds, max(60, math.ceil(4 * gap)))
-    wanted = {}
-    for name, query in by_name.items():
-        for placeholder, length in ranges.items():
-            query = query.replace(placeholder, f"{length}s")
-        wanted[name] = {"query": query, "time": f"{end:.3f}"}
+    length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
+    wanted = {
+        name: {
+            "query": query.replace("$d", length).replace("$s", step),
+            "time": f"{end:.3f}",
+        }
+        for name, query in by_name.items()
+    }
     answers = await prometheus.query(wanted)
     return {
         name: _number(data["result"][0]) if data["result"] else None

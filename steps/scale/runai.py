@@ -163,12 +163,6 @@ def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> lis
         return []
     if params.template not in RUNAI_KINDS:
         raise ValueError(f"the Run:ai CLI submits {', '.join(RUNAI_KINDS)}; choose it with -t")
-    if not cluster.current:
-        raise ValueError(
-            f"the Run:ai CLI submits to the current context of the kubeconfig, not to "
-            f"{cluster.context!r}; run `kubectl config use-context {cluster.context}` first, or "
-            "use --submitter api"
-        )
     distributed = params.template == "distributed"
     verb = "submit-pytorch" if distributed else "submit"
     argv = [settings.runai_cli_path, verb, "{name}", "--project", "{project}", "-i", settings.image]
@@ -220,7 +214,7 @@ async def submit(
         file.finished = True
     finally:
         writer.cancel()
-        file.generator = batch.summary()
+        file.generator = batch.summary() | {"kube": dict(kube.counts)}
         _write_submission(folder, file, batch)
     return file
 

@@ -7,7 +7,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -43,7 +42,7 @@ from perfdag.steps.scale.objects import (
     inlined,
     load,
 )
-from perfdag.steps.scale.prometheus import MAX_GAP_S, Prometheus, run_figures
+from perfdag.steps.scale.prometheus import Prometheus, run_figures
 from perfdag.steps.scale.scenario import (
     CLEANUP_TIMEOUT_S,
     SLACK_S,
@@ -108,7 +107,7 @@ class VmiParams(ScenarioParams):
     def wait_limit(self) -> float:
         """The most seconds of one size, without its schedule."""
         primer = 2 * PRIMER_TIMEOUT_S + CLEANUP_TIMEOUT_S if self.primer else 0.0
-        return 2 * self.timeout + primer + (MAX_GAP_S if self.prometheus else 0.0)
+        return 2 * self.timeout + primer
 
     def load(self, run: str) -> Template:
         """Load the template for a run. Raises ValueError."""
@@ -209,7 +208,10 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
         if isinstance(params, VmiSteadyParams) and settled:
             own = await churn(session, params)
         own |= phase_counts(session.observer)
-        _note_nodes(session, params, facts)
+        if virtual := facts["nested_virtualisation"]:
+            on = plural(len(virtual), "node")
+            text = f"nested virtualisation on {on}: latencies are not of bare metal"
+            session.notes.append(text)
         deleted = time.time()
         rows, outcome = await session.finish(
             "creation_to_running", count * params.replicas, params.parallel, params.timeout
@@ -218,9 +220,9 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
         if params.prometheus:
             files = params.prometheus_token_file, params.prometheus_ca_file
             started = session.submissions[0].started_ns / 1e9
-            window = started, deleted, time.time(), context.deadline
             try:
-                found, scrape = await run_figures(Prometheus(params.prometheus, *files), *window)
+                source = Prometheus(params.prometheus, *files)
+                found, scrape = await run_figures(source, started, deleted)
                 own, facts["prometheus_scrape_s"] = own | found, scrape
             except KubeError as error:
                 session.notes.append(f"no figures of the components: {error}")
@@ -264,18 +266,6 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
     result = await burst(kube, primer, replace(context, run=f"{context.run}-{PRIMER}"), 1)
     why = figures.failure_text(result.rows, result.facts["notes"])
     return [f"the primer failed, so figures may have first-time costs: {why}"] * result.incomplete
-
-
-def _note_nodes(session: Session, params: VmiParams, facts: dict[str, Any]) -> None:
-    """Note nodes that are virtual machines, and a node with more VMIs than were to be on one."""
-    if virtual := facts["nested_virtualisation"]:
-        on = plural(len(virtual), "node")
-        session.notes.append(f"nested virtualisation on {on}: latencies are not of bare metal")
-    here = Counter[str](facts["vmis_before"])
-    here.update(vmi.node for vmi in session.observer.of(VMI) if "gone" not in vmi.stages)
-    for node, most in here.most_common(1):
-        if node and most > params.per_node:
-            session.notes.append(f"{node} had {most} VMIs, more than {params.per_node} a node")
 
 
 _KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]

@@ -438,9 +438,7 @@ class _InProcess(Kube):
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
         cluster = Cluster("http://fake", "fake", server.namespace, Credentials())
-        super().__init__(
-            cluster, **{key: value for key, value in options.items() if key != "context"}
-        )
+        super().__init__(cluster, **options)
         self.server = server
 
     async def __aenter__(self) -> Self:

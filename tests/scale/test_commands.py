@@ -43,7 +43,7 @@ REFUSED = [
         "burst --gate creation_to_runing_p95<60",
         "called creation_to_runing_p95; the nearest is creation_to_running_p95",
     ),
-    ("burst --gate virt_api_cpu_cores_avg<1", "virt_api_cpu_cores_avg needs a Prometheus"),
+    ("burst --gate avgVirtAPICPUUsage<1", "avgVirtAPICPUUsage needs a Prometheus"),
 ]
 
 

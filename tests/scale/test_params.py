@@ -38,8 +38,8 @@ def refusal(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"gates": ["churn_cycles > 3"]}, "no figure of burst is called churn_cycles"),
         (
             "vmi-burst",
-            {"gates": ["virt_api_cpu_cores_avg < 1"]},
-            "the gate on virt_api_cpu_cores_avg needs a Prometheus",
+            {"gates": ["avgVirtAPICPUUsage < 1"]},
+            "the gate on avgVirtAPICPUUsage needs a Prometheus",
         ),
         ("vmi-steady", {"count": 100, "churn": 500}, "churn: 500 is too many of 100"),
         (
@@ -58,6 +58,7 @@ def refusal(benchmark: str, **params: Any) -> str:
         ("scale", {"gates": ["submit_lag < 1"]}, "no figure of scale is called submit_lag"),
         ("scale", {"arrival": "batch"}, "arrival batch needs a delay"),
         ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
+        ("scale", {"template": "job", "pvc": True}, "pvc is of Run:ai's kinds; write the claim"),
         *(
             ("scale", {"goal": "succeeded", **params}, "does not end by itself")
             for params in ({"template": "training"}, {"template": STATEFUL_SET})
@@ -74,7 +75,7 @@ def test_what_cannot_be_is_refused(benchmark: str, params: dict[str, Any], messa
         ("vmi-burst", {"template": "vmirs", "replicas": 3, "namespace": ["a", "b"]}),
         ("vmi-burst", {"counts": [90], "gates": ["creation_to_running_p95 < 60"]}),
         ("vmi-burst", {"counts": [80], "gates": ["running_p50 < 60", "api_p99 < 1"]}),
-        ("vmi-burst", {"prometheus": "http://x", "gates": ["virt_api_cpu_cores_avg < 1"]}),
+        ("vmi-burst", {"prometheus": "http://x", "gates": ["avgVirtAPICPUUsage < 1"]}),
         ("vmi-steady", {"count": 80, "pause": 0, "gates": ["running_p95 < 60"]}),
         ("scale", {"template": STATEFUL_SET}),
         ("scale", {"goal": "succeeded", "gates": ["submission_to_succeeded_p50 < 9"]}),
@@ -100,7 +101,6 @@ BRIEF: dict[str, Any] = {"timeout": 60, "lock_timeout": 0, "primer": False}
             {**BRIEF, "scenario": "ladder", "counts": [4, 8], "cooldown": 50},
             4 * 60 + 50,
         ),
-        ("vmi-burst", {**BRIEF, "prometheus": "http://x"}, 2 * 60 + 150),
         ("vmi-steady", {**BRIEF, "duration": 1000}, 1000 + 4 * 60),
         (
             "scale",
