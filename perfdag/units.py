@@ -134,26 +134,13 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
 
 
 def _similar_units(wrong: str, units: Mapping[str, float]) -> list[str]:
-    """Return units that may be meant: of other capitals, of this prefix (`4k`), or similar."""
-    import difflib
-
-    known: dict[str, str] = {}
-    for unit in units:
-        known.setdefault(unit.casefold(), unit)  # `kB` comes before `KB`
-    word = wrong.casefold()
+    """Return units that may be meant: of other capitals, or of this prefix (`4k`)."""
     if "B" in wrong and any("bit" in unit for unit in units):
         return []  # bytes instead of bits would be off by a factor of eight
-    similar = [
-        known[word + rest]
-        for rest in ("", "ib", "b", "bit/s", "it/s")
-        if word and word + rest in known
-    ]
-    return similar or [
-        known[name]
-        for name in difflib.get_close_matches(
-            word, [name for name in known if name[:1] == word[:1]], n=1
-        )
-    ]
+    word = wrong.casefold()
+    forms = [word + rest for rest in ("", "ib", "b", "bit/s", "it/s") if word]
+    by_form = {unit.casefold(): unit for unit in reversed([*units])}  # `kB` before `KB`
+    return [by_form[form] for form in forms if form in by_form]
 
 
 def seconds(text: Any) -> float:

@@ -152,16 +152,15 @@ def test_plan_prints_the_learned_time(tmp_path: Path) -> None:
     assert plan.seconds() == pytest.approx(2 * (1 + 180) + 4 * SAMPLE_OVERHEAD)
 
 
-def test_the_time_left_follows_the_entry_then_all_and_a_late_sample() -> None:
+def test_the_time_left_follows_the_entry_and_then_all() -> None:
     plan = planned()
     fast, slow = sorted(plan.points, key=lambda point: point.seconds)
     one, five = 1 + SAMPLE_OVERHEAD, 5 + SAMPLE_OVERHEAD
     left = TimeLeft()
     left.add(plan, range(len(plan.order)))
     assert left.seconds() == pytest.approx(2 * one + 2 * five)
-    assert left.seconds(slow, 1, 2.0) == pytest.approx(2 * one + 2 * five - 2)
-    # It takes twice as long so far: so will everything.
-    assert left.seconds(slow, 1, 2 * five) == pytest.approx(2 * 2 * one + 2 * five)
+    assert left.seconds(slow, 2.0) == pytest.approx(2 * one + 2 * five - 2)
+    assert left.seconds(slow, 2 * five) == pytest.approx(2 * one + five), "a late one ends now"
     left.done(slow, 1, 3 * five)
     assert left.seconds() == pytest.approx(3 * (2 * one + five))
     left.done(fast, 1, one)

@@ -182,12 +182,9 @@ def test_nonsense_is_refused(text: object, read: object) -> None:
         (size_bytes, "1g", "1GiB or 1GB"),
         (size_bytes, "1.5gb", "1.5GB"),
         (size_bytes, "64 kib", "64KiB"),
-        (size_bytes, "4 gigs", "4Gi"),
         (seconds, "10S", "10s"),
-        (seconds, "5 mins", "5min"),
         (bits_per_second, "10G", "10Gbit/s"),
         (bits_per_second, "10 Gb", "10Gbit/s"),
-        (bits_per_second, "10gbps", "10Gbit/s"),
     ],
 )
 def test_a_wrong_unit_names_the_one_that_may_be_meant(

@@ -216,7 +216,7 @@ class Progress:
 
         running = self._running
         took = time.monotonic() - self._start
-        left = self._time.seconds(*running, took) if running else self._time.seconds()
+        left = self._time.seconds(running[0] if running else None, took)
         end = f"about {short_seconds(left)} left" if left > 0.1 else self._end
         name = running[0].sample(running[1]) if running else "starting" * (not self.done)
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)

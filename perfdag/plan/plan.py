@@ -14,7 +14,6 @@ import secrets
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -410,7 +409,7 @@ class TimeLeft:
     """The expected seconds of some samples, and the ratio of measured to expected seconds.
 
     The samples of an entry go by the ratio of its finished samples. Until one has finished, they go
-    by that of all. A running sample counts as soon as it takes longer than expected.
+    by that of all.
     """
 
     _left: dict[str, float] = field(default_factory=partial(defaultdict, float))
@@ -433,17 +432,10 @@ class TimeLeft:
         """Return the expected seconds of one sample."""
         return (point.seconds + SAMPLE_OVERHEAD) * self._ratio(point.entry)
 
-    def seconds(
-        self, point: Point | None = None, repetition: int = 0, elapsed: float = 0.0
-    ) -> float:
+    def seconds(self, point: Point | None = None, elapsed: float = 0.0) -> float:
         """Return the expected seconds to the end; `point` is measured since `elapsed` seconds."""
-        if point is not None and elapsed > self.of_sample(point):
-            # At best, the sample ends now, and the others of its entry take as long.
-            late = deepcopy(self)
-            late.done(point, repetition, elapsed)
-            return late.seconds()
         left = sum(left * self._ratio(entry) for entry, left in self._left.items())
-        return max(left - elapsed, 0.0)
+        return max(left - (min(elapsed, self.of_sample(point)) if point else 0.0), 0.0)
 
     def _ratio(self, entry: str) -> float:
         entry = entry if self._expected[entry] else ""

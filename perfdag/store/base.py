@@ -4,7 +4,6 @@ Data is durable when `put` returns, and a reader never sees a partial file.
 """
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -129,21 +128,6 @@ FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Rights of what the store creates, less those that the umask takes away."""
 
 
-def _reason(error: OSError, action: str = "written") -> str:
-    if error.errno == errno.ENOSPC:
-        return "the disk is full; free space there, then run again with --resume"
-    if error.errno == errno.EROFS:
-        return (
-            "its file system is read-only; mount it writable, or choose another store with --store"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return (
-            f"it cannot be {action} by this user; "
-            "correct its permissions, or choose another store with --store"
-        )
-    return error.strerror or str(error)
-
-
 class FolderStore:
     """A folder. Files are written under a temporary name, fsynced and renamed."""
 
@@ -174,7 +158,7 @@ class FolderStore:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise StoreError(f"store {self.root}: {_reason(error)}") from error
+            raise StoreError(f"store {self.root}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
         try:
@@ -182,7 +166,7 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             raise NotStoredError(f"store {self.root}: no {key}") from None
         except OSError as error:
-            raise StoreError(f"store {self.root}: {key}: {_reason(error, 'read')}") from error
+            raise StoreError(f"store {self.root}: {key}: {error.strerror}") from error
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for key in keys:
@@ -207,9 +191,7 @@ class FolderStore:
     def _check_listing(self, error: OSError) -> None:
         """Raise StoreError for a folder that cannot be read. A missing folder is empty."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise StoreError(
-                f"store {self.root}: {error.filename}: {_reason(error, 'read')}"
-            ) from error
+            raise StoreError(f"store {self.root}: {error.filename}: {error.strerror}") from error
 
     def delete(self, prefix: str) -> None:
         target = self._file(prefix)
@@ -221,7 +203,7 @@ class FolderStore:
         except NotADirectoryError:
             return  # A file has no keys below it.
         except OSError as error:
-            raise StoreError(f"store {self.root}: {prefix}: {_reason(error)}") from error
+            raise StoreError(f"store {self.root}: {prefix}: {error.strerror}") from error
 
     def url(self, key: str) -> str:
         return str(self._path / key)

@@ -40,8 +40,6 @@ from perfdag.suite.model import (
     Suite,
     Until,
     matches,
-    setting,
-    setting_text,
 )
 
 MAX_COMBINATIONS = 1_000_000
@@ -198,7 +196,7 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     problems = [
         problem
         for index, check in enumerate(loaded.suite.checks)
-        if (problem := _wrong_check(loaded, index, check, found))
+        if (problem := _wrong_check(loaded, index, check))
     ]
     for problem, count in found.mistakes.items():
         more = f" (in {count:,} permutations)" if count > 1 else ""
@@ -566,9 +564,7 @@ def _label_value(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
-def _wrong_check(
-    loaded: LoadedSuite, index: int, check: Check, found: _Enumeration
-) -> Problem | None:
+def _wrong_check(loaded: LoadedSuite, index: int, check: Check) -> Problem | None:
     """Return why no metric or no series can meet a check of the suite, or None."""
 
     def wrong(path: Where, code: str, text: str) -> Problem:
@@ -600,26 +596,15 @@ def _wrong_check(
                     f"write it in {metric.unit} or as a bare number"
                 )
                 return wrong(("value",), "other-unit", text)
-    if found.mistakes:
-        return None
-    shapes = [shape.data() for shape in found.shapes]
-    points = [point for point in found.points.values() if check.where and point.entry in entries]
-    left = [(point.params, shapes[point.shape]) for point in points]
-    # the values of coordinates are known after the run
-    coords = {name for entry in entries for name in benchmarks[entry].coords}
-    for name in [name for name in check.where if left and name not in coords]:
-        values = {setting_text(setting(name, *settings)): None for settings in left}
-        if values.keys() <= {"None"}:
-            names = nearest(name, {key for params, _ in left for key in params} | coords) or ";"
+    # A value that no series has is absent in the gate.
+    of_series = {*SHAPE_KEYS}
+    for entry in entries:
+        of_series |= {*benchmarks[entry].Params.model_fields, *benchmarks[entry].coords}
+    for name in check.where:
+        if name.partition(".")[0] not in of_series:
             text = (
-                f"no series has {name}{names} "
+                f"no series has {name}{nearest(name, of_series) or ';'} "
                 "`perfdag benchmarks NAME` lists parameters and coordinates"
             )
             return wrong(("where", name), "unknown-name", text)
-        wanted = check.where[name]
-        left = [settings for settings in left if matches(wanted, setting(name, *settings))]
-        if not left:
-            there = ", ".join(value for value in values if value != "None")
-            text = f"no such point has {name} {setting_text(wanted)}; there are {there}"
-            return wrong(("where", name), "no-point", text)
     return None
