@@ -18,7 +18,6 @@ from perfdag.analysis.alerts import (
     Record,
     Rules,
     State,
-    acknowledged,
     case_alerts,
     mark_known,
     read_records,
@@ -236,11 +235,15 @@ class _Judge:
         """Add a case, which passes where it is acknowledged. Return whether it is."""
         label = label or name
         bad = state in ("failed", "absent")
-        accepted = bad and (accepted or acknowledged(self.rules, self.gate.run, label, key))
+        accepted = bad and (accepted or self._acknowledged(label, key))
         if accepted:
             state, text = "ok", f"{text} (acknowledged)"
         self.gate.cases.append(CheckResult(group, name, state, text, key, label, cause))
         return accepted
+
+    def _acknowledged(self, name: str, key: str) -> bool:
+        """Return whether a series or rule is acknowledged in this run."""
+        return any(each.holds(name, key, self.gate.run) for each in self.rules.accepted)
 
     def _answers(self, previous: Record | None) -> None:
         """Add the alerts of series that are worse or good again, and the answer about each."""
@@ -333,7 +336,7 @@ class _Judge:
             for i, info in covered:
                 state, text = self._holds(rule, info, float(self.history.value[i, -1]))
                 key, name = info.series_id, self.names[i]
-                accepted = acknowledged(self.rules, self.gate.run, name, key)
+                accepted = self._acknowledged(name, key)
                 identity, cause = f"{rule.text()} {key}", (info.entry, rule.text())
                 title = f"{name}: {rule.text()}"
                 self._add("threshold", title, state, text, identity, cause, name, accepted=accepted)

@@ -312,7 +312,7 @@ def _cells(
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
-        history = judged.line(series)
+        history = judged.lines.get(series.series_id)
         own = (
             str(len(series.values)),
             series.nominal,
