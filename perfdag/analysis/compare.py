@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
-    codes,
     environment,
     group_values,
     is_measured,
@@ -32,7 +31,7 @@ from perfdag.analysis.verdict import (
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan.plan import A_BLOCK, Duet, Plan
 from perfdag.results.runs import Selection, SelectionError
-from perfdag.results.schema import explain_unreadable, load_rows
+from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.stats.levels import STEP, Array, finite, levels_of
