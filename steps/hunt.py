@@ -253,7 +253,7 @@ def _verdict(state: Hunt, names: Sequence[str], facts: Mapping[str, Any]) -> Mea
         why = f" ({differs})" if differs else ""
         notes.append(f"{names[host]} is {100 * slowness:.0f} % slow{why}")
     if state.unknown:
-        notes.append(f"undecided: {', '.join(names[host] for host in state.unknown[:6])}")
+        notes.append(f"too few values: {', '.join(names[host] for host in state.unknown[:6])}")
     word: VerdictWord = "failed" if state.slow else "inconclusive" if state.unknown else "passed"
     cleared = f"{len(names)} hosts cleared in {state.rounds} rounds"
     return verdict(word, RULE, "; ".join(notes) or cleared)

@@ -25,7 +25,6 @@ from perfdag.analysis.verdict import (
     Tuning,
     compare_levels,
     compare_sides,
-    counts,
     fraction,
 )
 from perfdag.benchmark.contract import SIMULATED
@@ -278,11 +277,6 @@ def _order(row: Row) -> tuple[Any, ...]:
     info, answer = row.info, row.answer
     effect = abs(answer.effect or 0)
     return not info.headline, RANK.index(answer.word), -effect, info.entry, row.label
-
-
-def count(rows: list[Row]) -> str:
-    """Return the number of series by word, such as `1 worse, 20 same`."""
-    return counts([row.answer.word for row in rows]) or "no series in common"
 
 
 _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value")

@@ -320,21 +320,18 @@ def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
     return list(points.values())
 
 
-def failures(medians: RunMedians, text: str) -> list[Failure]:
-    """Return the points with samples that were not ok and reason `text`, newest run first."""
-    return [
+def failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
+    """Return the failures whose reason contains `text`: of points, then of objects, newest first.
+
+    Those of objects are rows of the metric `failures` with the coordinate message. Raises
+    StoreError.
+    """
+    of_points = [
         Failure(run.run_id, entry, point, bad, ok + bad, reason)
         for run in reversed(medians.runs)
         for point, (ok, bad, reason, entry) in run.points.items()
         if bad and text.lower() in reason.lower()
     ]
-
-
-def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
-    """Return the failures of objects whose message contains `text`, newest run first.
-
-    They are rows of the metric `failures` with the coordinate message. Raises StoreError.
-    """
     runs = [run.run_id for run in medians.runs]
     table = load_rows(
         store,
@@ -349,7 +346,7 @@ def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failur
         if message is not None and text.lower() in message.lower() and row["value"]:
             count = round(row["value"])
             failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
-    return sorted(failed, key=lambda failure: failure.run, reverse=True)
+    return of_points + sorted(failed, key=lambda failure: failure.run, reverse=True)
 
 
 NEWEST = 60

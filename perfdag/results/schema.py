@@ -227,7 +227,9 @@ def load(
     )
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
-        table = table.filter(pc.is_in(_text(table["metric"]), pa.array(names, pa.string())))
+        table = table.filter(
+            pc.is_in(table["metric"].cast(pa.string()), pa.array(names, pa.string()))
+        )
     if not everything:
         measured = pc.and_(_equal(table, "status", "ok"), _equal(table, "phase", "measure"))
         canary = _equal(table, "benchmark", "canary")
@@ -294,20 +296,15 @@ def _array(values: list[Any]) -> pa.Array:
     """Return values as an array of their type. Lists, and values of several types, become JSON."""
     kinds = {int if type(value) is float else type(value) for value in values if value is not None}
     if len(kinds) > 1 or list in kinds:
-        values = [None if value is None else _json(value) for value in values]
+        values = [
+            value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+            for value in values
+        ]
     return pa.array(values)
 
 
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.string())
-
-
 def _equal(table: pa.Table, name: str, text: str) -> pa.ChunkedArray:
-    return pc.fill_null(pc.equal(_text(table[name]), text), False)
+    return pc.fill_null(pc.equal(table[name].cast(pa.string()), text), False)
 
 
 def _start(since: Since) -> datetime:
