@@ -513,7 +513,11 @@ def _started(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str
         {
             "server": server,
             "name": name,
-            "started": float(target.host.get(f"{target.folder}/{_PRERUN}")),
+            "started": float(
+                target.host.run(["cat", f"{target.folder}/{_PRERUN}"], timeout=10)
+                .check("reading when a job began")
+                .stdout
+            ),
         }
         for target, server, name in zip(targets, servers, names, strict=True)
     ]

@@ -219,46 +219,26 @@ def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
         "proc/cpuinfo",
         "proc/meminfo",
         "proc/self/cgroup",
-        "proc/self/mountinfo",
         "etc/os-release",
         "sys/class/net/x/speed",
         "sys/class/infiniband/x/ports/1/rate",
         "proc/loadavg",
     )
     gather(write_files(tmp_path, dict.fromkeys(names, junk)))
-    assert filesystem(tmp_path, tmp_path)["type"] is None
 
 
-def mounts(root: Path, target: Path) -> Path:
-    lines = [
-        "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw,errors=remount-ro",
-        (
-            f"31 22 0:29 / {str(target).replace(' ', chr(92) + '040')} rw,nosuid - tmpfs tmpfs "
-            f"rw,size=1024k"
-        ),
-        "33 22 8:17 / /elsewhere rw - xfs /dev/sdb1 rw",
-        "broken line",
-    ]
-    return write_files(root, {"proc/self/mountinfo": "\n".join(lines) + "\n"})
-
-
-def test_the_file_system_is_that_of_the_longest_mount(tmp_path: Path) -> None:
-    target = tmp_path / "a folder"
-    target.mkdir()
-    root = mounts(tmp_path / "root", target)
-    result = filesystem(target / "not" / "there", root)
-    assert (result["type"], result["device"], result["mount"]) == ("tmpfs", "tmpfs", str(target))
-    assert result["options"] == "rw,nosuid,size=1024k"
-    assert result["free_bytes"] > 0
-    beside = filesystem(tmp_path, root)
-    assert (beside["type"], beside["device"], beside["mount"]) == ("ext4", "/dev/sda1", "/")
-
-
-def test_a_partition_turns_as_its_disk_does(tmp_path: Path) -> None:
-    root = mounts(tmp_path, tmp_path / "none")
+def test_the_file_system_of_a_path_that_is_not_yet_there_and_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition turns as its disk does."""
+    mount = {"fstype": "ext4", "source": "/dev/sda1", "target": "/", "options": "rw,relatime"}
+    listed = {"filesystems": [{**mount, "maj:min": "8:1", "size": 4096, "avail": 1024}]}
+    script = f"[ \"$7\" = '{tmp_path}' ] && echo '{json.dumps(listed)}'"
+    write_programs(tmp_path / "bin", {"findmnt": script})
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     disk = "sys/devices/pci/block/sda"
-    write_files(
-        root,
+    root = write_files(
+        tmp_path,
         {
             f"{disk}/queue/rotational": "1\n",
             f"{disk}/queue/scheduler": "none [bfq]\n",
@@ -268,8 +248,15 @@ def test_a_partition_turns_as_its_disk_does(tmp_path: Path) -> None:
     )
     (root / "sys/dev/block").mkdir(parents=True)
     (root / "sys/dev/block/8:1").symlink_to(root / disk / "sda1")
-    result = filesystem(tmp_path, root)
-    assert (result["rotational"], result["scheduler"], result["disk"]) == (True, "bfq", "WDC WD40")
+    path = tmp_path / "not" / "there"
+    assert filesystem(path, root) == {
+        "path": str(path),
+        **{"type": "ext4", "device": "/dev/sda1", "mount": "/", "options": "rw,relatime"},
+        **{"rotational": True, "scheduler": "bfq", "disk": "WDC WD40"},
+        **{"total_bytes": 4096, "free_bytes": 1024},
+    }
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert set(filesystem(path, root).values()) == {str(path), None}
 
 
 def test_this_machine_as_a_program() -> None:

@@ -163,5 +163,5 @@ def test_without_taskset_the_error_names_it_and_not_the_command(tmp_path: Path) 
 
 
 def test_a_file_that_cannot_be_written_is_named_with_its_host(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=f"writing {tmp_path} on here: Is a directory"):
+    with pytest.raises(Failed, match=f"writing {tmp_path} on here exited .*Is a directory"):
         LocalHost(name="here").put(str(tmp_path), b"")

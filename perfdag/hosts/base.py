@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import IO, Any, ClassVar, Protocol, Self
+from typing import IO, Any, ClassVar, Self
 
 from perfdag.redaction import redact
 
@@ -254,24 +255,23 @@ class Forwarding:
         return next(self._next)
 
 
-class Host(Protocol):
-    """A machine or pod where commands run."""
+class Host(ABC):
+    """A machine or pod where commands run.
 
-    def __hash__(self) -> int:
-        """Hosts are keys: what does not change is asked once for each."""
+    `address` is that on the measured network, `name` that of the node, or the host name of this
+    machine. `forwarding` is the Service by which clients reach its servers, if one does.
+    """
 
-    @property
-    def name(self) -> str:
-        """The name of the node, or the host name of this machine."""
-
-    @property
-    def address(self) -> str:
-        """The address on the measured network."""
+    def __init__(self, address: str, name: str) -> None:
+        self.address, self.name = address, name
+        self.forwarding: Forwarding | None = None
 
     @property
     def target(self) -> str:
         """The address where clients reach its servers: `address`, or that of a Service."""
+        return self.forwarding.address if self.forwarding else self.address
 
+    @abstractmethod
     def run(
         self,
         argv: Argv,
@@ -282,8 +282,12 @@ class Host(Protocol):
         cpus: str | None = None,
         stdin: bytes | None = None,
     ) -> CommandResult:
-        """Run a command in a process group of its own, which is killed after `timeout` seconds."""
+        """Run a command in a process group of its own, which is killed after `timeout` seconds.
 
+        Raises Failed if the program is not on the host, Infrastructure if the host is out of reach.
+        """
+
+    @abstractmethod
     def serve(
         self,
         argv: Argv,
@@ -294,28 +298,34 @@ class Host(Protocol):
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> Server:
-        """Start a server and wait until `port` is in the socket table.
+        """Start a server and wait up to `ready` seconds until `port` is in the socket table.
 
         Nothing connects to the port. Raises Failed with its stderr, or if the port is in use.
         """
 
+    @abstractmethod
     def free_port(self) -> int:
         """Return a port that is free now, or one that a Service forwards."""
 
+    @abstractmethod
     def forwarded(self, port: int) -> AbstractContextManager[int]:
         """Return a port of 127.0.0.1 here that leads to this port of 127.0.0.1 on the host."""
 
+    @abstractmethod
     def which(self, program: str) -> str | None:
         """Return the path of a program on this host, or None."""
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file and create its folder. Raises Failed."""
-
-    def get(self, path: str) -> bytes:
-        """Return the content of a file. Raises Failed if it does not exist."""
+        script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
+        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(
+            f"writing {path} on {self.name}"
+        )
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content, if it exists."""
+        self.run(["rm", "-rf", "--", path], timeout=60)
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the facts of this host: kernel, CPU, memory, NICs ... (perfdag.hosts.facts)."""

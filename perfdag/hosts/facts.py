@@ -5,13 +5,14 @@ reached by a command can be asked too. Nothing here fails where a file is absent
 fact is then null, since provenance must never cost a measurement.
 """
 
+import contextlib
 import json
 import os
 import platform
 import re
-import shutil
 import socket
 import stat
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -134,6 +135,9 @@ def _cgroups(controller: str, root: Path) -> list[Path]:
     return folders
 
 
+_MOUNT = ("FSTYPE", "SOURCE", "TARGET", "OPTIONS", "MAJ:MIN", "SIZE", "AVAIL")
+
+
 def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     """Return type, device, mount point and options of the file system of `path`.
 
@@ -144,84 +148,46 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     while not target.exists() and target != target.parent:
         target = target.parent
     target = target.resolve()
-    mount = _mount_of(target, root)
-    facts: dict[str, Any] = {
-        "path": str(path),
-        "type": mount.get("type"),
-        "device": mount.get("device"),
-        "mount": mount.get("mount"),
-    }
-    facts["options"] = mount.get("options")
-    numbers = mount.get("numbers")
-    status = target.stat()
+    status, found = target.stat(), dict[str, Any]()
     if stat.S_ISBLK(status.st_mode):
         numbers = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        facts |= {"type": "block", "device": str(target), "mount": None, "options": None}
-    facts |= _queue(numbers, root)
-    usage = shutil.disk_usage(target) if target.is_dir() or target.is_file() else None
-    sectors = (
-        read_number(root / "sys/dev/block" / (numbers or "none") / "size")
-        if facts["type"] == "block"
-        else None
-    )
-    # sysfs counts sectors of 512 bytes whatever the device's own are
-    facts |= {
-        "total_bytes": usage.total if usage else sectors and sectors * 512,
-        "free_bytes": usage.free if usage else None,
-    }
-    return facts
-
-
-def _mount_of(target: Path, root: Path) -> dict[str, Any]:
-    """Return the mount in /proc/self/mountinfo with the longest mount point above `target`.
-
-    Format: proc_pid_mountinfo(5).
-    """
-    best: dict[str, Any] = {}
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if len(fields) < 6 or len(kind) < 2:
-            continue
-        mount = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        if target.is_relative_to(mount) and len(mount) >= len(best.get("mount", "")):
-            options = ",".join(
-                dict.fromkeys(
-                    f"{fields[5]},{kind[2] if len(kind) > 2 else ''}".strip(",").split(",")
-                )
+        sectors = read_number(root / "sys/dev/block" / numbers / "size")
+        # sysfs counts sectors of 512 bytes whatever the device's own are
+        size = sectors and sectors * 512
+        found = {"fstype": "block", "source": str(target), "maj:min": numbers, "size": size}
+    else:
+        argv = ["findmnt", "--json", "--bytes", "--nofsroot", "--output", ",".join(_MOUNT)]
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it knows no mount
+            listed = subprocess.run(
+                [*argv, "--target", target], capture_output=True, timeout=10, check=False
             )
-            best = {
-                "mount": mount,
-                "type": kind[0],
-                "device": kind[1],
-                "options": options,
-                "numbers": fields[2],
-            }
-    return best
+            found = json.loads(listed.stdout)["filesystems"][0]
+    return {
+        "path": str(path),
+        "type": found.get("fstype"),
+        "device": found.get("source"),
+        "mount": found.get("target"),
+        "options": found.get("options"),
+        **_queue(root / "sys/dev/block" / found.get("maj:min", "none")),
+        "total_bytes": found.get("size"),
+        "free_bytes": found.get("avail"),
+    }
 
 
-def _queue(numbers: str | None, root: Path) -> dict[str, Any]:
-    """Return rotational, scheduler and model of the disk with a device number.
+def _queue(device: Path) -> dict[str, Any]:
+    """Return rotational, scheduler and model of a disk in sysfs.
 
     The queue of a partition is that of its parent.
     """
-    device = root / "sys/dev/block" / (numbers or "none")
-    facts: dict[str, Any] = {"rotational": None, "scheduler": None, "disk": None}
-    try:
-        device = device.resolve()
-        for folder in (device, device.parent):
-            rotational = read_text(folder / "queue/rotational")
-            if rotational is not None:
-                scheduler = re.search(r"\[(\S+)\]", read_text(folder / "queue/scheduler") or "")
-                model = read_text(folder / "device/model")
-                return {
-                    "rotational": rotational == "1",
-                    "scheduler": scheduler[1] if scheduler else None,
-                    "disk": model or folder.name,
-                }
-    except OSError:
-        return facts
-    return facts
+    device = device.resolve()
+    folder = next((each for each in (device, device.parent) if (each / "queue").exists()), device)
+    rotational = read_text(folder / "queue/rotational")
+    scheduler = re.search(r"\[(\S+)\]", read_text(folder / "queue/scheduler") or "")
+    return {
+        "rotational": rotational and rotational == "1",
+        "scheduler": scheduler[1] if scheduler else None,
+        "disk": rotational and (read_text(folder / "device/model") or folder.name),
+    }
 
 
 _NOT_NICS = re.compile(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Failed, Forwarding, Host, Server
+from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server
 
 _PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
@@ -186,7 +186,7 @@ def _rest(popen: "subprocess.Popen[bytes]") -> tuple[bytes, bytes]:
         return error.output or b"", error.stderr or b""
 
 
-class LocalHost:
+class LocalHost(Host):
     """This machine, or this pod.
 
     Commands run in sessions of their own, whose process groups end with perfdag, even if it is
@@ -194,13 +194,7 @@ class LocalHost:
     """
 
     def __init__(self, address: str = "127.0.0.1", name: str | None = None) -> None:
-        self.address, self.name = address, name or socket.gethostname()
-        self.forwarding: Forwarding | None = None
-
-    @property
-    def target(self) -> str:
-        """The address where clients reach its servers."""
-        return self.forwarding.address if self.forwarding else self.address
+        super().__init__(address, name or socket.gethostname())
 
     def _start(
         self,
@@ -322,29 +316,6 @@ class LocalHost:
 
     def which(self, program: str) -> str | None:
         return shutil.which(program)
-
-    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        target = Path(path)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(mode)
-        except OSError as error:
-            raise Failed(f"writing {path} on {self.name}: {error.strerror}") from error
-
-    def get(self, path: str) -> bytes:
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise Failed(f"{path} on {self.name}: {error.strerror}") from error
-
-    def remove(self, path: str) -> None:
-        target = Path(path)
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                target.unlink()
 
     def facts(self) -> dict[str, Any]:
         facts = {**host_facts.gather(), "gpus": []}

@@ -4,7 +4,6 @@ Every remote command leads a process group whose id it writes to a file. The lea
 it: a local timeout alone would leave it running.
 """
 
-import base64
 import contextlib
 import os
 import random
@@ -12,6 +11,7 @@ import secrets
 import shlex
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,20 +20,19 @@ from typing import Any
 
 import orjson
 
-from perfdag.hosts.base import Argv, CommandResult, Failed, Forwarding, Infrastructure, Server
+from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Infrastructure, Server
 from perfdag.hosts.gpu_use import gpus
 from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 
 CONNECT_SECONDS = 10
 
 
-def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
+def config_text(identity: Path, known_hosts: Path, sockets: Path) -> str:
     """Return an ssh_config for all peers.
 
     It has the run's key, a checked host key, and one connection a peer.
     """
     return f"""Host *
-  User {user}
   IdentityFile {identity}
   IdentitiesOnly yes
   UserKnownHostsFile {known_hosts}
@@ -108,7 +107,7 @@ class SshServer(Server):
             raise Infrastructure(f"ssh to {self._host.name} broke: {finished.tail()}")
 
 
-class SshHost:
+class SshHost(Host):
     """A peer with sshd on `port` of the address `at`; `name` is its node.
 
     `address` is its address on the measured network, by default that of sshd. `config` is a file
@@ -116,19 +115,12 @@ class SshHost:
     """
 
     def __init__(self, address: str, name: str, config: Path, port: int = 2222) -> None:
-        self.at = self.address = address
-        self.name, self.port = name, port
-        self.forwarding: Forwarding | None = None
-        self._config = config
+        super().__init__(address, name)
+        self.at, self.port, self._config = address, port, config
         self._master: subprocess.Popen[bytes] | None = None
         self._used: set[int] = set()
         self._free: int | None = None
         self._paths: dict[str, str] = {}
-
-    @property
-    def target(self) -> str:
-        """The address where clients reach its servers."""
-        return self.forwarding.address if self.forwarding else self.address
 
     def connect(self, patience: float) -> None:
         """Open the shared connection within `patience` seconds. Raises Infrastructure."""
@@ -147,36 +139,30 @@ class SshHost:
             pause = min(pause * 1.5, 1.0)
 
     def _open(self) -> str | None:
+        """Start the process that holds the shared connection; return why there is none, or None."""
         self.close()
-        resolved = LocalHost().run([*self._ssh(), "-G", self.at], timeout=LINE_TIMEOUT)
-        if resolved.code != 0:
-            return resolved.stderr.strip()
-        settings = dict(line.partition(" ")[::2] for line in resolved.stdout.splitlines())
-        socket = Path(settings["controlpath"])
+        # After the authentication it takes commands, and then runs this one (ssh_config(5)).
+        tell = ("-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo connected")
         with tempfile.TemporaryFile() as log:
             master = subprocess.Popen(
-                [*self._ssh(), "-M", "-N", self.at],
+                [*self._ssh(), "-M", "-N", *tell, self.at],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 env=measured_environment(),
             )
-            for _ in range(int(CONNECT_SECONDS / 0.02) + 100):
-                if master.poll() is not None:
-                    log.seek(0)
-                    lines = log.read().decode(errors="replace").strip().splitlines()
-                    return (
-                        lines[-1]
-                        if lines
-                        else f"ssh ended (exit {master.returncode}) and said nothing"
-                    )
-                if socket.exists():  # ssh makes it after the authentication
-                    self._master = master
-                    return None
-                time.sleep(0.02)
-            master.kill()
-            master.wait()
-            return "no answer"
+            limit = threading.Timer(CONNECT_SECONDS + 2, master.kill)
+            limit.start()
+            assert master.stdout
+            connected = master.stdout.readline()
+            limit.cancel()
+            if connected:
+                self._master = master
+                return None
+            code = master.wait()
+            log.seek(0)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+            return lines[-1] if lines else f"ssh ended (exit {code}) and said nothing"
 
     def _order(self, *arguments: str) -> CommandResult:
         """Give an order to the process that holds the shared connection."""
@@ -301,10 +287,6 @@ class SshHost:
         cpus: str | None = None,
         stdin: bytes | None = None,
     ) -> CommandResult:
-        """Run to the end; on timeout (seconds) its group on the peer is killed.
-
-        Raises Infrastructure if ssh broke, Failed if the program is not on the peer.
-        """
         token = secrets.token_hex(8)
         result = self._shell(self._line(argv, env, cwd, cpus, token), timeout, stdin)
         if result.timed_out:
@@ -323,10 +305,6 @@ class SshHost:
         cwd: str | None = None,
         cpus: str | None = None,
     ) -> SshServer:
-        """Start a server and wait up to `ready` seconds until it listens on `port`.
-
-        Raises Failed, Infrastructure.
-        """
         known_free, self._free = port == self._free, None
         if port is not None and not known_free and port in self.used_ports():
             raise Failed(
@@ -363,7 +341,6 @@ class SshHost:
 
     @contextlib.contextmanager
     def forwarded(self, port: int) -> Iterator[int]:
-        """Yield a port of 127.0.0.1 here that leads to one of the peer. Raises Infrastructure."""
         own = LocalHost().free_port()
         forward = ("-o", "ClearAllForwardings=no", "-L", f"127.0.0.1:{own}:127.0.0.1:{port}")
         done = self._order("forward", *forward)
@@ -375,7 +352,6 @@ class SshHost:
             self._order("cancel", *forward)
 
     def which(self, program: str) -> str | None:
-        """Return the path of a program on the peer, or None."""
         if program not in self._paths:
             result = self.run(["sh", "-c", 'command -v "$1"', "sh", program], timeout=15)
             if result.code != 0:
@@ -383,26 +359,7 @@ class SshHost:
             self._paths[program] = result.stdout.strip()
         return self._paths[program]
 
-    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file, making its folder. Raises Failed."""
-        script = 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"'
-        self.run(["sh", "-c", script, "sh", path, f"{mode:o}"], timeout=120, stdin=data).check(
-            f"writing {path} on {self.name}"
-        )
-
-    def get(self, path: str) -> bytes:
-        """Read a file. Raises Failed if it does not exist."""
-        result = self.run(["base64", "-w0", path], timeout=120)
-        if result.code != 0:
-            raise Failed(f"{path} on {self.name}: {result.tail()}")
-        return base64.b64decode(result.stdout)
-
-    def remove(self, path: str) -> None:
-        """Remove a file or a folder with its content, if it exists."""
-        self.run(["rm", "-rf", "--", path], timeout=60)
-
     def facts(self) -> dict[str, Any]:
-        """Return the provenance of the peer."""
         result = self.run(["python3", "-m", "perfdag.hosts.facts"], timeout=30)
         facts: dict[str, Any] = orjson.loads(result.stdout) if result.code == 0 else {}
         return facts and {**facts, "gpus": gpus(self) if self.which("nvidia-smi") else []}
