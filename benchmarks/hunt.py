@@ -30,7 +30,7 @@ def sweep(seed: int, slow_host: int) -> tuple[set[int], int, int, int]:
     while now := hunt.pairs():
         hunt.record(now, [value(rng, pair, slow_host) for pair in now])
         pairs, in_turn = pairs + len(now), in_turn + 1
-    return {found.host for found in hunt.slow}, hunt.rounds, pairs, in_turn
+    return set(hunt.slow), hunt.rounds, pairs, in_turn
 
 
 def line(kind: str, hits: int, false: int, sweeps: int, pairs: float, in_turn: float) -> None:
@@ -76,9 +76,7 @@ def _random_20(seed: int, host: int) -> tuple[bool, bool]:
     rng = np.random.default_rng(seed)
     pairs = [pair for each in rounds("random 20", HOSTS, seed) for pair in each]
     values = {(str(a), str(b)): [value(rng, (a, b), host)] for a, b in pairs}
-    suspects = {
-        name for suspect in slow(values, True) if len(suspect.names) == 1 for name in suspect.names
-    }
+    suspects = {name for names in slow(values, True) if len(names) == 1 for name in names}
     return str(host) in suspects, bool(suspects - {str(host)})
 
 

@@ -83,11 +83,11 @@ def finding(
     if not outliers:
         return f"no node and no link stands out in {metric}{between}", ""
     words, reasons = [], []
-    for outlier in outliers[:MOST_NAMES]:
-        kind = "node" if len(outlier.names) == 1 else "link"
-        words.append(f"{kind} {' - '.join(outlier.names)} ({100 * outlier.effect:+.0f} %)")
-        if kind == "node" and (differs := difference(facts or {}, outlier.names[0], MOST_REASON)):
-            reasons.append(f"{outlier.names[0]}: {differs}")
+    for own, effect in [*outliers.items()][:MOST_NAMES]:
+        kind = "node" if len(own) == 1 else "link"
+        words.append(f"{kind} {' - '.join(own)} ({100 * effect:+.0f} %)")
+        if kind == "node" and (differs := difference(facts or {}, own[0], MOST_REASON)):
+            reasons.append(f"{own[0]}: {differs}")
     more = f" and {len(outliers) - 1} more" if len(outliers) > 1 else ""
     rest = ["slow too: " + ", ".join(words[1:])] if words[1:] else []
     return f"slow in {metric}{between}: {words[0]}{more}", "; ".join([*rest, *reasons])

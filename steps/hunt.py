@@ -108,10 +108,10 @@ def _merged(measured: Sequence[Measured]) -> SampleRecord:
 def _verdict(state: Hunt, names: Sequence[str], facts: Mapping[str, Any]) -> Measurement:
     """Return the verdict, whose note names the slow hosts and the facts in which each differs."""
     notes = []
-    for slow in state.slow:
-        differs = difference(facts, names[slow.host], EXPLAINED)
+    for host, slowness in state.slow.items():
+        differs = difference(facts, names[host], EXPLAINED)
         why = f" ({differs})" if differs else ""
-        notes.append(f"{names[slow.host]} is {100 * slow.slowness:.0f} % slow{why}")
+        notes.append(f"{names[host]} is {100 * slowness:.0f} % slow{why}")
     if state.unknown:
         notes.append(f"undecided: {', '.join(names[host] for host in state.unknown[:6])}")
     word: VerdictWord = "failed" if state.slow else "inconclusive" if state.unknown else "passed"

@@ -163,6 +163,8 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     wall = point["metrics"][0]
     assert (wall["n"], wall["low"] <= wall["median"]) == (2, True)
     assert "checks  none: the suite has no threshold" in cli(["check", "last"]).out
+    argv[-1] = "0.02"
+    assert orjson.loads(cli(argv).out)["answer"]["runs"] == 1, "another command has another past"
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])

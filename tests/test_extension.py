@@ -17,12 +17,9 @@ import pytest
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, Tool
 from perfdag.benchmark.registry import mistakes
-from perfdag.commands.cluster import report_other_packages
 from perfdag.commands.doctor import of_images
 from perfdag.commands.main import main
-from perfdag.plan.plan import make_plan
 from perfdag.steps.command import Command
-from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 
 ROOT = Path(__file__).parent.parent
@@ -235,13 +232,3 @@ def test_the_image_is_asked_which_benchmarks_it_has() -> None:
     assert "images/build --with" in lacking.do
     [has] = of_images("benchmarks: fio iperf mem-copy", names)
     assert has.state == "ok"
-
-
-def test_submit_warns_of_a_benchmark_of_another_package(
-    site: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    install(site, "odd", ODD.replace("PARSE", "return []"))
-    text = "name: s\nentries:\n  - benchmark: odd\n  - {benchmark: command, params: {argv: [ls]}}\n"
-    report_other_packages(make_plan(parse_suite(text)))
-    [line] = caplog.messages
-    assert line.startswith("benchmark odd is of package perfdag-odd 1.0: the images need it")

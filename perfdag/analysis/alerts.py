@@ -19,7 +19,7 @@ import orjson
 from perfdag.analysis.history import Acknowledgement, Series, headlines, shorten
 from perfdag.analysis.verdict import RANK, counts, percent, worst_word
 from perfdag.results.runs import day_of
-from perfdag.results.summary import SeriesInfo, Summary
+from perfdag.results.summary import Summary
 from perfdag.stats.levels import Word
 from perfdag.store.base import Store
 from perfdag.suite.model import Check
@@ -149,11 +149,6 @@ class GateResult:
         )
 
     @property
-    def states(self) -> Counter[str]:
-        """The number of cases by state."""
-        return Counter(case.state for case in self.cases)
-
-    @property
     def slower_machine(self) -> list[str]:
         """The line that says which canaries became worse, and with them the machine; or none."""
         moved = [
@@ -227,14 +222,6 @@ def case_alerts(gate: GateResult) -> list[Alert]:
     return alerts
 
 
-def acknowledged(rules: Rules, run: str, name: str, series_id: str) -> bool:
-    """Return whether a series or rule is acknowledged from a run no later than this one."""
-    return any(
-        accepted.holds(name, series_id, day_of(run)) and accepted.run <= run
-        for accepted in rules.accepted
-    )
-
-
 def gate_as_dict(gate: GateResult) -> dict[str, Any]:
     """Return the gate as plain data."""
     return {
@@ -306,17 +293,15 @@ def recovered_alerts(
     for line in series:
         if line.info.series_id in reported and line.answer.word in ("same", "better"):
             groups.setdefault(line.info.benchmark, []).append(line)
-    return [_recovered(gate, group) for group in groups.values()]
-
-
-def _recovered(gate: GateResult, group: Sequence[Series]) -> Alert:
-    first = group[0]
-    run = first.steps[-1].run if first.steps else ""
-    title = f"RECOVERED {gate.suite}/{first.name}: {first.answer.text}"
-    names = shorten("; ".join(line.name for line in group))
-    text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
-    keys = [line.info.series_id for line in group]
-    return Alert("recovered", title, text, keys, run, gates=False)
+    alerts = []
+    for group in groups.values():
+        run = group[0].steps[-1].run if group[0].steps else ""
+        title = f"RECOVERED {gate.suite}/{group[0].name}: {group[0].answer.text}"
+        names = shorten("; ".join(line.name for line in group))
+        text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
+        keys = [line.info.series_id for line in group]
+        alerts.append(Alert("recovered", title, text, keys, run, gates=False))
+    return alerts
 
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
@@ -329,7 +314,7 @@ def junit(gate: GateResult) -> bytes:
     skipped.
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = gate.states
+    counts = Counter(case.state for case in gate.cases)
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
@@ -366,7 +351,7 @@ STATES: dict[State, str] = {
     "ok": "ok",
     "failed": "failed",
     "absent": "without data",
-    "unsure": "undecided",
+    "unsure": "unclear",
     "skipped": "skipped",
 }
 """The states of checks, as a gate counts them."""
@@ -507,10 +492,6 @@ class Judged:
         """The histories of the series by their ids; none for a first run."""
         return {line.info.series_id: line for line in self.past.series} if self.past else {}
 
-    def line(self, series: SeriesInfo) -> Series | None:
-        """Return the history of a series, or None for a first run."""
-        return self.lines.get(series.series_id)
-
     def deciding(self) -> list[Series]:
         """Return the headline series that have the word of the run, those of usable values first.
 
@@ -531,7 +512,7 @@ def banner(run: Judged) -> Banner:
     past = run.past
     history = [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
     doubts = [f"{unusable} of {points} points unusable"] if unusable else []
-    noisy = "".join(f"; {text}" for text in [*doubts, *filter(None, [trust.lost])])
+    rest = "".join(f"; {text}" for text in [*doubts, *filter(None, [trust.lost])])
     lost = [state for state in states if state.why]
     lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
     why = [f"{state.title}: {state.why}" for state in lost[:1]]
@@ -539,28 +520,28 @@ def banner(run: Judged) -> Banner:
         why = why or ["no sample is stored, not even a failed one"]
         return Banner("failed", "Nothing was measured", why, "perfdag doctor")
     if failed:
-        return Banner("failed", f"{failed} of {points} points failed{noisy}", [*why, *history])
+        return Banner("failed", f"{failed} of {points} points failed{rest}", [*why, *history])
     if broken:
         return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
     if gating:
         return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
     if unusable == points:
-        return Banner("unclear", "Too noisy to judge", [trust.text, *history])
+        return Banner("unclear", "Unusable: samples too far apart", [trust.text, *history])
     if not deciding or past is None:
-        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{noisy}"
+        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{rest}"
         part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
         doubtful = part[:1] if trust.lost else []
         return Banner("unclear" if trust.lost else "", sentence, doubtful or [trust.text])
     answer, name = deciding[0].answer, deciding[0].name
-    rest = f", and {len(deciding) - 1} more{noisy}" if len(deciding) > 1 else noisy
     if answer.word == "same":
         earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"
-        return Banner("same", f"Same as the {earlier}{noisy}", history)
+        return Banner("same", f"Same as the {earlier}{rest}", history)
     text = answer.text.removeprefix(answer.word).lstrip(": ")
     if answer.word == "unclear":
-        sentence = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}{noisy}"
+        sentence = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}{rest}"
         return Banner("unclear", sentence, [f"{name}: {text}", *history])
-    sentence = f"{answer.word.capitalize()}: {name} {text}{rest}"
+    more = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
+    sentence = f"{answer.word.capitalize()}: {name} {text}{more}{rest}"
     left = deciding[0].left
     if answer.word == "worse" and left:
         changed = f"changed with it: {left.changed}"

@@ -18,7 +18,6 @@ from perfdag.analysis.alerts import (
     Record,
     Rules,
     State,
-    acknowledged,
     case_alerts,
     mark_known,
     read_records,
@@ -34,6 +33,7 @@ from perfdag.analysis.history import (
 )
 from perfdag.analysis.medians import (
     PointCount,
+    RunInfo,
     RunMedians,
     read_run_medians,
 )
@@ -178,17 +178,17 @@ class _Judge:
         )
         own = self.everything.on_cluster(known[run_id])
         self.history, self.night = own.until(run_id), own.until(max([run_id, *rechecks]))
+        self.run = self.history.runs[-1]
         self.gate = GateResult(
             run_id,
             suite,
             store.url(report_key(run_id)),
             damaged=list(self.everything.damaged),
-            runs=sum(run.trigger not in PARTIAL for run in self.night.runs),
+            runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
             rechecks=rechecks,
             store=store.root,
             acks_file=rules.acks_file,
         )
-        self.run = self.history.runs[-1]
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.finite = np.isfinite(self.history.value)
         self.names = series_names(self.history)
@@ -196,6 +196,10 @@ class _Judge:
         self.series = {
             line.info.series_id: line for line in series_of(self.night, self.tuning, rules.accepted)
         }
+
+    def _shares(self, other: RunInfo) -> bool:
+        """Return whether a run has a point of this one. One without is of another command."""
+        return bool(self.run.points.keys() & other.points.keys() - {"canary"})
 
     def judge(self) -> None:
         """Fill the gate: answers, cases, alerts and suspects."""
@@ -231,11 +235,15 @@ class _Judge:
         """Add a case, which passes where it is acknowledged. Return whether it is."""
         label = label or name
         bad = state in ("failed", "absent")
-        accepted = bad and (accepted or acknowledged(self.rules, self.gate.run, label, key))
+        accepted = bad and (accepted or self._acknowledged(label, key))
         if accepted:
             state, text = "ok", f"{text} (acknowledged)"
         self.gate.cases.append(CheckResult(group, name, state, text, key, label, cause))
         return accepted
+
+    def _acknowledged(self, name: str, key: str) -> bool:
+        """Return whether a series or rule is acknowledged in this run."""
+        return any(each.holds(name, key, self.gate.run) for each in self.rules.accepted)
 
     def _answers(self, previous: Record | None) -> None:
         """Add the alerts of series that are worse or good again, and the answer about each."""
@@ -264,11 +272,13 @@ class _Judge:
         """Add the headline series that earlier runs had and this one lacks, and idle points.
 
         Return the ids of these series, and whether their absence is acknowledged. Only earlier runs
-        with the same trigger count, and what `--only` left out is not absent.
+        with the same trigger and a point in common count, and what `--only` left out is not absent.
         """
         run, series = self.run, self.history.series
         earlier = enumerate(self.history.runs[:-1])
-        same = [i for i, before in earlier if before.trigger == run.trigger][-MISSED_FOR:]
+        same = [
+            i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
+        ][-MISSED_FOR:]
         # Without the span: a series is not absent if its hosts were on other nodes this time.
         measured = {info.key[:-1] for i, info in enumerate(series) if self.finite[i, -1]}
         absent: dict[str, bool] = {}
@@ -326,7 +336,7 @@ class _Judge:
             for i, info in covered:
                 state, text = self._holds(rule, info, float(self.history.value[i, -1]))
                 key, name = info.series_id, self.names[i]
-                accepted = acknowledged(self.rules, self.gate.run, name, key)
+                accepted = self._acknowledged(name, key)
                 identity, cause = f"{rule.text()} {key}", (info.entry, rule.text())
                 title = f"{name}: {rule.text()}"
                 self._add("threshold", title, state, text, identity, cause, name, accepted=accepted)

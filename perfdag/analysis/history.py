@@ -60,10 +60,12 @@ class Acknowledgement(BaseModel):
     reason: str = Field(min_length=1)
     until: Annotated[str, BeforeValidator(_day)] = Field("", description="last day that it holds")
 
-    def holds(self, name: str, series_id: str, day: str) -> bool:
-        """Return whether it applies to a series on a day (YYYY-MM-DD)."""
-        return (not self.until or day <= self.until) and (
-            self.series == series_id or fnmatch.fnmatchcase(name, readable(self.series))
+    def holds(self, name: str, series_id: str, run: str) -> bool:
+        """Return whether it applies to a series or rule in a run, which is none before its own."""
+        return (
+            self.run <= run
+            and (not self.until or day_of(run) <= self.until)
+            and (self.series == series_id or fnmatch.fnmatchcase(name, readable(self.series)))
         )
 
 
@@ -281,11 +283,10 @@ def _accepted_starts(
     runs: Sequence[str], name: str, series_id: str, accepted: Sequence[Acknowledgement]
 ) -> list[int]:
     """Return the position of the first run of each acknowledged level of a series."""
-    newest = runs[-1]
     return [
         bisect.bisect_left(runs, ack.run)
         for ack in accepted
-        if ack.run <= newest and ack.holds(name, series_id, day_of(newest))
+        if ack.holds(name, series_id, runs[-1])
     ]
 
 
@@ -394,7 +395,8 @@ class NodeOutlier:
 
 def nodes_of(medians: RunMedians) -> set[str]:
     """Return the nodes of the newest runs."""
-    return {name for run in medians.runs[-NEWEST:] for name in run.nodes}
+    texts = [run.env["nodes"] for run in medians.runs[-NEWEST:] if "nodes" in run.env]
+    return {name for text in texts for name in text.split(" | ")}
 
 
 def recent_rows(store: Store, medians: RunMedians, series: Sequence[Series]) -> pa.Table:

@@ -41,11 +41,6 @@ class RunInfo:
     env: dict[str, str]
     points: dict[str, PointCount]
 
-    @property
-    def nodes(self) -> list[str]:
-        """The nodes that it measured on."""
-        return self.env["nodes"].split(" | ") if "nodes" in self.env else []
-
 
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
@@ -95,14 +90,11 @@ def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
 def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
     """Return a numeric column as an array, with `absent` where it is null.
 
-    A column without nulls goes through dlpack, because to_numpy imports pandas where it is
-    installed, which takes longer than everything else.
+    It goes through dlpack, because to_numpy imports pandas where it is installed, which takes
+    longer than everything else.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if array.null_count:
-        filled: NDArray[Any] = np.nan_to_num(array.to_numpy(zero_copy_only=False), nan=absent)
-        return filled
-    return np.from_dlpack(array)
+    return np.from_dlpack(array.fill_null(absent) if array.null_count else array)
 
 
 VERSION = 6
@@ -172,7 +164,9 @@ class MonthlyRollup:
         """Add the rows of one run. Those of `ab` have no history."""
         if not table.num_rows:
             return
-        run = _run(table)
+        names = ("run_id", "trigger", "cluster")
+        run_id, trigger, cluster = (table[name][0].as_py() or "" for name in names)
+        run = RunInfo(run_id, trigger, cluster, environment(table), _points(table))
         self.runs[run.run_id] = run
         rows = table.filter(is_measured(table))
         if run.trigger == "ab" or not rows.num_rows:
@@ -213,7 +207,7 @@ def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.in
 
 def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
     """Return the row of each series of one run. `which` are the series as numbers."""
-    groups, values = group_values(which, rows["value"].to_numpy().astype(np.float64))
+    groups, values = group_values(which, numbers(rows["value"]))
     figures = []
     for repetitions in values:
         n = repetitions.size
@@ -224,16 +218,6 @@ def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
     )
     columns = [pa.repeat(run_id, len(groups)), *names.columns, *zip(*figures, strict=True)]
     return pa.table(columns, schema=_ROLLUP)
-
-
-def _run(table: pa.Table) -> RunInfo:
-    return RunInfo(
-        run_id=table["run_id"][0].as_py(),
-        trigger=table["trigger"][0].as_py() or "",
-        cluster=table["cluster"][0].as_py() or "",
-        env=environment(table),
-        points=_points(table),
-    )
 
 
 def _points(table: pa.Table) -> dict[str, PointCount]:

@@ -93,7 +93,7 @@ class Tuning:
         return info.headline and not info.canary
 
 
-TOO_NOISY = 0.5
+LEAST_SEEN = 0.5
 """Where only larger changes than this would be seen, nothing is called the same."""
 RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
 """The words, the one that matters most first."""
@@ -202,63 +202,47 @@ def answer_of(
     measured = np.flatnonzero(np.isfinite(values))
     newest = float(values[measured[-1]])
     level, now = levels.levels[-1], standing(levels.levels, better, accepted)
-
-    def moved(word: Word, before: Level, first: Level) -> Answer:
-        count = int((measured >= first.start).sum())
-        between = _between(before, level, better)
-        return replace(between, word=word, since=runs[first.start], runs=count)
-
+    word: Word = "worse"
     if now.left is not None:
-        return _trusted(moved("worse", now.good, now.left), newest, band)
-    effect = level.effect(newest)
-    here = replace(_at(level, better), effect=effect, before=level.reference, value=newest)
-    if levels.beyond:
-        return _undecided(level, levels, better)
-    if now.replaced is not None and now.improved(level, len(level.values)):
-        if better in ("higher", "lower"):
-            return _trusted(moved("better", now.replaced, level), newest, band)
-        answer = moved("unclear", now.replaced, level)
-        why = f"{answer.size} since {day_of(answer.since)}, and neither direction is better"
-        return replace(answer, why=why)
-    return _unless_noisy(here)
+        before, first = now.good, now.left
+    elif levels.beyond:
+        return _undecided(_against(level, newest, better), level, len(levels.beyond))
+    elif now.replaced is not None and now.improved(level, len(level.values)):
+        before, first = now.replaced, level
+        word = "better" if better in ("higher", "lower") else "unclear"
+    else:
+        return _unless_blind(_against(level, newest, better))
+    count = int((measured >= first.start).sum())
+    moved = _against(before, level.reference, better)
+    moved = replace(moved, word=word, since=runs[first.start], runs=count)
+    return _without_direction(moved) if word == "unclear" else _trusted(moved, newest, band)
 
 
-def _at(level: Level, better: str) -> Answer:
-    """Return the answer `same` at a level, with its noise and what would have been seen."""
-    sign = -1 if better == "higher" else 1
-    seen = level.scale.effect(sign * level.threshold)
-    return Answer("same", noise=level.noise, seen=seen, absolute=level.scale.kind == "absolute")
+def _against(level: Level, value: float, better: str) -> Answer:
+    """Return the answer `same` about a value against a level, with what would have been seen."""
+    seen = level.scale.effect((-1 if better == "higher" else 1) * level.threshold)
+    figures = level.effect(value), level.reference, value, level.noise, seen
+    return Answer("same", *figures, level.scale.kind == "absolute")
 
 
-def _undecided(level: Level, levels: Levels, better: str) -> Answer:
-    """Return the answer about a series whose newest measurements may begin a level."""
-    newest = levels.beyond[-1][1]
-    here = replace(_at(level, better), effect=level.effect(newest), before=level.reference)
-    limit = percent(level.scale.effect(level.threshold), here.absolute, sign=False)
-    why = f"{here.size}; {len(levels.beyond)} of {STEP} measurements beyond {limit}"
-    return replace(here, word="unclear", value=newest, why=why)
-
-
-def _between(before: Level, after: Level, better: str) -> Answer:
-    """Return the answer `same` about two levels, with the effect of one against the other."""
-    return replace(
-        _at(before, better),
-        effect=before.effect(after.reference),
-        before=before.reference,
-        value=after.reference,
-    )
+def _undecided(answer: Answer, level: Level, beyond: int) -> Answer:
+    """Return the answer about a measurement that may begin a level, as `beyond` in a row may."""
+    limit = percent(level.scale.effect(level.threshold), answer.absolute, sign=False)
+    why = f"{answer.size}; {beyond} of {STEP} measurements beyond {limit}"
+    return replace(answer, word="unclear", why=why)
 
 
 def within(level: Level, better: str) -> Answer:
     """Return the answer about two measurements of one level, neither of them beyond it."""
-    return _unless_noisy(_at(level, better))
+    answer = _against(level, level.reference, better)
+    return _unless_blind(replace(answer, effect=None, before=math.nan, value=math.nan))
 
 
-def _unless_noisy(answer: Answer) -> Answer:
+def _unless_blind(answer: Answer) -> Answer:
     """Return `same` as unclear where only a very large change would have been seen."""
-    if answer.absolute or abs(answer.seen) <= TOO_NOISY:
+    if answer.absolute or abs(answer.seen) <= LEAST_SEEN:
         return answer
-    why = f"too noisy: only {percent(answer.seen)} would be seen"
+    why = f"only {percent(answer.seen)} would be seen"
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
@@ -285,7 +269,7 @@ def compare_levels(
         return None
     if left is not right:
         side = left.side(right.reference)
-        answer = _between(left, right, better)
+        answer = _against(left, right.reference, better)
         if side and a < b and left.ends is not None:
             end = right.ends if right.ends is not None else len(values)
             count = int(((measured >= left.ends) & (measured < end)).sum())
@@ -293,16 +277,15 @@ def compare_levels(
         answer = replace(answer, word=side_word(side, better) if side else "same")
         return _without_direction(answer) if answer.word == "unclear" else answer
     if a < b and any(b == index for index, _ in levels.beyond):
-        return _undecided(left, levels, better)
-    before, value = float(values[a]), float(values[b])
-    effect = replace(left, reference=before).effect(value)
-    answer = replace(_at(left, better), effect=effect, before=before, value=value)
+        newest = levels.beyond[-1][1]
+        return _undecided(_against(left, newest, better), left, len(levels.beyond))
+    answer = _against(replace(left, reference=float(values[a])), float(values[b]), better)
     for index, name in ((b, "B"), (a, "A")):
         if left.side(float(values[index])):
             size = percent(left.effect(float(values[index])), answer.absolute)
             why = f"{name} is {size} beyond its level, but {STEP} measurements in a row decide"
             return replace(answer, word="unclear", why=why)
-    return _unless_noisy(answer)
+    return _unless_blind(answer)
 
 
 def compare_sides(
@@ -332,41 +315,33 @@ def compare_sides(
         runs = [side - middle(side) for side, n in ((x, runs_a), (y, runs_b)) if n > 1]
         noise = noise_of(np.concatenate(runs) if runs else [], gate)
     threshold = max(gate, SIGMAS * noise * math.sqrt(1 / runs_a + 1 / runs_b))
-    before, value = middle(np.sort(left)), middle(np.sort(right))
+    before, value = middle(left), middle(right)
     difference = middle(y) - middle(x)
-    level = Level(0, 0, scale, min_effect, [], reference=before)
-    sign = -1 if better == "higher" else 1
-    answer = Answer(
-        "same",
-        level.effect(value),
-        before,
-        value,
-        noise,
-        scale.effect(sign * threshold),
-        scale.kind == "absolute",
-    )
+    effect = Level(0, 0, scale, min_effect, [], reference=before).effect(value)
+    seen = scale.effect((-1 if better == "higher" else 1) * threshold)
+    answer = Answer("same", effect, before, value, noise, seen, scale.kind == "absolute")
     overlap = max(left.min(), right.min()) <= min(left.max(), right.max())
     if abs(difference) > threshold and not overlap:
-        word = side_word(1 if difference > 0 else -1, better)
-        decided = replace(answer, word=word)
-        if word == "unclear":
-            return _without_direction(decided)
+        answer = replace(answer, word=side_word(difference, better))
+        if answer.word == "unclear":
+            return _without_direction(answer)
         for side in (right, left):
-            band = (float(side.min()), float(side.max()))
-            decided = _trusted(decided, middle(np.sort(side)), band)
-        return decided
+            answer = _trusted(answer, middle(side), (float(side.min()), float(side.max())))
+        return answer
     if abs(difference) <= gate:
-        return _unless_noisy(answer)
+        return _unless_blind(answer)
     # to the side of the change: `answer.seen` is a change for the worse
-    seen = percent(scale.effect(math.copysign(threshold, difference)), answer.absolute)
-    why = "the ranges overlap" if abs(difference) > threshold else f"only {seen} would be seen"
-    more = "more runs or `perfdag ab` decide"
-    return replace(answer, word="unclear", why=f"{answer.size}, but {why}; {more}")
+    least = percent(scale.effect(math.copysign(threshold, difference)), answer.absolute)
+    why = "the ranges overlap" if abs(difference) > threshold else f"only {least} would be seen"
+    why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
+    return replace(answer, word="unclear", why=why)
 
 
 def _without_direction(answer: Answer) -> Answer:
     """Return a change of a metric that has no better direction."""
-    return replace(answer, word="unclear", why=f"{answer.size}, and neither direction is better")
+    since = f" since {day_of(answer.since)}" if answer.since else ""
+    why = f"{answer.size}{since}, and neither direction is better"
+    return replace(answer, word="unclear", why=why)
 
 
 def worst_word(answers: Collection[Answer]) -> Word | None:

@@ -470,7 +470,6 @@ def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
     """
     namespace = args.namespace
     loaded, plan = load(args.suite, args.settings, args.only)
-    report_other_packages(plan)
     store, own = installed_store(namespace), loaded.suite.store
     if own and on_cluster(own) and own != store:
         raise CommandError(
@@ -484,17 +483,6 @@ def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
     options = {name: value for name in ("settings", "only") if (value := getattr(args, name))}
     priority = plan.options.priority
     return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
-
-
-def report_other_packages(plan: Plan) -> None:
-    """Report benchmarks of other packages, which perfdag's own images do not have."""
-    for name in sorted({point.benchmark for point in plan.points}):
-        package = registry.package(name)
-        if package.partition(" ")[0] != "perfdag":
-            logger.info(
-                f"benchmark {name} is of package {package}: the images need it "
-                "(images/build --with WHEEL_OR_PATH); perfdag doctor --cluster asks them"
-            )
 
 
 def installed_store(namespace: str) -> str:

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -630,19 +630,19 @@ for name, (_, kind) in SUITES.items():
 
 COLUMNS = ("time", "series", "value", "unit", "better")
 SHOWN = 20
-"""Lines on stderr about one kind of trouble."""
-ISO = "%Y-%m-%dT%H:%M:%SZ"
-NO_TIME = "no time"
+"""Lines on stderr about a file."""
 
 
 class History:
-    """The rows of a CSV file, and by kind what is unusual in it and what was done."""
+    """The rows of a CSV file, and a line for what is unusual in it and what was done."""
 
     def __init__(self, path: Path, suite: str) -> None:
         self.path, self.suite = path, suite
         self.rows: list[Values] = []
-        self.notes = defaultdict[str, list[str]](list)
-        self._first: dict[str, tuple[str, str, str]] = {}
+        self.notes: list[str] = []
+        self.undated = 0
+        """Lines without a time, which are left out."""
+        self._first: dict[str, tuple[str, str]] = {}
 
     def read(self) -> None:
         """Read the file. Raises CommandError."""
@@ -662,12 +662,13 @@ class History:
     def _add(self, line: int, when: str, name: str, text: str, unit: str, better: str) -> None:
         time = moment(when)
         if time is None:
-            self.notes[NO_TIME].append(f"line {line}: {when!r} is no time; left out")
+            self.undated += 1
+            self.notes.append(f"line {line}: {when!r} is no time; left out")
             return
         series = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         if not series:
             series = self.suite
-            self.notes["no series"].append(f"line {line}: no series; kept as series {series}")
+            self.notes.append(f"line {line}: no series; kept as series {series}")
         series, unit, factor, better = self._known(line, series, unit, better.lower())
         error = None
         try:
@@ -676,7 +677,7 @@ class History:
             value = None
         if value is None or not math.isfinite(value):
             value, error = None, f"line {line}: value {text!r} is no number"
-            self.notes["no number"].append(f"{error}; kept as an invalid sample of {series}")
+            self.notes.append(f"{error}; kept as an invalid sample of {series}")
         metric = None if error else "value"
         self.rows.append(
             {
@@ -697,32 +698,18 @@ class History:
         Values of another dimension are another series.
         """
         word = better if better in ("higher", "lower") else "none"
-        first, base, kept = self._first.get(series, (unit, "", better and word))
-        unit = unit or first or "1"
-        try:
-            own, factor = to_base(unit)
-        except ValueError:  # a unit of the user's own
-            own, factor = unit, 1.0
-        if base and own != base:
+        first, kept = self._first.setdefault(series, (unit or "1", word))
+        own, factor = base_unit(unit or first)
+        if own != base_unit(first)[0]:
             other = f"{series} ({own})"
-            self.notes["unit"].append(
-                f"line {line}: {series} in {unit}, first in {first}; kept as {other}"
-            )
+            self.notes.append(f"line {line}: {series} in {unit}, first in {first}; kept as {other}")
             return self._known(line, other, unit, better)
-        if base and unit != first:
-            self.notes["unit"].append(
-                f"line {line}: {series} in {unit}, first in {first}; converted"
-            )
-        kept = kept or word
         if better not in ("", kept):
-            self.notes["better"].append(
-                f"line {line}: {series} is better {better!r}; taken as {kept}"
-            )
-        self._first[series] = first or unit, own, kept
+            self.notes.append(f"line {line}: {series} is better {better!r}; taken as {kept}")
         return series, own, factor, kept
 
     def runs(self) -> list[list[Values]]:
-        """Return the rows of each run, oldest first; note repetitions."""
+        """Return the rows of each run, oldest first."""
         self.rows.sort(key=lambda row: row["started_at"])
         groups = itertools.groupby(self.rows, key=lambda row: row["started_at"])
         runs = [(time, [*rows]) for time, rows in groups]
@@ -730,15 +717,19 @@ class History:
             run_id = f"{time:%Y%m%dT%H%M%SZ}-{digest(self.suite, self.path.name)[:8]}"
             count: Counter[str] = Counter()
             for row in rows:
-                series = row["entry"]
-                count[series] += 1
-                if count[series] > 1:
-                    at = f"line {row['raw_uri'].rpartition(':')[2]}: {series} at {time:{ISO}}"
-                    text = f"{at} once more; kept as repetition {count[series]}"
-                    self.notes["equal"].append(text)
-                sample = digest(row["series_id"], run_id, str(count[series]))
-                row |= {"run_id": run_id, "repetition": count[series], "sample_id": sample}
+                count[row["entry"]] += 1
+                number = count[row["entry"]]
+                sample = digest(row["series_id"], run_id, str(number))
+                row |= {"run_id": run_id, "repetition": number, "sample_id": sample}
         return [rows for _, rows in runs]
+
+
+def base_unit(unit: str) -> tuple[str, float]:
+    """Return the base unit of a unit and the factor to it. One of the user's own is its own."""
+    try:
+        return to_base(unit)
+    except ValueError:
+        return unit, 1.0
 
 
 def moment(text: str) -> datetime | None:
@@ -793,12 +784,11 @@ def import_history(args: argparse.Namespace) -> int:
         versioned = [row | {"schema_version": SCHEMA_VERSION} for row in rows]
         table = pa.Table.from_pylist(versioned, schema=SAMPLES)
         write_rows(store, suite, rows[0]["run_id"], table)
-    for texts in history.notes.values():
-        more = [f"and {len(texts) - SHOWN} more such lines"] * (len(texts) > SHOWN)
-        for text in [*texts[:SHOWN], *more]:
-            logger.info(f"{path}: {text}")
+    more = [f"and {len(history.notes) - SHOWN} more lines"] * (len(history.notes) > SHOWN)
+    for text in [*history.notes[:SHOWN], *more]:
+        logger.info(f"{path}: {text}")
     if not runs:
         raise CommandError(f"{path}: no line has a time, so nothing was stored")
     stored = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
     print(f"{stored}, store {store.root}; perfdag history {suite} shows them")
-    return EXIT_FAILED if NO_TIME in history.notes else EXIT_OK
+    return EXIT_FAILED if history.undated else EXIT_OK

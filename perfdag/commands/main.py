@@ -235,16 +235,13 @@ def _explain(error: Exception, verb: str | None) -> int:
     from perfdag.suite.document import BadDocument
 
     if isinstance(error, BadDocument):
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
+        print(error, file=sys.stderr)
         return EXIT_INPUT
-    if isinstance(error, CommandError):
-        print(f"perfdag {verb}: {error}", file=sys.stderr)
-        return error.exit_code
-    if isinstance(error, SelectionError | StoreError | KubeError):
+    if isinstance(error, CommandError | SelectionError | StoreError | KubeError):
         print(f"perfdag {verb}: {error}", file=sys.stderr)
         bad_input = SelectionError | NotStoredError | DamagedError | AddressError
-        return EXIT_INPUT if isinstance(error, bad_input) else EXIT_REACH
+        code = EXIT_INPUT if isinstance(error, bad_input) else EXIT_REACH
+        return error.exit_code if isinstance(error, CommandError) else code
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT

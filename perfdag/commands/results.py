@@ -38,7 +38,13 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.runs import RunStore, report_key, runs_with_rows
+from perfdag.results.runs import (
+    RunStore,
+    SelectionError,
+    report_key,
+    runs_with_rows,
+    select_one,
+)
 from perfdag.results.summary import (
     PointState,
     Summary,
@@ -306,7 +312,7 @@ def _cells(
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
-        history = judged.line(series)
+        history = judged.lines.get(series.series_id)
         own = (
             str(len(series.values)),
             series.nominal,
@@ -376,8 +382,6 @@ def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
     """
     runs = RunStore(open_store(root))
     if selector.startswith("baseline:"):
-        from perfdag.results.runs import select_one
-
         selector = select_one(runs, selector)[0]
     run_id = runs.find(selector)
     explain_last(runs, selector, run_id)
@@ -443,7 +447,6 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
         report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
     from perfdag.analysis.gate import check, unattended_rules
-    from perfdag.results.runs import SelectionError
 
     try:
         rules = unattended_rules(store, checks_of(plan.suite_text))

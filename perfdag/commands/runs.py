@@ -26,9 +26,10 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import read_run
 from perfdag.commands.run import only_process
-from perfdag.commands.status import ARGO, NoRun, View, workflows_of_run
+from perfdag.commands.status import ARGO, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
-from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
+from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.kube.pods import WORKFLOW
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import RunStore, age_of, baselines, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
@@ -87,7 +88,7 @@ def run_ls(args: argparse.Namespace) -> int:
     "rm",
     "Remove the samples, rows and report of a run from the store, with its "
     "rechecks and its other variant. With --namespace: delete instead the Workflows of a run "
-    "with their pods, claims, Secrets and PodGroups, and wait until they are gone; its results "
+    "with their pods, claims, Secrets and PodGroups, and wait until the pods are gone; its results "
     "stay in the store.",
     """
     examples:
@@ -114,27 +115,39 @@ def run_rm(args: argparse.Namespace) -> int:
 
 
 def delete_workflows(name: str, namespace: str) -> None:
-    """Delete the Workflows of a run, and wait until what they own is gone.
+    """Delete the Workflows of a run, and wait until their pods are gone.
 
-    Raises CommandError, KubeError.
+    Kubernetes then deletes what the pods own. Raises CommandError, KubeError.
     """
-    try:
-        workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
-    except NoRun as error:
-        raise NoRun(
-            f"{error}; Workflows are kept for some days only; "
-            f"to remove its results: perfdag rm {name} --store ROOT"
-        ) from None
+    workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
     view = View(workflows[-1])
-    remaining = run_with_client(lambda client: _delete_objects(client, workflows, namespace))
+    remaining = run_with_client(lambda client: _delete(client, workflows, namespace))
     for workflow in workflows:
         run_id = view.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if view.run_id:
         print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
     if remaining:
-        seconds = max(DELETE_TIMEOUT, *remaining.values())
-        raise CommandError(f"still there after {seconds:g} s: {', '.join(remaining)}", EXIT_REACH)
+        raise CommandError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
+
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait for deleted pods, or their grace period if that is longer."""
+
+
+async def _delete(client: Kube, workflows: list[Object], namespace: str) -> list[str]:
+    """Delete the Workflows and wait; return the names of the pods that remain. Raises KubeError."""
+    kind, pods = await client.resource(ARGO, "Workflow"), await client.resource("v1", "Pod")
+    start = time.monotonic()
+    for name in (names := [workflow["metadata"]["name"] for workflow in workflows]):
+        await client.delete(kind, name, namespace)
+    labels = f"{WORKFLOW} in ({','.join(names)})"
+    while remaining := await client.list(pods, namespace, labels=labels):
+        grace = max(pod["spec"].get("terminationGracePeriodSeconds") or 0 for pod in remaining)
+        if time.monotonic() > start + max(DELETE_TIMEOUT, grace):
+            break
+        await asyncio.sleep(0.5)
+    return [pod["metadata"]["name"] for pod in remaining]
 
 
 @verb(
@@ -289,69 +302,3 @@ def _protected_runs(runs: RunStore) -> dict[str, str]:
             companions = _with_companions(runs, runs.plan(run))
             protected |= {plan.run_id: name for plan in companions}
     return protected
-
-
-DELETE_TIMEOUT = 120.0
-"""Seconds to wait until deleted objects are gone."""
-OWNED_KINDS = (
-    ("v1", "Pod"),
-    ("coordination.k8s.io/v1", "Lease"),
-    ("v1", "PersistentVolumeClaim"),
-    ("v1", "Secret"),
-    ("scheduling.volcano.sh/v1beta1", "PodGroup"),
-)
-"""Kinds of the objects that a Workflow of a run owns, through its pods and Leases: owners first."""
-
-
-async def _delete_objects(
-    client: Kube, workflows: list[Object], namespace: str
-) -> dict[str, float]:
-    """Delete the Workflows and wait; return what remains, as `_owned_objects`.
-
-    Raises KubeError.
-    """
-    kinds = []
-    for api, kind in OWNED_KINDS:
-        try:
-            kinds.append(await client.resource(api, kind))
-        except KubeError as error:
-            if error.reason != "NoKind":
-                raise
-    owners = {workflow["metadata"]["uid"] for workflow in workflows}
-    # A pod owns its ephemeral claims: note its uid while it exists.
-    await _owned_objects(client, kinds, owners, namespace)
-    resource = await client.resource(ARGO, "Workflow")
-    for workflow in workflows:
-        await client.delete(resource, workflow["metadata"]["name"], namespace)
-    start = time.monotonic()
-    while remaining := await _owned_objects(client, kinds, owners, namespace):
-        # At least the longest grace period of a pod.
-        if time.monotonic() >= start + max(DELETE_TIMEOUT, *remaining.values()):
-            break
-        await asyncio.sleep(0.5)
-    return remaining
-
-
-async def _owned_objects(
-    client: Kube, kinds: list[Resource], owners: set[str], namespace: str
-) -> dict[str, float]:
-    """Return the objects that `owners` own, with the grace period of a pod in seconds.
-
-    The owners grow by them. Kinds that may not be listed are left out.
-    """
-    owned = {}
-    for kind in kinds:
-        try:
-            items = await client.list(kind, namespace)
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            continue
-        for item in items:
-            metadata = item["metadata"]
-            references = metadata.get("ownerReferences") or []
-            if owners.intersection(reference["uid"] for reference in references):
-                owners.add(metadata["uid"])
-                grace = (item.get("spec") or {}).get("terminationGracePeriodSeconds", 0)
-                owned[f"{kind.kind} {metadata['name']}"] = float(grace)
-    return owned

@@ -29,6 +29,7 @@ from perfdag.commands.options import (
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN
 from perfdag.kube.pods import (
+    WORKFLOW,
     Pod,
     inputs_of,
     nodes_of,
@@ -187,7 +188,7 @@ async def view_run(client: Kube, workflow: str, namespace: str) -> View:
     workflows = await client.resource(ARGO, "Workflow")
     pods = await client.resource("v1", "Pod")
     body = await client.get(workflows, workflow, namespace)
-    items = await client.list(pods, namespace, labels=f"workflows.argoproj.io/workflow={workflow}")
+    items = await client.list(pods, namespace, labels=f"{WORKFLOW}={workflow}")
     return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
 
 

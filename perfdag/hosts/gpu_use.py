@@ -139,8 +139,10 @@ def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandRe
         )
         if name is None:
             return queried, finished
-        if queried.pop(name) == DYNAMIC["reasons"]:  # drivers from 535 on have both names
+        if queried[name] == DYNAMIC["reasons"]:  # drivers from 535 on have both names
             queried[name] = "clocks_event_reasons.active"
+        else:
+            del queried[name]
 
 
 def facts(host: Host) -> list[dict[str, Any]]:

@@ -335,12 +335,10 @@ def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:
     others nor the run. Raises StoreError.
     """
     lines: list[str] = []
-    for name in sorted(set(pc.unique(rows["benchmark"]).to_pylist())):
-        if registry.fault(name):
-            continue
-        exporter = registry.get(name)
+    measured = sorted(set(pc.unique(rows["benchmark"]).to_pylist()))
+    for name in [name for name in measured if not registry.fault(name)]:
         try:
-            files = exporter.exports(rows.filter(pc.equal(rows["benchmark"], name)))
+            files = registry.get(name).exports(rows.filter(pc.equal(rows["benchmark"], name)))
         except Exception as error:
             lines.append(f"not written, export of {name}: {type(error).__name__}: {error}")
             continue

@@ -18,16 +18,16 @@ def flatten(value: Any, skip: Collection[str] = (), prefix: str = "") -> Iterato
         for key, item in value.items():
             if key not in skip:
                 yield from flatten(item, skip, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and value and all(_is_named(item) for item in value):
+    elif (
+        isinstance(value, list)
+        and value
+        and all(isinstance(item, dict) and "name" in item for item in value)
+    ):
         for item in value:
             rest = {key: inner for key, inner in item.items() if key != "name"}
             yield from flatten(rest, skip, f"{prefix}.{item['name']}")
     else:
         yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _is_named(item: Any) -> bool:
-    return isinstance(item, dict) and "name" in item
 
 
 def point_settings(params: Any, shape: Any, pair: str | None) -> dict[str, str]:
@@ -71,21 +71,14 @@ def words_by_point(
         names = [name for name in every if len({own.get(name) for own in group.values()}) > 1]
         varied = [{name: own[name] for name in names if name in own} for own in group.values()]
         distinct = len({tuple(own.items()) for own in varied})
-        for left_out in (_of_shape, _unset):
-            fewer = [{k: v for k, v in own.items() if not left_out(k, v)} for own in varied]
+        kinds = (lambda k, _: "." not in k), (lambda _, v: v not in ("false", "null"))
+        for kept in kinds:
+            fewer = [{k: v for k, v in own.items() if kept(k, v)} for own in varied]
             if len({tuple(own.items()) for own in fewer}) == distinct:
                 varied = fewer
         for point, own in zip(group, varied, strict=True):
             words[point] = {name: word(name, value) for name, value in own.items()}
     return words
-
-
-def _of_shape(name: str, _: str) -> bool:
-    return "." in name
-
-
-def _unset(_: str, value: str) -> bool:
-    return value in ("false", "null")
 
 
 if TYPE_CHECKING:

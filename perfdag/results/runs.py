@@ -4,7 +4,6 @@ A text is an id, the beginning of one, `last`, `last~2`, `baseline:NAME`, or con
 `suite=net month=2026-10`.
 """
 
-import bisect
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
@@ -139,15 +138,12 @@ class RunStore:
             return matching[0]
         if matching:
             raise NotStoredError(ambiguous(selector, matching))
-        ids = [*known]
-        hint = nearest(selector, known)
-        if known and not hint and selector[:1].isdigit():
-            at = bisect.bisect(ids, selector)
-            hint = f"; nearest: {', '.join(ids[max(0, at - 1) : at + 1])}"
-        some = f"; newest: {', '.join(ids[-3:])}" if known else "; it holds no run yet"
+        some = f"; newest: {', '.join([*known][-3:])}" if known else "; it holds no run yet"
         if is_run_id(selector) and self.store.root.startswith("s3://"):
             some = "; the plan step of a run on a cluster stores it: see perfdag status"
-        raise NotStoredError(f"store {self.store.root}: no run {selector}{hint}{some}")
+        raise NotStoredError(
+            f"store {self.store.root}: no run {selector}{nearest(selector, known)}{some}"
+        )
 
     def _last(self, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool) -> str:
         """Return the run `back` before the newest of the suite that ran last."""
@@ -156,12 +152,11 @@ class RunStore:
             if suite and known[run] not in (None, suite):
                 continue
             try:
-                plan = self.plan_or_rows(run) if known[run] is None else None
-                started_by = plan.trigger if plan else self.trigger(run)
+                plan = None if known[run] else stored_plan(self.store, run)
             except NotStoredError:  # a folder that is no run
                 continue
-            of = plan.suite if plan else known[run]
-            if (started_by != "ab") if of_ab else (started_by in PARTIAL):
+            of, trigger = (plan.suite, plan.trigger) if plan else (known[run], self.trigger(run))
+            if (trigger != "ab") if of_ab else (trigger in PARTIAL):
                 other = other or run
             elif of and of == (suite or of):
                 suite, number = of, number + 1
@@ -410,41 +405,32 @@ def select_one(runs: RunStore, selector: str, suite: str | None = None) -> tuple
 
 def _conditions(runs: RunStore, selector: str, stored: Mapping[str, str]) -> Selection:
     conditions = dict(_condition(condition) for condition in re.split(r"[\s,]+", selector.strip()))
-    matching = []
-    for run, suite in stored.items():
-        day = day_of(run)
-        if (
-            suite == conditions.get("suite", suite)
-            and day.startswith(conditions.get("month", ""))
-            and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
-            and conditions.get("since", "") <= day
-            and day <= conditions.get("until", "9999")
-        ):
-            matching.append((run, suite))
-    suites = sorted({suite for _, suite in matching})
+    matching = {
+        run: suite
+        for run, suite in stored.items()
+        if suite == conditions.get("suite", suite)
+        and day_of(run).startswith(conditions.get("month", ""))
+        and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
+        and conditions.get("since", "") <= day_of(run) <= conditions.get("until", "9999")
+    }
     if not matching:
-        known = sorted(set(stored.values()))
-        hint = (
-            nearest(conditions["suite"], known)
-            if conditions.get("suite", known[0]) not in known
-            else ""
-        )
+        known, days = sorted(set(stored.values())), [day_of(run) for run in stored]
+        suite = conditions.get("suite", known[0])
+        hint = "" if suite in known else nearest(suite, known)
         raise SelectionError(
-            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; {_extent([*stored])}"
+            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; "
+            f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"
         )
+    suites = sorted(set(matching.values()))
     if len(suites) > 1:
         raise SelectionError(
             f"{selector}: runs of several suites ({', '.join(suites)}); add suite=NAME"
         )
-    whole = tuple(run for run, _ in matching if runs.trigger(run) not in PARTIAL)
+    whole = tuple(run for run in matching if runs.trigger(run) not in PARTIAL)
     if not whole:
         raise SelectionError(f"{selector}: only runs of `perfdag ab` and rechecks of others fit")
     newest = int(conditions.get("newest", len(whole)))
     return Selection(selector, suites[0], whole[-newest:])
-
-
-def _extent(runs: list[str]) -> str:
-    return f"{plural(len(runs), 'run')} from {day_of(runs[0])} to {day_of(runs[-1])}"
 
 
 def _condition(word: str) -> tuple[str, str]:
@@ -488,21 +474,15 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     """Return the runs of a named baseline. Raises SelectionError."""
     known = baselines(store)
     if name not in known:
-        hint = (
-            f"; there are {', '.join(sorted(known))}"
-            if known
-            else "; `perfdag baseline set NAME RUN` makes one"
-        )
-        raise SelectionError(f"no baseline {name}{nearest(name, known)}{hint}")
+        some = ", ".join(sorted(known))
+        some = f"there are {some}" if known else "`perfdag baseline set NAME RUN` makes one"
+        raise SelectionError(f"no baseline {name}{nearest(name, known)}; {some}")
     suites = known[name]
-    if suite is None and len(suites) > 1:
-        raise SelectionError(
-            f"baseline {name} has runs of {', '.join(sorted(suites))}; add --suite NAME"
-        )
-    chosen = suite or next(iter(suites))
+    chosen = suite or (next(iter(suites)) if len(suites) == 1 else "")
     if chosen not in suites:
+        wrong = f", not of {suite}" if suite else ""
         raise SelectionError(
-            f"baseline {name} has no runs of suite {chosen}; it has {', '.join(sorted(suites))}"
+            f"baseline {name} has runs of {', '.join(sorted(suites))}{wrong}; add --suite NAME"
         )
     return Selection(f"baseline:{name}", chosen, tuple(suites[chosen].runs))
 

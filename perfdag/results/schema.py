@@ -152,8 +152,6 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     Text columns are dictionary-encoded. A newer schema raises NewerSchemaError.
     """
     metadata = pq.read_metadata(pa.BufferReader(data))
-    if (newest := _newest_schema(metadata)) > SCHEMA_VERSION:
-        raise NewerSchemaError(f"its schema is {newest}, and this version reads {SCHEMA_VERSION}")
     # A file of an older version lacks the columns that came later.
     present = set(metadata.schema.to_arrow_schema().names)
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
@@ -161,7 +159,13 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     wanted = _encoded(schema)
     # A thread of Arrow that releases `data` while the interpreter exits would abort the process
     # (apache/arrow#34314).
-    table = file.read([name for name in wanted.names if name in present], use_threads=False)
+    names = [
+        name for name in {"schema_version": 0, **dict.fromkeys(wanted.names)} if name in present
+    ]
+    table = file.read(names, use_threads=False)
+    newest = pc.max(table["schema_version"]).as_py() if "schema_version" in present else None
+    if (newest or 0) > SCHEMA_VERSION:
+        raise NewerSchemaError(f"its schema is {newest}, and this version reads {SCHEMA_VERSION}")
     arrays = [
         table.column(field.name).cast(field.type)
         if field.name in present
@@ -169,15 +173,6 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
         for field in wanted
     ]
     return pa.Table.from_arrays(arrays, schema=wanted)
-
-
-def _newest_schema(metadata: pq.FileMetaData) -> int:
-    """Return the largest schema version by the statistics of a file, or 0 where it has none."""
-    if "schema_version" not in metadata.schema.names:
-        return 0
-    column = metadata.schema.names.index("schema_version")
-    groups = (metadata.row_group(i).column(column) for i in range(metadata.num_row_groups))
-    return max((group.statistics.max for group in groups if group.is_stats_set), default=0)
 
 
 def _encoded(schema: pa.Schema) -> pa.Schema:
@@ -198,8 +193,7 @@ _AFTER = (
 _JSON = {"params": "param_", "shape": "shape_", "coords": "coord_"}
 """Columns of JSON, and the prefix of a key whose name another column has."""
 Since = str | date | timedelta
-LONGEST_RUN = timedelta(days=60)
-"""How long before a sample its run may have begun."""
+LONGEST_AGE = timedelta(days=20_000)
 
 
 def load(
@@ -216,21 +210,19 @@ def load(
     A row is one value in the SI base unit of its column `unit`. Each parameter, shape key and
     coordinate is a column; a nested key has a dot (`network.host`). A name that another column has
     gets the prefix `param_`, `shape_` or `coord_`. A row whose benchmark has no such key is null
-    there. `since` is a date, a datetime, an ISO text, or an age such as `30d`. With `everything`,
-    warm-up rounds, canaries, and samples that failed or are missing are rows too.
+    there. `since` selects the runs that began since: a date, a datetime, an ISO text, or an age
+    such as `30d`. With `everything`, warm-up rounds, canaries, and samples that failed or are
+    missing are rows too.
 
     Raises StoreError, and ValueError for a text of `since` that is neither a date nor an age.
     """
-    start = _start(since) if since is not None else None
     table = load_rows(
         open_store(str(store) if store is not None else None),
         suites=None if suite is None else [suite],
         runs=None if run is None else [run],
-        since="" if start is None else f"{start - LONGEST_RUN:%Y%m%d}",
+        since="" if since is None else f"{_start(since):%Y%m%dT%H%M%S}",
         columns=[*_BEFORE, *_AFTER, "phase", *_JSON],
     )
-    if start is not None:
-        table = table.filter(pc.greater_equal(_started(table), pa.scalar(start)))
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
         table = table.filter(pc.is_in(_text(table["metric"]), pa.array(names, pa.string())))
@@ -242,7 +234,7 @@ def load(
 
 
 def _with_keys_as_columns(table: pa.Table) -> pa.Table:
-    columns = {name: _plain(table, name) for name in (*_BEFORE, *_AFTER)}
+    columns = {name: table[name].cast(SAMPLES.field(name).type) for name in (*_BEFORE, *_AFTER)}
     keys: dict[str, Any] = {}
     for source, prefix in _JSON.items():
         for key, values in _keys(table[source]):
@@ -281,19 +273,6 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _plain(table: pa.Table, name: str) -> pa.ChunkedArray:
-    return table[name].cast(SAMPLES.field(name).type)
-
-
-def _started(table: pa.Table) -> pa.ChunkedArray:
-    """Return the start of each sample, or that of its run if the sample never started."""
-    of_run = pc.strptime(
-        pc.utf8_slice_codeunits(_text(table["run_id"]), 0, 15), "%Y%m%dT%H%M%S", "us"
-    )
-    started = table["started_at"]
-    return pc.coalesce(started, pc.assume_timezone(of_run, "UTC").cast(started.type))
-
-
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string())
 
@@ -306,11 +285,10 @@ def _start(since: Since) -> datetime:
     if isinstance(since, str):
         since = _read(since)
     if isinstance(since, timedelta):
-        seconds_ago = datetime.now(UTC).timestamp() - since.total_seconds()
-        return datetime.fromtimestamp(max(0.0, seconds_ago), UTC)
+        return datetime.now(UTC) - min(since, LONGEST_AGE)
     if not isinstance(since, datetime):
         since = datetime.combine(since, time())
-    return since if since.tzinfo else since.replace(tzinfo=UTC)
+    return since.astimezone(UTC) if since.tzinfo else since.replace(tzinfo=UTC)
 
 
 def _read(text: str) -> datetime | timedelta:

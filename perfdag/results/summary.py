@@ -249,8 +249,13 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
 
     It is a share of the speed of the slowest NIC.
     """
-    hosts = _hosts_by_point(table)
-    for state in [state for state in states if state.point in hosts]:
+    several = table.filter(
+        pc.and_(pc.equal(table["status"], "ok"), pc.is_valid(table["same_node"]))
+    )
+    columns = [several[name].to_pylist() for name in ("point", "env", "same_node")]
+    hosts = dict(zip(columns[0], columns[1], strict=True))
+    within = {point for point, _, same_node in zip(*columns, strict=True) if same_node}
+    for state in [state for state in states if state.point in hosts.keys() - within]:
         try:
             benchmark: Benchmark[Any] = registry.get(state.benchmark)
             names = {metric.name for metric in benchmark.metrics if metric.nominal}
@@ -258,25 +263,11 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
         except Exception:  # a benchmark that is not installed here, or of another version
             continue
         interface = (state.shape.get("network") or {}).get("interface")
-        nominal = _link_speed(hosts[state.point], interface) * directions
+        nominal = _link_speed(orjson.loads(hosts[state.point]), interface) * directions
         for series in state.series if nominal else ():
             if series.metric in names:
                 share = series.middle * BITS[series.unit] / nominal
                 series.nominal = f"{100 * share:.0f} % of {short(nominal, 'bit/s')} (NIC)"
-
-
-def _hosts_by_point(table: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return point -> the facts of its hosts, for points that were measured between nodes alone."""
-    rows = table.filter(
-        pc.and_(pc.equal(table["status"], "ok"), pc.is_valid(table["same_node"]))
-    ).select(["point", "env", "same_node"])
-    kinds: dict[str, dict[bool, str]] = {}
-    columns = [column.to_pylist() for column in rows.columns]
-    for point, env, same_node in zip(*columns, strict=True):
-        kinds.setdefault(point, {})[same_node] = env
-    return {
-        point: orjson.loads(ways[False]) for point, ways in kinds.items() if ways.keys() == {False}
-    }
 
 
 def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
@@ -287,10 +278,8 @@ def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
     speeds = []
     for facts in (env, *(env.get("peers") or {}).values()):
         nics = [nic for nic in facts.get("nics") or () if nic.get("driver") and nic.get("speed")]
-        own = {nic["speed"] for nic in nics if interface in (None, nic["name"])}
-        if len(own) != 1:
-            return 0.0
-        speeds.append(float(own.pop()))
+        own = {float(nic["speed"]) for nic in nics if interface in (None, nic["name"])}
+        speeds.append(own.pop() if len(own) == 1 else 0.0)
     return min(speeds)
 
 
@@ -303,7 +292,7 @@ DEPENDS_ON = ("cpu",)
 """The canaries of a benchmark that is not installed here."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class PointTrust:
     """The trust in one point: its level, and the reasons by kind (spread, load, canary cpu ...).
 
@@ -311,14 +300,9 @@ class PointTrust:
     `spread` is the largest of its headline series, relative to the median.
     """
 
-    level: Level = "good"
-    reasons: dict[str, str] = field(default_factory=dict)
+    level: Level
+    reasons: dict[str, str]
     spread: float = 0.0
-
-    def lower(self, level: Level, kind: str, reason: str) -> None:
-        """Add a reason to trust the point less."""
-        self.reasons[kind] = reason
-        self.level = level
 
 
 @dataclass(frozen=True)
@@ -402,30 +386,20 @@ def unusable(series: Series) -> bool:
 
 
 def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
-    trust = PointTrust()
     if not state.statuses.get("ok"):
-        trust.lower("failed", "no valid sample", "no valid sample")
-        return trust
-    for kind in {part.split(" ")[0]: None for mark in state.noise for part in mark.split(", ")}:
-        trust.lower("noisy", kind, kind)
-    for part in _canaries(state.benchmark):
+        return PointTrust("failed", {"no valid sample": "no valid sample"})
+    kinds = [part.split(" ")[0] for mark in state.noise for part in mark.split(", ")]
+    reasons = dict(zip(kinds, kinds, strict=True))
+    broken = registry.fault(state.benchmark)  # of a package that is not installed here
+    for part in DEPENDS_ON if broken else registry.get(state.benchmark).canaries:
         if part in moved:
-            kind = f"canary {part}"
-            trust.lower("noisy", kind, f"{kind} moved by {100 * moved[part]:.0f} %")
+            reasons[f"canary {part}"] = f"canary {part} moved by {100 * moved[part]:.0f} %"
     spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
-    trust.spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
-    if series is not None and trust.spread > NOISY_SPREAD:
-        level: Level = "unusable" if all(map(unusable, headlines(state))) else "noisy"
-        text = f"spread {100 * trust.spread:,.0f} % of {state.name} {series.name}"
-        trust.lower(level, "spread", text)
-    return trust
-
-
-def _canaries(benchmark: str) -> tuple[str, ...]:
-    try:
-        return registry.get(benchmark).canaries
-    except Exception:  # a benchmark of a package that is not installed here
-        return DEPENDS_ON
+    spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
+    if series is not None and spread > NOISY_SPREAD:
+        reasons["spread"] = f"spread {100 * spread:,.0f} % of {state.name} {series.name}"
+    apart = spreads and all(map(unusable, headlines(state)))
+    return PointTrust("unusable" if apart else "noisy" if reasons else "good", reasons, spread)
 
 
 def _canary_moves(table: pa.Table) -> dict[str, float]:

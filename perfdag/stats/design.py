@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from perfdag.stats.robust import SIGMA_OF_MAD, median, ordered
@@ -45,24 +44,17 @@ _ERROR_OF_MEDIAN = _SIGMA_OF_MEAN = math.sqrt(math.pi / 2)
 LEAST_SIGMA = 0.002
 
 
-@dataclass(frozen=True)
-class SlowHost:
-    """A host whose pairs lack a part (0.2 is 20 %) of the speed of the control."""
-
-    host: int
-    slowness: float
-
-
 class Hunt:
     """The state of a hunt over `hosts` hosts, which are numbers from 0.
 
     Measure `pairs()` at once and hand the speeds to `record`, until `pairs` is empty. `slow` and
-    `unknown` then hold the confirmed hosts, the slowest first, and those without enough values.
+    `unknown` then hold the confirmed hosts with the part (0.2 is 20 %) of the control's speed that
+    they lack, the slowest first, and those without enough values.
     """
 
     def __init__(self, hosts: int, seed: object = 0) -> None:
         self.rounds = 0
-        self.slow: list[SlowHost] = []
+        self.slow: dict[int, float] = {}
         self.unknown: list[int] = []
         self._random = random.Random(f"{seed}:hunt")
         self._worse, self._counts = [0.0] * hosts, [0] * hosts
@@ -91,7 +83,7 @@ class Hunt:
             self._record_round(pairs, logs)
         else:
             self._alone.pop(0)
-            self._record_alone(pairs[0], logs[0])
+            self._values.get(pairs[0][0], self._control).append(logs[0])
             if not self._alone:
                 self._conclude()
 
@@ -150,9 +142,6 @@ class Hunt:
             self._alone += [(host, self._random.choice(self._cleared)) for host in suspects]
         self._values = {host: [] for host in suspects}
 
-    def _record_alone(self, pair: Pair, log: float) -> None:
-        self._values.get(pair[0], self._control).append(log)
-
     def _conclude(self) -> None:
         groups = {host: ordered(values) for host, values in self._values.items()}
         control = ordered(self._control)
@@ -171,5 +160,5 @@ class Hunt:
             worse = median(groups[host]) - median(control)
             error = sigma * _ERROR_OF_MEDIAN * math.sqrt(1 / len(groups[host]) + 1 / len(control))
             if worse > max(MIN_EFFECT / 2, CONFIRM_SIGMAS * error):
-                self.slow.append(SlowHost(host, 1 - math.exp(-worse)))
-        self.slow.sort(key=lambda slow: -slow.slowness)
+                self.slow[host] = 1 - math.exp(-worse)
+        self.slow = dict(sorted(self.slow.items(), key=lambda item: -item[1]))

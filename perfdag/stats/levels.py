@@ -256,18 +256,6 @@ def levels_of(
     """
     array = np.asarray(values, dtype=np.float64).ravel()
     found = Levels(min_effect, absolute, fraction)
-    measured = np.flatnonzero(np.isfinite(array))
-    at = 0
-    while at < measured.size:
-        level = found.levels[-1] if found.levels and not found.beyond else None
-        if level and len(level.values) == WINDOW:  # nothing happens until the next that is beyond
-            rest = array[measured[at:]]
-            beyond = (rest < level.low) | (rest > level.high)
-            inside = int(beyond.argmax()) if beyond.any() else rest.size
-            found.measured += inside
-            at += inside
-            if at == measured.size:
-                break
-        found.add(int(measured[at]), float(array[measured[at]]))
-        at += 1
+    for index in np.flatnonzero(np.isfinite(array)).tolist():
+        found.add(index, float(array[index]))
     return found

@@ -181,23 +181,21 @@ def judge(results: Sequence[Paired]) -> list[Paired]:
     correction for many series.
     """
     significant = benjamini_hochberg([r.p for r in results])
-    judged = []
-    for result, survives in zip(results, significant, strict=True):
-        word, why = _verdict(result, survives)
-        judged.append(replace(result, word=word, why=why))
-    return judged
+    return [_judged(*each) for each in zip(results, significant, strict=True)]
 
 
-def _verdict(r: Paired, survives: bool) -> tuple[Word, str]:
+def _judged(r: Paired, survives: bool) -> Paired:
     if r.blocks < FEWEST_BLOCKS:
-        return "unclear", f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}"
+        why = f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}"
+        return replace(r, why=why)
     significant = r.p <= P_VALUE and survives
     if significant and abs(r.effect) >= r.min_effect:
-        return side_word(r.effect, r.better), f"p = {r.p:.2g}, {r.blocks} blocks"
+        why = f"p = {r.p:.2g}, {r.blocks} blocks"
+        return replace(r, word=side_word(r.effect, r.better), why=why)
     if -r.min_effect < r.interval.low and r.interval.high < r.min_effect:
-        if significant:
-            return "same", "a real effect, but below the smallest that counts"
-        return "same", "the interval lies within the smallest effect"
+        real = "a real effect, but below the smallest that counts"
+        within_it = "the interval lies within the smallest effect"
+        return replace(r, word="same", why=real if significant else within_it)
     # A half width of min_effect / 2 separates zero from min_effect.
     width = (r.interval.high - r.interval.low) / r.min_effect
-    return "unclear", f"p = {r.p:.2g}; {_remedy(r.blocks, width)}"
+    return replace(r, why=f"p = {r.p:.2g}; {_remedy(r.blocks, width)}")

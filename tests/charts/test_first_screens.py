@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         "1 of 3 points failed; 1 of 3 points unusable<",
     ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
-    "too noisy": (of(*APART), "noisy", "Too noisy to judge<"),
+    "too noisy": (of(*APART), "noisy", "Unusable: samples too far apart<"),
     "one of two too noisy": (
         of(*APART, *steady(1)),
         "same",

@@ -186,8 +186,14 @@ def test_fio_on_a_claim_of_each_pod_and_on_one_that_all_share(
     )
     assert not bench.objects("Secret", labels=f"perfdag/run={run.id}"), "the key pair"
     assert bench.perfdag("rm", run.id).returncode == 0
-    left = {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")}
-    assert left == before, "all are looked at: claims of single pods carry no label of the run"
+    # all are looked at: claims of single pods carry no label of the run
+    bench.until(
+        lambda: (
+            {each["metadata"]["name"] for each in bench.objects("PersistentVolumeClaim")} == before
+        ),
+        60,
+        "end of the claims",
+    )
 
 
 def test_what_only_a_privileged_namespace_allows_is_measured_or_says_in_its_row_why_not() -> None:

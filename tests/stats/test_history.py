@@ -130,7 +130,7 @@ def test_selections(store: Store, selection: str, runs: list[int]) -> None:
         ("month=2027-01", "40 runs from 2026-01-05 to 2026-02-13"),
         ("last~99", "has 40 runs"),
         ("2026", "40 runs begin so"),
-        ("20260101", "nearest: "),
+        ("20260101", "newest: "),
         ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
     ],
 )
