@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
+
 from perfdag.commands.options import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -90,41 +92,29 @@ if TYPE_CHECKING:
 def show_plan(args: argparse.Namespace) -> int:
     """Print the plan or the schema."""
     if args.schema:
-        import orjson
-
-        from perfdag.suite.model import json_schema
-
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        print(orjson.dumps(json_schema(), option=options).decode())
+        print(orjson.dumps(model.json_schema(), option=options).decode())
         return EXIT_OK
     if args.suite is None:
         raise CommandError("name a suite file, or --schema")
+    from perfdag.steps.pods.plan import kinds_of
 
-    plan, notes = plan_suite(args.suite, args.settings, args.only)
+    loaded = load_suite(args.suite, args.settings)
+    plan = make_plan(loaded, only=args.only)
+    with contextlib.suppress(StoreError):
+        store = open_store(loaded.suite.store, patience=1.0)
+        plan = with_learned_times(store, plan, ANY)
     print(plan.dump().decode() if args.json else plan_text(plan))
-    for note in notes:
-        logger.info(f"note: {note}")
+    try:
+        kinds_of(plan)
+    except BadDocument as error:  # `submit` and `render` would refuse it
+        for each in error.problems:
+            logger.info(f"note: a cluster does not take it: {each.text}")
     return EXIT_OK
 
 
 MAX_POINTS = 40
 """Points that the table shows; JSON has all of them."""
-
-
-def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
-    """Return the plan of a suite file and the notes on it. Raises BadDocument."""
-    from perfdag.steps.pods.plan import kinds_of
-
-    loaded = load_suite(suite, settings)
-    plan = make_plan(loaded, only=only)
-    with contextlib.suppress(StoreError):
-        store = open_store(loaded.suite.store, patience=1.0)
-        plan = with_learned_times(store, plan, ANY)
-    try:
-        kinds_of(plan)
-    except BadDocument as error:  # `submit` and `render` would refuse it
-        return plan, [f"a cluster does not take it: {each.text}" for each in error.problems]
-    return plan, []
 
 
 def plan_text(plan: Plan) -> str:
