@@ -155,8 +155,9 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
         View(("samples_rate",), x="batch_size", slug="batches"),
         View(("batch_time", "time_to_first_batch"), stats=("p50", "value"), slug="times"),
     ),
-    "scale": (scale.drawings,),
-    "vmi-burst": (scale.drawings,),
-    "vmi-steady": (scale.drawings,),
+    **dict.fromkeys(
+        ("scale", "vmi-burst", "vmi-steady"),
+        (scale.drawings, View(("api_calls",), slug="api-calls")),
+    ),
 }
 """What is drawn of a benchmark, in its order. Others have charts of their headline metrics."""

@@ -1,11 +1,10 @@
-"""Charts of runs at scale: stages of objects, API calls, and the deltas of workloads.
+"""Charts of runs at scale: stages of objects, and the deltas of workloads.
 
 All times are in seconds. Objects that did not reach a stage are left out and counted, never drawn
 as 0.
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,15 +14,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.charts import style
 from perfdag.units import plural
 
-CALLS = 6
-"""Bars of the most frequent requests."""
 _TOTAL = re.compile(r".*_to_|^workload_")
 """What precedes the name of another stage in that of a total."""
 _SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
@@ -66,6 +62,12 @@ class Stage:
     def label(self) -> str:
         """Its name with the number of objects that never reached it."""
         return self.name.replace("_", " ") + (f" ({self.missing} never)" if self.missing else "")
+
+    @property
+    def words(self) -> str:
+        """Median, mean and number of its times: `median 2 s, mean 2.1 s, n=7`."""
+        middle, mean = np.median(self.seconds), np.mean(self.seconds)
+        return f"median {middle:.3g} s, mean {mean:.3g} s, n={len(self.seconds)}"
 
 
 def of_results(rows: pa.Table) -> list[tuple[str, int, int, list[Stage]]]:
@@ -110,22 +112,6 @@ def _stages(
     return list(stages.values())
 
 
-def calls_of(rows: pa.Table) -> dict[tuple[str, str, int], dict[str, float]]:
-    """Return API requests: (entry, vms or objects, number of them) -> request -> count.
-
-    They are the metric api_calls. The last sample counts.
-    """
-    calls: dict[tuple[str, str, int], dict[str, float]] = defaultdict(dict)
-    own = rows.filter(pc.equal(rows["metric"], "api_calls"))
-    for row in own.select(["entry", "coords", "value"]).to_pylist():
-        if row["value"] is not None:
-            coords = orjson.loads(row["coords"] or "{}")
-            phase = f"{coords['phase']}: " if "phase" in coords else ""
-            of = "vms" if "vms" in coords else "objects"
-            calls[row["entry"], of, int(coords[of])][phase + coords["call"]] = row["value"]
-    return calls
-
-
 def _moments(stages: Sequence[Stage]) -> list[Stage]:
     """Return the stages that were reached, without totals, which repeat another stage."""
     names = {stage.name for stage in stages if stage.at}
@@ -133,7 +119,7 @@ def _moments(stages: Sequence[Stage]) -> list[Stage]:
     return [s for s in stages if s.at and (totals[s.name] == s.name or totals[s.name] not in names)]
 
 
-@style.in_house_style
+@style.house()
 def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
     """Draw when objects reached each stage: first to last, with the middle half and the median.
 
@@ -159,155 +145,97 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
     return fig
 
 
-@style.in_house_style
-def ecdf(stages: Sequence[Stage], caption: str = "") -> Figure:
-    """Draw the share of objects by time, for each stage.
-
-    Objects that did not reach a stage keep its curve below 1.
-    """
-    reached = [stage for stage in _moments(stages) if stage.seconds]
-    if not reached:
-        return style.no_data("no stage was reached")
-    medians = {stage.name: float(np.median(stage.seconds)) for stage in reached}
-    slow = max(medians, key=lambda name: medians[name])
-    title = f"Slowest stage: {slow.replace('_', ' ')}, median {medians[slow]:.3g} s"
-    fig, (ax,) = style.figure(heights=(3.4,), title=title, subtitle=caption)
-    for k, stage in enumerate(stage for stage in stages if stage.seconds):
-        times, total = sorted(stage.seconds), len(stage.seconds) + stage.missing
-        shares = [(i + 1) / total for i in range(len(times))]
-        look = {key: value for key, value in style.look(k).items() if key != "marker"}
-        ax.step(times, shares, where="post", label=stage.label, **look)
-    ax.set_xlabel("seconds since the stage before")
-    ax.set_ylabel("share of objects")
-    ax.set_ylim(0, 1.02)
-    style.legend_beside(ax)
-    return fig
-
-
-@style.in_house_style
-def by_order(stages: Sequence[Stage], caption: str = "") -> Figure:
+@style.house()
+def by_order(stages: Sequence[Stage], title: str, subtitle: str = "") -> Figure:
     """Draw the latency of each stage by order of submission: does it grow with the objects?"""
     reached = [stage for stage in stages if stage.seconds]
     if not reached:
         return style.no_data("no stage was reached")
-    title, subtitle = "Latency by order of submission", f"line: running median; {caption}"
     fig, axes = style.figure(len(reached), (1.5,), 1, title, subtitle, sharex=True)
     for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
-        _by_order(ax, stage.order, stage.seconds, k)
-        since = f"{stage.label} since {stage.since.replace('_', ' ')}"
-        ax.set_title(style.wrap(since, 40 if style.is_narrow() else 90))
+        colour = style.SERIES[k % len(style.SERIES)]
+        values, since = stage.seconds, stage.since.replace("_", " ")
+        ax.plot(stage.order, values, ".", markersize=2.5, color=colour, alpha=0.7)
+        if len(values) >= 50:
+            width = max(5, len(values) // 40)
+            centres = range(width, len(values) - width, width)
+            middle = [float(np.median(values[c - width : c + width])) for c in centres]
+            ax.plot([stage.order[c] for c in centres], middle, color=style.INK, linewidth=1.3)
+        ax.set_ylim(bottom=min(0.0, *values))
+        ax.set_title(
+            style.wrap(
+                f"{stage.label} since {since}: {stage.words}", 40 if style.is_narrow() else 90
+            )
+        )
         ax.set_ylabel("seconds")
-    axes[-1].set_xlabel("object, in order of submission")
-    return fig
-
-
-def _by_order(ax: Axes, places: Sequence[int], values: Sequence[float], k: int = 0) -> None:
-    """Draw values by order of submission, with a running median of many values."""
-    colour = style.SERIES[k % len(style.SERIES)]
-    ax.plot(places, values, ".", markersize=2.5, color=colour, alpha=0.7)
-    if len(values) >= 50:
-        width = max(5, len(values) // 40)
-        centres = range(width, len(values) - width, width)
-        middle = [float(np.median(values[c - width : c + width])) for c in centres]
-        ax.plot([places[c] for c in centres], middle, color=style.INK, linewidth=1.3)
-    ax.set_ylim(bottom=min(0.0, *values) if values else 0.0)
-
-
-@style.in_house_style
-def api_calls(calls: Mapping[str, float], count: int, of: str, caption: str = "") -> Figure:
-    """Draw the most frequent requests of a run with `count` VMs (or `of` objects)."""
-    what = {"vms": "VM", "objects": "object"}[of]
-    names = sorted(calls, key=lambda name: -calls[name])[:CALLS]
-    title = f"{calls[names[0]] / count:.3g} x {names[0]} for each {what} at {count} {what}s"
-    heights = (0.6 + 0.3 * len(names),)
-    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=caption)
-    bars = ax.barh(names, [calls[name] for name in names], color=style.SERIES[0], height=0.7)
-    ax.bar_label(bars, padding=3, fmt="{:.0f}")
-    ax.invert_yaxis()
-    ax.set_xlabel("requests")
-    ax.margins(x=0.1)
+    axes[-1].set_xlabel("order of submission")
     return fig
 
 
 def drawings(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
-    """Yield charts of objects and API calls: a set for each entry and size."""
+    """Yield charts of objects: a set for each entry and size."""
     fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
     alone = f"; {SIMULATED}: the control plane alone" if fake else ""
-    groups, calls = of_results(rows), calls_of(rows)
-    charts = {"lifecycle": timeline, "ecdf": ecdf, "order": by_order}
+    groups = of_results(rows)
     for entry, count, samples, stages in groups:
         own = f"-{entry}-{count}" if len(groups) > 1 else ""
         newest = f", the last of {samples} samples" if samples > 1 else ""
         caption = f"{entry}: {plural(count, 'object')}{newest}{alone}"
-        for name, draw in charts.items():
-            yield f"{name}{own}", draw(stages, caption)
-    for (entry, of, count), own_calls in calls.items():
-        name = f"api-calls-{entry}-{count}" if len(calls) > 1 else "api-calls"
-        yield name, api_calls(own_calls, count, of, f"{entry}{alone}")
+        yield f"lifecycle{own}", timeline(stages, caption)
+        order = f"line: running median; {caption}"
+        yield f"order{own}", by_order(stages, "Latency by order of submission", order)
 
 
-def _points_of(deltas: Deltas, name: str) -> tuple[list[int], list[float]]:
-    every = [(place, delta.get(name)) for place, (_, delta) in enumerate(deltas)]
-    pairs = [(place, value) for place, value in every if value is not None]
-    return [place for place, _ in pairs], [value for _, value in pairs]
+def of_workloads(deltas: Deltas) -> list[Stage]:
+    """Return the stages that workloads reached, in which `at` is the time of their submission."""
+    starts = [datetime.fromisoformat(text).timestamp() for text, _ in deltas]
+    stages = []
+    for name, since in _REFERENCE.items():
+        seen = [(i, one) for i, (_, own) in enumerate(deltas) if (one := own.get(name)) is not None]
+        if seen:
+            order, seconds = map(list, zip(*seen, strict=True))
+            at = [starts[i] - starts[0] for i in order]
+            stages.append(Stage(name, since, order, at, seconds, len(deltas) - len(seen)))
+    return stages
 
 
-def _words(values: Sequence[float], total: int) -> str:
-    unseen = f", {total - len(values)} unseen" if total > len(values) else ""
-    middle, mean = np.median(values or [np.nan]), np.mean(values or [np.nan])
-    return f"median {middle:.3g} s, mean {mean:.3g} s, n={len(values)}{unseen}"
+def _of(count: int, total: int) -> str:
+    return plural(count, "workload") if total == count else f"{count} of {total} workloads"
 
 
-def _of(count: int, total: int | None) -> str:
-    return plural(count, "workload") if total in (None, count) else f"{count} of {total} workloads"
-
-
-@style.in_house_style
-def general(deltas: Deltas, total: int | None = None, exclusions: Sequence[str] = ()) -> Figure:
+def general(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     """Draw the time from submission to the scheduling decision, by order of submission.
 
-    The row of the backend stands below it where it is known. `total` workloads were submitted, None
-    for as many as in `deltas`. `exclusions` names why some are missing. The layout of this chart
-    and of `detailed` is that of the tool of Run:ai.
+    The row of the backend stands below it where it is known. `total` workloads were submitted, and
+    `exclusions` names why some are missing. The layout of this chart and of `detailed` is that of
+    the tool of Run:ai.
     """
-    names = ["Total Pod Scheduling Decision", "Total Backend Job Creation"]
-    panels = [name for name in names if _points_of(deltas, name)[1]] or names[:1]
-    first = _points_of(deltas, panels[0])[1]
-    middle = f"median {np.median(first):.3g} s over " if first else ""
-    count = _of(len(first), len(deltas) if total is None else total)
-    title = f"Submission to scheduling: {middle}{count}"
-    fig, axes = style.figure(len(panels), (2.6,), title=title, subtitle="; ".join(exclusions))
-    for ax, name in zip(axes, panels, strict=True):
-        places, values = _points_of(deltas, name)
-        _by_order(ax, places, values)
-        ax.set_title(f"{name} from {_REFERENCE[name]}: {_words(values, len(deltas))}")
-        ax.set_ylabel("seconds")
-    axes[-1].set_xlabel("workload, in order of submission")
-    return fig
+    stages = [stage for stage in of_workloads(deltas) if stage.name.startswith("Total")]
+    seconds = [one for stage in stages if "Scheduling" in stage.name for one in stage.seconds]
+    middle = f"median {np.median(seconds):.3g} s over " if seconds else ""
+    title = f"Submission to scheduling: {middle}{_of(len(seconds), total)}"
+    return by_order(stages, title, "; ".join(exclusions))
 
 
-@style.in_house_style
-def detailed(deltas: Deltas, total: int | None = None, exclusions: Sequence[str] = ()) -> Figure:
+@style.house()
+def detailed(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     """Draw a row per stage: its delta over the time of submission, and a histogram.
 
     `total` and `exclusions` are those of `general`.
     """
-    names = [name for name in _REFERENCE if _points_of(deltas, name)[1]]
-    names = [name for name in names if not name.startswith("Total")]
-    if not names:
+    stages = [stage for stage in of_workloads(deltas) if not stage.name.startswith("Total")]
+    if not stages:
         return style.no_data("no stage was seen")
-    starts = [datetime.fromisoformat(text).timestamp() for text, _ in deltas]
     title = f"{_of(len(deltas), total)}, stage by stage"
     subtitle = "; ".join(["left: over the time of submission; right: how often", *exclusions])
-    fig, axes = style.figure(len(names), (1.5,), 2, title, subtitle)
-    for left, right, name in zip(axes[::2], axes[1::2], names, strict=True):
-        places, values = _points_of(deltas, name)
-        at = [starts[place] - starts[0] for place in places]
-        left.plot(at, values, ".", markersize=3, color=style.SERIES[0])
-        left.set_title(f"{name} since {_REFERENCE[name]}")
+    fig, axes = style.figure(len(stages), (1.5,), 2, title, subtitle)
+    for left, right, stage in zip(axes[::2], axes[1::2], stages, strict=True):
+        left.plot(stage.at, stage.seconds, ".", markersize=3, color=style.SERIES[0])
+        left.set_title(f"{stage.name} since {stage.since}")
         left.set_ylabel("seconds")
-        right.hist(values, bins=min(30, max(5, len(values) // 5)), color=style.SERIES[0])
-        right.set_title(_words(values, len(deltas)))
+        bins = min(30, max(5, len(stage.seconds) // 5))
+        right.hist(stage.seconds, bins=bins, color=style.SERIES[0])
+        right.set_title(stage.words)
         right.set_ylabel("workloads")
     axes[-2].set_xlabel("seconds from the first submission")
     axes[-1].set_xlabel("seconds")

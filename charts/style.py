@@ -2,10 +2,9 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import matplotlib
@@ -18,9 +17,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perfdag.units import metric_text, scaled, short
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
 ON_PALE, ON_DARK = "#000001", "#fffffe"
@@ -76,7 +72,7 @@ RC: Any = {
 
 @contextmanager
 def house() -> Iterator[None]:
-    """Apply the house style while figures are drawn and written."""
+    """Apply the house style, also as a decorator, while figures are drawn and written."""
     with matplotlib.rc_context(RC):
         yield
 
@@ -121,33 +117,19 @@ def figure(
     under = textwrap.wrap(subtitle, small, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
     head = 0.2 * len(lines) + 0.17 * len(under) + 0.1
-    with house():
-        room = (0, 0, 1, 1 - head / (sum(all_heights) + head))
-        layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.05, hspace=0.03)
-        fig = Figure(figsize=(width, sum(all_heights) + head), layout=layout)
-        axes = fig.subplots(
-            rows, columns, squeeze=False, height_ratios=all_heights, **subplot_options
-        )
-        top = sum(all_heights) + head
-        if lines:
-            bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
-            fig.text(0.012, 1 - 0.06 / top, "\n".join(lines), va="top", **bold)
-        if under:
-            at = 1 - (0.09 + 0.2 * len(lines)) / top
-            look: Any = {"va": "top", "fontsize": 8.5, "color": MUTED, "gid": "subtitle"}
-            fig.text(0.012, at, "\n".join(under), **look)
+    room = (0, 0, 1, 1 - head / (sum(all_heights) + head))
+    layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.05, hspace=0.03)
+    fig = Figure(figsize=(width, sum(all_heights) + head), layout=layout)
+    axes = fig.subplots(rows, columns, squeeze=False, height_ratios=all_heights, **subplot_options)
+    top = sum(all_heights) + head
+    if lines:
+        bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
+        fig.text(0.012, 1 - 0.06 / top, "\n".join(lines), va="top", **bold)
+    if under:
+        at = 1 - (0.09 + 0.2 * len(lines)) / top
+        look: Any = {"va": "top", "fontsize": 8.5, "color": MUTED, "gid": "subtitle"}
+        fig.text(0.012, at, "\n".join(under), **look)
     return fig, list(axes.flat)
-
-
-def in_house_style(draw: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Draw whole figures in the house style, titles, legends and colour bars too."""
-
-    @wraps(draw)
-    def inside(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with house():
-            return draw(*args, **kwargs)
-
-    return inside
 
 
 def no_data(why: str = "no data") -> Figure:

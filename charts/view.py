@@ -42,9 +42,9 @@ class View:
     """One chart of a benchmark: a panel for each of `metrics`, the one of its title first.
 
     `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
-    drawn. `each` is a parameter whose values are charts of their own. `kind` is stack (the metrics,
-    or the coordinate `part`, are parts of a bar) or tail (x is the percentile). `ideal` is what
-    would be linear. `subjects` takes the rows of workers, devices or seconds.
+    drawn. `each` is a parameter whose values are charts of their own. `kind` is stack (the metrics
+    are parts of a bar) or tail (x is the percentile). `ideal` is what would be linear. `subjects`
+    takes the rows of workers, devices or seconds.
     """
 
     metrics: Sequence[str]
@@ -55,7 +55,6 @@ class View:
     ideal: Literal["", "rate", "time"] = ""
     log: bool = False
     subjects: bool = False
-    part: str = ""
     slug: str = ""
 
 
@@ -64,7 +63,7 @@ Chart = View | Drawing
 """A declaration, or a function for what no declaration can say."""
 
 
-@style.in_house_style
+@style.house()
 def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]:
     """Return the charts of a benchmark by their slugs; a reason where nothing was measured."""
     states = points_of(rows)
@@ -261,12 +260,12 @@ def _curves(panels: Panels, x: str, facet: str) -> tuple[Curves, list[str], str]
     return {key: own for key, own in drawn.items() if own}, names, cut
 
 
-def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
+def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Figure:
     """Draw each metric over x, with a small multiple for each value of what splits best."""
     first = next(iter(panels.values()))
-    drawn, names, cut = _curves(panels, x, _facet(first, x))
+    drawn, names, cut = _curves(panels, x, "" if view.kind == "tail" else _facet(first, x))
     every = [item for items in panels.values() for item in items]
-    title = _scaling(view, first, x) if view.ideal else claim(first, x)
+    title = title or (_scaling(view, first, x) if view.ideal else claim(first, x))
     ideal = "dashed: linear" if view.ideal else ""
     subtitle = "; ".join(filter(None, (cut, band_words(every), ideal, note)))
     multiples = len(drawn) > len(panels)
@@ -401,36 +400,25 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
 def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
     """Yield a metric over the percentiles, of points that have three of them."""
     metric, items = next(iter(panels.items()))
-    items = [item for item in items if item.series.stat in PERCENTILES]
-    keys = [key for key in _varied(items) if key != "stat"]
-    places = PERCENTILES.index
-    curves = {
-        name: {float(places(item.series.stat)): item.series for item in own}
-        for name, own in _named(items, keys).items()
-    }
-    curves = {name: line for name, line in curves.items() if len(line) >= SWEPT}
-    if not curves:
+    known = [stat for stat in PERCENTILES if any(item.series.stat == stat for item in items)]
+    items = [item for item in items if item.series.stat in known]
+    items = [replace(i, numbers={"stat": float(known.index(i.series.stat))}) for i in items]
+    curves = _named(items, [key for key in _varied(items) if key != "stat"])
+    whole = [sorted(own, key=lambda item: item.numbers["stat"]) for own in curves.values()]
+    whole = [own for own in whole if len(own) >= SWEPT]
+    if not whole:
         return
-    shown = dict(list(curves.items())[:LINES])
-    worst = max(shown, key=lambda name: shown[name][max(shown[name])].middle)
-    line = [series for _, series in sorted(shown[worst].items())]
-    ratio = line[-1].middle / line[0].middle if line[0].middle else 1.0
-    title = f"{line[-1].stat} is {digits(ratio)} times {line[0].stat}"
-    if any(map(unusable, line)):
+    worst = [item.series for item in max(whole, key=lambda own: own[-1].series.middle)]
+    ratio = worst[-1].middle / worst[0].middle if worst[0].middle else 1.0
+    title = f"{worst[-1].stat} is {digits(ratio)} times {worst[0].stat}"
+    if any(map(unusable, worst)):
         title = f"{metric_text(metric)}: unusable"
-    cut = f"first {LINES} of {len(curves)} lines" if len(curves) > LINES else ""
-    subtitle = "; ".join(filter(None, (cut, band_words(items), note)))
-    heights = (draw.lines_height(shown),)
-    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
-    values = [value for own in shown.values() for series in own.values() for value in series.values]
-    draw.lines(ax, shown, "1", draw.needs_log(values))
-    ticks = sorted({place for own in shown.values() for place in own})
-    ax.set_xticks(ticks, [PERCENTILES[int(place)] for place in ticks])
+    fig = _lines(view, {metric: [item for own in whole for item in own]}, "stat", note, title)
+    (ax,) = fig.axes
+    ax.set_xticks(range(len(known)), known)
     ax.set_xlabel("")
-    params = [item.state.params for item in items]
-    for bound in {float(own["latency_bound"]) for own in params if own.get("latency_bound")}:
+    for bound in {item.state.params.get("latency_bound") or 0 for item in items} - {0}:
         ax.axhline(bound, color=style.INK, ls=(0, (4, 2)), lw=1, gid="bound")
-    draw.name_lines(ax, list(shown))
     yield view.slug or f"{_slug(metric)}-percentiles", fig
 
 
@@ -438,11 +426,10 @@ def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]
     """Yield the parts of each point as stacked bars, the longest points."""
     bars: dict[str, dict[str, float]] = {}
     every = [item for items in panels.values() for item in items]
-    keys = [key for key in _varied(every) if key not in (view.part, "stat")]
+    keys = [key for key in _varied(every) if key != "stat"]
     for metric in view.metrics:
         for item in panels.get(metric, ()):
-            name = str(item.series.coords.get(view.part, "")) if view.part else metric
-            bars.setdefault(_name(item, keys), {})[metric_text(name)] = item.series.middle
+            bars.setdefault(_name(item, keys), {})[metric_text(metric)] = item.series.middle
     totals = {name: sum(own.values()) for name, own in bars.items()}
     longest = sorted(totals, key=lambda name: -totals[name])[:ROWS]
     shown = {name: own for name, own in bars.items() if name in longest}
@@ -508,7 +495,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     many = len(items) > 1
     values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
     title = f"{name}: {', '.join(values)}"
-    by = f"{name} by {', '.join(keys) or 'entry'}".replace("_", " ")
+    by = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
     return title if len(title) <= TITLE else textwrap.shorten(by, TITLE, placeholder=" ...")
 
 

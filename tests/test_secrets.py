@@ -18,7 +18,6 @@ from perfdag.kube.patch import Context, patch, store_variables
 from perfdag.plan.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
-from perfdag.steps.pods import peer
 from perfdag.steps.pods.context import take_store_variables
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -203,14 +202,3 @@ def test_a_launcher_starts_its_own_rank_in_the_pod_itself() -> None:
         check=False,
     )
     assert result.stdout.split() == ["here"], result.stderr
-
-
-def test_another_uid_gets_an_entry_that_the_library_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ignores uids below 500, and groups below 500 except that of users, which is 100."""
-    monkeypatch.setattr(peer, "USERS", tmp_path / "passwd")
-    monkeypatch.setattr(os, "getuid", lambda: 1234567)
-    monkeypatch.setenv("HOME", "/tmp")
-    assert peer.ensure_user() == "u1234567"
-    assert (tmp_path / "passwd").read_text() == "u1234567:x:1234567:100::/tmp:/bin/sh\n"

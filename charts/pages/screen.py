@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -35,16 +36,6 @@ def colour(word: str) -> str:
 
 
 @dataclass(frozen=True)
-class Spark:
-    """The last runs of a series as points of an SVG, with the band that its noise fills."""
-
-    points: str
-    end: tuple[str, str]
-    band: tuple[float, float, float, float]
-    kind: str
-
-
-@dataclass(frozen=True)
 class Row:
     """A headline value: where it was measured, the value, and its answer."""
 
@@ -53,7 +44,7 @@ class Row:
     value: str
     spread: str
     answer: Answer | None
-    spark: Spark | None
+    spark: Markup
     usable: bool
 
     @property
@@ -100,39 +91,38 @@ def rows(run: Judged) -> list[Row]:
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),
                 line.answer if line else None,
-                spark(line) if line else None,
+                spark(line) if line else Markup(),
                 not unusable(series),
             )
         )
     return found
 
 
-def spark(line: Line) -> Spark | None:
-    """Return the last runs of a series. Its range is at least that of the noise of its level."""
+def spark(line: Line) -> Markup:
+    """Return the last runs of a series as an SVG, with the band of the noise of its level."""
     values = line.value[-SPARK:]
     known = np.flatnonzero(np.isfinite(values))
     if known.size < 2:
-        return None
+        return Markup()
     level, first = line.levels.levels[-1], len(line.value) - len(values)
     low = float(np.nanmin([level.low, *values[known]]))
-    high = float(np.nanmax([level.high, *values[known]]))
+    scale = (HIGH - 6) / ((float(np.nanmax([level.high, *values[known]])) - low) or 1.0)
 
-    def x(at: float) -> float:
-        return 3 + max(0.0, at) * (WIDE - 6) / max(1, len(values) - 1)
+    def place(at: float, value: float) -> tuple[str, str]:
+        x = 3 + max(0.0, at) * (WIDE - 6) / (len(values) - 1)
+        return f"{x:.1f}", f"{HIGH - 3 - (value - low) * scale:.1f}"
 
-    def y(value: float) -> float:
-        return HIGH - 3 - (value - low) / ((high - low) or 1.0) * (HIGH - 6)
-
-    places = [(f"{x(at):.1f}", f"{y(float(values[at])):.1f}") for at in known.tolist()]
-    start, top, bottom = x(level.start - first), level.high, level.low
-    band = start, y(top), WIDE - start, y(bottom) - y(top)
-    finite = np.isfinite([top, bottom]).all()
-    return Spark(
-        " ".join(",".join(place) for place in places),
-        places[-1],
-        band if finite else (0.0, 0.0, 0.0, 0.0),
-        colour(line.answer.word),
-    )
+    places = [place(at, float(values[at])) for at in known.tolist()]
+    band = ""
+    if np.isfinite([level.low, level.high]).all():
+        x, y = place(level.start - first, level.high)
+        high = (level.high - level.low) * scale
+        size = f'width="{WIDE - float(x):.1f}" height="{high:.1f}"'
+        band = f'<rect class="band" x="{x}" y="{y}" {size}/>'
+    points, (x, y) = " ".join(map(",".join, places)), places[-1]
+    end = f'<circle class="{colour(line.answer.word)}" cx="{x}" cy="{y}" r="3"/>'
+    head = f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
+    return Markup(f'{head}{band}<polyline points="{points}"/>{end}</svg>')
 
 
 RUNS = 60
@@ -140,7 +130,7 @@ RUNS = 60
 _TONES = {"bad": style.WORSE, "good": style.BETTER, "noisy": style.UNCLEAR}
 
 
-@style.in_house_style
+@style.house()
 def history(line: Line) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
     note = "median of each run; band: noise of the level"
@@ -203,7 +193,7 @@ def panel(ax: Axes, line: Line) -> None:
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))
 
 
-@style.in_house_style
+@style.house()
 def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
     said, shown = banner(run), rows(run)

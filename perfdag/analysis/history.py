@@ -231,7 +231,8 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
                     else:
                         better = directed and now.improved(level, count)
                         words[i].add("better" if better else "same")
-    newest = worst_word([line.answer for line in series])
+    planned = planned_points(medians)
+    newest = worst_word([line.answer for line in series if line.info.point in planned])
     words[-1] = {newest} if newest else set()
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "recheck":

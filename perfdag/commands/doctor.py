@@ -48,7 +48,7 @@ from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_si
 from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
 from perfdag.steps.loop import needs_cluster
-from perfdag.steps.pods.cluster import has_class, requirements
+from perfdag.steps.pods.cluster import has_class, list_readable, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
@@ -225,7 +225,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
             await _check_version(client),
             await check_argo(client),
             *[finding async for finding in check_installation(client, namespace, root, plan)],
-            *check_nodes(await _listed(client, "v1", "Node")),
+            *check_nodes(await list_readable(client, "v1", "Node")),
             *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
         ]
 
@@ -247,15 +247,6 @@ def _install_again(namespace: str) -> str:
     return f"perfdag install --namespace {namespace} --store ... (with all its other options)"
 
 
-async def _listed(
-    client: Kube, api: str, kind: str, namespace: str | None = None
-) -> list[Object] | None:
-    """Return the objects of a kind; None if the cluster lacks the kind or hides it."""
-    with ignore_status(403, 404):
-        return await client.list(await client.resource(api, kind), namespace)
-    return None
-
-
 async def _check_version(client: Kube) -> Finding:
     version = await client.request("GET", "/version")
     name = f"Kubernetes {version['gitVersion']}"
@@ -273,7 +264,7 @@ async def check_argo(client: Kube) -> Finding:
             await client.resource(ARGO, kind)
         except KubeError:
             return Finding("missing", f"Argo Workflows: no kind {kind}", advice)
-    for deployment in await _listed(client, "apps/v1", "Deployment") or []:
+    for deployment in await list_readable(client, "apps/v1", "Deployment") or []:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", container["image"]):
                 text = f"Argo's controller is {container['image']}"
@@ -382,7 +373,7 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
         if (benchmark := registry.get(point.benchmark)).api.named
         and benchmark.Params.model_validate(point.params).uses_api
     }
-    accounts = await _listed(client, "v1", "ServiceAccount", namespace)
+    accounts = await list_readable(client, "v1", "ServiceAccount", namespace)
     existing = {account["metadata"]["name"] for account in accounts or []}
     for name in sorted(using):
         if accounts is not None and account_of(name) not in existing:

@@ -27,13 +27,12 @@ from perfdag.hosts.local import LocalHost, listening_ports, measured_environment
 CONNECT_SECONDS = 10
 
 
-def config_text(identity: Path, known_hosts: Path, sockets: Path, user: str) -> str:
+def config_text(identity: Path, known_hosts: Path, sockets: Path) -> str:
     """Return an ssh_config for all peers.
 
     It has the run's key, a checked host key, and one connection a peer.
     """
     return f"""Host *
-  User {user}
   IdentityFile {identity}
   IdentitiesOnly yes
   UserKnownHostsFile {known_hosts}

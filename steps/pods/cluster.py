@@ -22,10 +22,15 @@ Canal is Calico with Flannel.
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
-async def list_readable(kube: Kube, api: str, kind: str) -> list[Object] | None:
-    """Return the objects of a kind, None where they may not be read. Raises KubeError."""
-    with ignore_status(403):
-        return await kube.list(await kube.resource(api, kind))
+async def list_readable(
+    kube: Kube, api: str, kind: str, namespace: str | None = None
+) -> list[Object] | None:
+    """Return the objects of a kind; None where there is no such kind, or it may not be read.
+
+    Raises KubeError.
+    """
+    with ignore_status(403, 404):
+        return await kube.list(await kube.resource(api, kind), namespace)
     return None
 
 
@@ -243,27 +248,25 @@ def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requi
 
 async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) -> Requirement:
     space, _, name = network.rpartition("/")
-    what = f"Multus network {network}"
+    there: bool | None = True
+    why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
+    missing: Literal["network", "attachment"] = "attachment"
     try:
         kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
         if space or not shape.network.default:  # without a namespace it may be Multus' own
             await kube.get(kind, name, space or namespace)
-        return Requirement("network", what, True)
     except KubeError as error:
-        if error.status == 403:
-            return Requirement("network", what, None)
-        if error.status != 404:
+        if error.status not in (403, 404):
             raise
+        there = None if error.status == 403 else False
         if error.reason == "NoKind":
             why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
-            return Requirement("network", what, False, f"network {network}: {why}")
-    why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
-    return Requirement("attachment", what, False, f"network {network}: {why}")
+            missing = "network"
+    what = f"Multus network {network}"
+    return Requirement(missing, what, there, f"network {network}: {why}")
 
 
 async def _volcano(kube: Kube) -> Requirement:
     why = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
-    with ignore_status(404):
-        await kube.resource("scheduling.volcano.sh/v1beta1", "PodGroup")
-        return Requirement("volcano", "Volcano", True)
-    return Requirement("volcano", "Volcano", False, why)
+    there = await exists(kube, "/apis/scheduling.volcano.sh/v1beta1")
+    return Requirement("volcano", "Volcano", there, why)

@@ -87,11 +87,7 @@ class PodContext:
         if not is_run_id(self.run_id):
             raise refuse(f"{self.run_id!r}: a run id is such as 20260101T020000Z-0a1b2c3d")
         check_cluster_address(self.store)
-        if not self.claimed:
-            return self.store
-        if not Path(STORE).is_dir():
-            raise refuse(f"{self.store} is not mounted: it is not the claim of install --store")
-        return STORE
+        return STORE if self.claimed else self.store
 
     def services_key(self, batch: int) -> str:
         """Return the key of the addresses and ports of the Services of a batch, by rank.

@@ -6,7 +6,6 @@ where its lead has ended.
 
 import contextlib
 import os
-import pwd
 import shutil
 import subprocess
 import tempfile
@@ -22,29 +21,19 @@ from perfdag.steps.pods.context import EXIT_RETRYABLE, exit_retryable
 
 LOST_SECONDS = 30.0
 SSHD = "/usr/sbin/sshd"
-USERS = Path("/var/lib/extrausers/passwd")
-"""Further users by libnss-extrausers, which ignores uids below 500."""
-GROUP = 100
-"""The group `users`. The library ignores entries with another group below 500."""
 HOME = Path("/tmp/perfdag-ssh")
 """The folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
 
 
 def make_keys(folder: Path) -> dict[str, str]:
-    """Return the files of two key pairs of a run: of the client, and of the hosts.
+    """Make two key pairs of a run in an empty folder, of the client and of the hosts.
 
-    Raises Infrastructure.
+    Return their files.
     """
-    texts: dict[str, str] = {}
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in ("id", "host"):
-        path = folder / name
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", str(path)]
-        keygen = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if keygen.returncode != 0:
-            raise Infrastructure(f"ssh-keygen: {keygen.stderr.strip()}")
-        texts |= {name: path.read_text(), f"{name}.pub": path.with_name(f"{name}.pub").read_text()}
-    return texts
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "perfdag", "-f", name]
+        subprocess.run(argv, cwd=folder, check=True)
+    return {file.name: file.read_text() for file in folder.iterdir()}
 
 
 def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
@@ -64,26 +53,6 @@ def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
         target.write_bytes(source.read_bytes())
 
 
-def ensure_user() -> str:
-    """Return the name of this uid, and add an entry to USERS if it has none.
-
-    OpenSSH refuses a uid without an entry, which a cluster may choose at random. /etc/passwd is
-    root's. Raises Infrastructure.
-    """
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(os.getuid()).pw_name
-    name, home = f"u{os.getuid()}", os.environ.get("HOME", "/tmp")
-    try:
-        with USERS.open("a") as file:
-            file.write(f"{name}:x:{os.getuid()}:{GROUP}::{home}:/bin/sh\n")
-    except OSError as error:
-        raise Infrastructure(
-            f"uid {os.getuid()} has no passwd entry and none can be added ({error.strerror}); "
-            "run as uid 1000"
-        ) from None
-    return name
-
-
 def client_config(folder: Path, home: Path) -> Path:
     """Write the ssh_config of a lead with its keys and return it. Raises Infrastructure."""
     install_keys(folder, home, ("id", "host.pub"))
@@ -92,7 +61,7 @@ def client_config(folder: Path, home: Path) -> Path:
     config = home / "ssh_config"
     # a socket's path may have 107 bytes, and ssh adds 57 of its own
     sockets = Path(tempfile.mkdtemp(prefix="pd-", dir="/tmp"))
-    config.write_text(config_text(home / "id", known_hosts, sockets, ensure_user()))
+    config.write_text(config_text(home / "id", known_hosts, sockets))
     return config
 
 
@@ -141,7 +110,6 @@ def serve(
     if shutil.which(SSHD) is None:
         raise Infrastructure(f"{SSHD} is not in this image; install openssh-server in it")
     install_keys(folder, home, ("host", "id.pub"))
-    ensure_user()
     done = home / "done"
     done.unlink(missing_ok=True)
     config = home / "sshd_config"

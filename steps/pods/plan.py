@@ -1,11 +1,11 @@
 """The steps that plan: what Argo gets of a run and of its rechecks, and what the cluster gets."""
 
+import contextlib
 import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,9 @@ from perfdag.kube.patch import (
     shared_claim,
     ssh_port,
 )
-from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts, read_plan
+from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts
 from perfdag.results.runs import (
     ROUNDS,
-    plan_key,
     put_plan,
     put_rechecks,
     recheck_batches,
@@ -52,7 +51,7 @@ from perfdag.shape import Shape
 from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock, refuse
 from perfdag.steps.pods.peer import make_keys
-from perfdag.store.base import DamagedError, NotStoredError, Store
+from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import checks_of
@@ -255,7 +254,7 @@ def _object(api: str, kind: str, name: str, **fields: Any) -> Object:
 
 
 def secret(context: PodContext) -> Object:
-    """Return a Secret with a new key pair. Raises Infrastructure."""
+    """Return a Secret with new SSH keys."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
     name = f"perfdag-ssh-{context.workflow_uid}"
@@ -423,12 +422,8 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
 
     A run that was submitted or is resumed has a stored plan. Raises BadDocument, StoreError.
     """
-    try:
-        return read_plan(store.get(plan_key(context.run_id)))
-    except NotStoredError:
-        pass
-    except ValueError as error:
-        raise DamagedError(f"plan.json of {context.run_id} is damaged: {error}") from None
+    with contextlib.suppress(NotStoredError):
+        return stored_plan(store, context.run_id)
     chosen = options(environment)
     suite = parse_suite(suite_text(environment), settings=chosen.settings)
     plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=context.trigger)
@@ -545,8 +540,9 @@ def fan_out(
         for number, (plan, index) in left.items()
         if number not in refusals
     }
-    create_all = partial(create_for_batches, context=context, store=store, objects=objects)
-    refusals = refusals | run_with_client(create_all)
+    refusals = refusals | run_with_client(
+        lambda kube: create_for_batches(kube, context, store, objects)
+    )
     for number, (status, text) in refusals.items():
         plan, index = left[number]
         for variant in variants(store, plan):

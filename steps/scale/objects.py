@@ -418,13 +418,6 @@ def _pod_templates(node: Any) -> Iterator[dict[str, Any]]:
             yield from _pod_templates(inner)
 
 
-def _pod_specs(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the pod specs inside a document; those of VMIs have no containers."""
-    own = [body["spec"]] if body["kind"] == "Pod" and "spec" in body else []
-    specs = [*own, *(template["spec"] for template in _pod_templates(body))]
-    return [spec for spec in specs if "containers" in spec]
-
-
 _ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
 
 
@@ -527,7 +520,7 @@ def load(
 ) -> Template:
     """Read a template by built-in name, file path or YAML text.
 
-    `pvc` adds a small ephemeral claim to every pod. Raises ValueError.
+    `pvc` adds a small ephemeral claim to a workload of Run:ai. Raises ValueError.
     """
     path, text = template_text(source)
     image = "gcr.io/run-ai-lab/ubuntu:loop"
@@ -546,12 +539,13 @@ def load(
     documents, shared = list[Document](), list[Document]()
     for body in bodies:
         _label(body, run)
-        for spec in _pod_specs(body) if pvc else ():
-            _add_claim(spec, storage_class)
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
             body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
-        elif pvc and body is bodies[-1] and not _pod_specs(body):
-            raise ValueError(f"{path}: a {body['kind']} has no pod spec to add a claim to")
+        elif pvc and body is bodies[-1]:
+            raise ValueError(
+                f"{path}: pvc is of Run:ai's kinds; write the claim of a {body['kind']} into a "
+                "template of your own"
+            )
         name = body["metadata"]["name"]
         document = Document(body["apiVersion"], body["kind"], name, orjson.dumps(body))
         (documents if _NAME in name else shared).append(document)
@@ -584,17 +578,6 @@ def _label(body: dict[str, Any], run: str) -> None:
     metadata["namespace"] = _NAMESPACE
     for each in (metadata, *(t.setdefault("metadata", {}) for t in _pod_templates(body))):
         each["labels"] = {**(each.get("labels") or {}), RUN_LABEL: run}
-
-
-def _add_claim(spec: dict[str, Any], storage_class: str | None) -> None:
-    """Add a generic ephemeral volume of 1 MiB, whose claim is owned by the pod."""
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
-    claim |= {"storageClassName": storage_class} if storage_class else {}
-    volume = {"name": "perfdag", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
-    spec.setdefault("volumes", []).append(volume)
-    for container in spec["containers"]:
-        mount = {"name": "perfdag", "mountPath": "/path-new"}
-        container.setdefault("volumeMounts", []).append(mount)
 
 
 def _runai_claim(storage_class: str | None) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class ScaleParams(ScenarioParams):
     )
     workers: int = Field(1, ge=1, description="workers of one workload")
     gpus: int | float = Field(1, ge=0, description="GPUs a pod, also a fraction of Run:ai's kinds")
-    pvc: bool = Field(False, description="a claim each workload")
+    pvc: bool = Field(False, description="a claim each pod, of Run:ai's kinds")
     storage_class: str | None = None
     project: str = Field(
         "project-0", description="Run:ai project; its workloads go to the namespace runai-<project>"

@@ -5,10 +5,10 @@ import orjson
 import pyarrow as pa
 
 from perfdag.charts import scale as charts
-from perfdag.charts.scale import Stage, calls_of, general, of_results
+from perfdag.charts.scale import Stage, general, of_results
 
 
-def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage() -> None:
+def test_a_total_is_no_moment_of_its_own() -> None:
     """Pods, scheduled after a second and ready 2 later."""
 
     def stage(name: str, since: str, at: float, seconds: float) -> Stage:
@@ -25,8 +25,7 @@ def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage() -> None:
         stage("workload_ready", "created", 3.0, 2.5),
         stage("ready", "scheduled", 3.0, 2.0),
     ]
-    shares, rows = charts.ecdf(stages), charts.timeline(stages)
-    assert shares.texts[0].get_text() == "Slowest stage: ready, median 2 s"
+    rows = charts.timeline(stages)
     labels = [label.get_text() for label in rows.axes[0].get_yticklabels()]
     assert labels == ["ready", "scheduled", "created"]
     assert rows.texts[0].get_text() == "The last object reached ready after 3 s"
@@ -36,7 +35,7 @@ def test_a_total_is_neither_a_moment_of_its_own_nor_the_slowest_stage() -> None:
 
 def table(*entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
     """Rows of a result: of each (entry, count, sample) `count` objects, of which the last
-    never ran, and one kind of API call.
+    never ran.
     """
     rows = []
     for entry, count, sample in entries:
@@ -60,17 +59,6 @@ def table(*entries: tuple[str, int, str], tool: str = "perfdag") -> pa.Table:
                     "sample_id": f"{sample}-{i}",
                 }  # each object's rows have an id of their own
                 rows.append({**shared, **one, "metric": metric, "coords": coords, "value": value})
-        coords = orjson.dumps({"call": "POST pods", "vms": count}).decode()
-        rows.append(
-            {
-                **shared,
-                "sample_id": sample,
-                "metric": "api_calls",
-                "subject": None,
-                "coords": coords,
-                "value": 7.0 * count,
-            }
-        )
     return pa.Table.from_pylist(rows)
 
 
@@ -84,11 +72,6 @@ def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted
     ]
     for _, count, _, (stage,) in groups:
         assert (len(stage.at), len(stage.seconds), stage.missing) == (count - 1, count - 1, 1)
-    assert calls_of(rows) == {
-        ("small", "vms", 3): {"POST pods": 21.0},
-        ("ladder", "vms", 4): {"POST pods": 28.0},
-        ("ladder", "vms", 8): {"POST pods": 56.0},
-    }
 
 
 def test_an_unseen_delta_is_not_drawn_as_nought() -> None:
@@ -96,7 +79,7 @@ def test_an_unseen_delta_is_not_drawn_as_nought() -> None:
         (f"2026-01-01T00:00:{i:02}Z", {"Total Pod Scheduling Decision": None if i < 3 else 2.0})
         for i in range(10)
     ]
-    figure = general(deltas)
+    figure = general(deltas, 10, ())
     (line,) = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).size == 7
-    assert "3 unseen" in figure.axes[0].get_title(loc="left")
+    assert "3 never" in figure.axes[0].get_title(loc="left")

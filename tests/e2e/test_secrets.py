@@ -9,10 +9,10 @@ from perfdag.store.s3 import open_store
 from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
-BOTH = """env; touch /etc/passwd 2>&1
+BOTH = """env
 echo PEER
 set -- $PERFDAG_SSH_PORTS
-exec perfdag step rsh "${1%%=*}" 'env; touch /etc/passwd 2>&1; echo end'
+exec perfdag step rsh "${1%%=*}" 'env; echo end'
 """
 
 
@@ -31,4 +31,3 @@ def test_a_command_starts_without_secrets_in_its_pod_and_in_its_peer(bench: Name
     for text in (lead, peer):
         assert "\nPATH=" in f"\n{text}"
         assert not [word for word in ("AWS_", "PERFDAG_STORE", "redacted") if word in text]
-        assert "touch: cannot touch '/etc/passwd': Permission denied" in text

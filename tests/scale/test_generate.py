@@ -43,15 +43,10 @@ def test_built_in_ones_render_to_json_with_their_name(name: str) -> None:
 
 
 def test_gpus_workers_and_claims_reach_the_objects() -> None:
-    job = orjson.loads(
-        load("job", "r", {"workers": 3, "gpus": 2}, pvc=True).documents[0].render("a", "n", 0)
-    )
+    job = orjson.loads(load("job", "r", {"workers": 3, "gpus": 2}).documents[0].render("a", "n", 0))
     assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (3, 3)
     pod = job["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
-    assert pod["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"][
-        "requests"
-    ] == {"storage": "1Mi"}
     work = orjson.loads(
         load("distributed", "r", {"workers": 7, "gpus": 8}, pvc=True)
         .documents[0]

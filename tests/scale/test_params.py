@@ -58,6 +58,7 @@ def refusal(benchmark: str, **params: Any) -> str:
         ("scale", {"gates": ["submit_lag < 1"]}, "no figure of scale is called submit_lag"),
         ("scale", {"arrival": "batch"}, "arrival batch needs a delay"),
         ("scale", {"template": "vmi"}, "use vmi-burst or vmi-steady"),
+        ("scale", {"template": "job", "pvc": True}, "pvc is of Run:ai's kinds; write the claim"),
         *(
             ("scale", {"goal": "succeeded", **params}, "does not end by itself")
             for params in ({"template": "training"}, {"template": STATEFUL_SET})

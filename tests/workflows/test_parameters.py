@@ -15,7 +15,6 @@ from perfdag.suite.document import BadDocument
     [
         ({"RUN": "../../etc"}, "a run id is such as"),
         ({"RUN": "20260101T020000Z-0a1b2c3d\nx"}, "a run id is such as"),
-        ({"STORE": "claim://of-another"}, "is not mounted"),
         ({"STORE": "s3://B/{{x}}"}, "a store is"),
         ({"STORE": "file:///etc"}, "pods share no folder"),
     ],
