@@ -326,6 +326,7 @@ class TestWatch:
         request is tried again, and is back. An object is gone meanwhile.
         """
         server, seen = ApiServer(pod("a", 1), pod("b", 7)), list[str]()
+        server.fail("GET /api/v1/pods", 403)  # the user may read the namespace alone
         async with served(server) as cluster, Kube(cluster, retries=0) as kube:
             async for event in kube.watch(PODS, "default"):
                 seen.append(f"{event.type} {event.object['metadata'].get('name', '')}".strip())

@@ -43,7 +43,7 @@ FILES = Path(__file__).resolve().parent.parent
 """The folder of the styles, scripts and templates."""
 
 
-class SiteError(Exception):
+class SiteError(SelectionError):
     """The site cannot be written. The message says why and what to do."""
 
 

@@ -10,7 +10,6 @@ API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 import asyncio
-import builtins
 import random
 import time
 from collections import Counter
@@ -31,10 +30,8 @@ __all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"
 T = TypeVar("T")
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""
+Objects = list[Object]
 JSON = "application/json"
-PAGE = "500"
-MAX_BACKOFF = 10.0
-WATCH_SECONDS = 290
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ class Kube:
             if renewed:
                 self.cluster.credentials.expires = 0.0
             self.counts[f"retry {error.status or error.reason}"] += 1
-            wait = min(MAX_BACKOFF, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
+            wait = min(10.0, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
             tries, lost = tries + 1, lost or error.status not in (401, 429)
             await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
 
@@ -254,17 +251,15 @@ class Kube:
         *,
         labels: str = "",
         fields: str = "",
-    ) -> "list[Object]":
+    ) -> Objects:
         """Return the objects of a collection, over all namespaces by default. Raises KubeError."""
         items, _ = await self._list(resource.path(namespace), labels, fields)
         return items
 
-    async def _list(
-        self, path: str, labels: str, fields: str
-    ) -> "tuple[builtins.list[Object], str]":
+    async def _list(self, path: str, labels: str, fields: str) -> tuple[Objects, str]:
         """Return the objects of a collection, read in pages, and its resourceVersion."""
-        params = {"limit": PAGE, "labelSelector": labels, "fieldSelector": fields}
-        items: builtins.list[Object] = []
+        params = {"limit": "500", "labelSelector": labels, "fieldSelector": fields}
+        items: Objects = []
         while True:
             page = await self.request("GET", path, params=params)
             items += page.get("items") or []
@@ -300,7 +295,7 @@ class Kube:
         while True:
             try:
                 if version:  # until the server's version at the reconnect, changes were missed
-                    _, at = await self._list(resource.path(), "", "metadata.name=perfdag")
+                    _, at = await self._list(path, "", "metadata.name=perfdag")
                     newest = int(at)
                 else:
                     items, at = await self._list(path, labels, fields)
@@ -341,7 +336,7 @@ class Kube:
 
         Raises KubeError (410 if `version` is too old).
         """
-        life = random.randint(WATCH_SECONDS - 50, WATCH_SECONDS)
+        life = random.randint(240, 290)  # watches that began together end apart
         params = {
             "watch": "1",
             "allowWatchBookmarks": "true",

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from perfdag.kube.client import Kube, Object, ignore_status
 from perfdag.shape import ACROSS, Shape, Volume
@@ -75,41 +76,40 @@ def node_loss_tolerations(seconds: int = LOST_NODE_SECONDS) -> list[Object]:
 
 def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
     """Add the affinity, node selection and scheduler of a rank of a shape to a pod spec."""
-    own: Object = {"matchLabels": {f"{LABEL}/run": run_id, f"{LABEL}/batch": BATCH_NUMBER}}
+    batch: Object = {"matchLabels": {RUN: run_id, BATCH: BATCH_NUMBER}}
     # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
-    gang: Object = {"matchLabels": {**own["matchLabels"], f"{LABEL}/attempt": ATTEMPT_NUMBER}}
-    anti: list[Object] = []
+    attempt: Object = {"matchLabels": {**batch["matchLabels"], ATTEMPT: ATTEMPT_NUMBER}}
+    spread = shape.hosts.placement == "spread" and shape.hosts.count > 1
+    packed = shape.hosts.placement == "packed" and shape.hosts.count > 1
+    across = shape.hosts.pairs == ACROSS
+    away: list[Object] = []
     if shape.hosts.exclusive:
-        anti += [_away(_others("run", run_id)), _away(_others("batch", BATCH_NUMBER))]
-    if shape.hosts.placement == "spread" and shape.hosts.count > 1:
-        if shape.hosts.count > WIDE_GANG:
-            spec["topologySpreadConstraints"] = [
-                {
-                    "maxSkew": 1,
-                    "topologyKey": _HOSTNAME,
-                    "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": own,
-                }
-            ]
-        else:
-            anti.append({"labelSelector": own, "topologyKey": _HOSTNAME})
-    if shape.hosts.pairs == ACROSS:
-        anti.append({"labelSelector": own, "topologyKey": ZONE})
-    affinity: Object = {}
-    if anti:
-        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": anti}
-    if shape.hosts.placement == "packed" and shape.hosts.count > 1:
-        terms = [{"labelSelector": gang, "topologyKey": _HOSTNAME}]
-        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-    if shape.zones or shape.hosts.pairs == ACROSS:
-        labelled: Object = {"key": ZONE, "operator": "Exists"}
-        if shape.zones:
-            labelled |= {"operator": "In", "values": list(shape.zones)}
-        zone = {"matchExpressions": [labelled]}
-        affinity["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}
-        }
-    if affinity:
+        away += [_no_others(RUN, run_id), _no_others(BATCH, BATCH_NUMBER)]
+    if spread and shape.hosts.count <= WIDE_GANG:
+        away.append({"labelSelector": batch, "topologyKey": _HOSTNAME})
+    elif spread:
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": _HOSTNAME,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": batch,
+            }
+        ]
+    if across:
+        away.append({"labelSelector": batch, "topologyKey": ZONE})
+    zones: Object = {"key": ZONE, "operator": "Exists"}
+    if shape.zones:
+        zones |= {"operator": "In", "values": list(shape.zones)}
+    terms: dict[str, Any] = {
+        "podAntiAffinity": away,
+        "podAffinity": [{"labelSelector": attempt, "topologyKey": _HOSTNAME}] if packed else None,
+        "nodeAffinity": {"nodeSelectorTerms": [{"matchExpressions": [zones]}]}
+        if shape.zones or across
+        else None,
+    }
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    if affinity := {kind: {required: each} for kind, each in terms.items() if each}:
         spec["affinity"] = affinity
     role = of_roles(shape).get("client" if rank == 0 else "server", shape)
     if role.node_selector:
@@ -135,17 +135,17 @@ def of_roles(shape: Shape) -> dict[str, Shape]:
     }
 
 
-def _others(label: str, own: str) -> list[Object]:
-    return [
-        {"key": f"{LABEL}/measuring", "operator": "Exists"},
-        {"key": f"{LABEL}/{label}", "operator": "NotIn", "values": [own]},
+def _no_others(label: str, own: str) -> Object:
+    """Keep away from measuring pods with another value of a label.
+
+    Those of all namespaces, as measuring pods of other teams disturb as well.
+    """
+    others = [
+        {"key": MEASURING, "operator": "Exists"},
+        {"key": label, "operator": "NotIn", "values": [own]},
     ]
-
-
-def _away(expressions: list[Object]) -> Object:
-    # All namespaces, as measuring pods of other teams disturb as well.
     return {
-        "labelSelector": {"matchExpressions": expressions},
+        "labelSelector": {"matchExpressions": others},
         "namespaceSelector": {},
         "topologyKey": _HOSTNAME,
     }
@@ -466,11 +466,8 @@ def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -
     `workflow` is the name and the uid.
     """
     kind = FORWARDED.get(shape.network.path or "")
-    if kind is None:
-        return
     name, uid = workflow
-    for rank in range(int(shape.hosts.pairs is None), shape.hosts.count):
-        labels = {"run": run_id, "batch": str(batch), "rank": str(rank)}
+    for rank in range(int(shape.hosts.pairs is None), shape.hosts.count if kind else 0):
         yield {
             "apiVersion": "v1",
             "kind": "Service",
@@ -479,7 +476,9 @@ def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -
                 "type": kind,
                 "selector": {
                     "workflows.argoproj.io/workflow": name,
-                    **{f"{LABEL}/{key}": value for key, value in labels.items()},
+                    RUN: run_id,
+                    BATCH: str(batch),
+                    RANK: str(rank),
                 },
                 "ipFamilies": ["IPv6" if shape.network.family == "ipv6" else "IPv4"],
                 "ports": service_ports(f"{uid} {batch} {rank}", kind == "NodePort"),

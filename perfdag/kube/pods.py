@@ -10,7 +10,7 @@ from datetime import datetime
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, Object
+from perfdag.kube.client import Kube, Object, ignore_status
 from perfdag.kube.patch import ATTEMPT, BATCH, MEASURING, MTU, RANK, RUN, ZONE
 from perfdag.shape import Shape, Toleration
 from perfdag.units import parse_quantity
@@ -82,11 +82,10 @@ def _tolerates(toleration: Toleration, taint: Object) -> bool:
 def nodes_of(workflow: Object) -> dict[str, Object]:
     """Return the nodes of a Workflow's status, which Argo may have compressed."""
     status = workflow.get("status") or {}
-    if status.get("compressedNodes"):
-        packed = base64.b64decode(status["compressedNodes"])
-        nodes: dict[str, Object] = orjson.loads(gzip.decompress(packed))
-        return nodes
-    return status.get("nodes") or {}
+    nodes: dict[str, Object] = status.get("nodes") or {}
+    if packed := status.get("compressedNodes"):
+        nodes = orjson.loads(gzip.decompress(base64.b64decode(packed)))
+    return nodes
 
 
 def inputs_of(node: Object) -> Object:
@@ -199,16 +198,10 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
     pods = list(pods)
     if not any(_quiet(pod) for pod in pods):
         return pods
-    try:
-        events = await kube.list(
-            await kube.resource("v1", "Event"),
-            namespace,
-            fields="involvedObject.kind=Pod,type=Warning",
-        )
-    except KubeError as error:
-        if error.status == 403:
-            return pods
-        raise
+    events: list[Object] = []
+    with ignore_status(403):
+        kind = await kube.resource("v1", "Event")
+        events = await kube.list(kind, namespace, fields="involvedObject.kind=Pod,type=Warning")
     placed = {pod.uid for pod in pods if pod.node}
     last = {
         uid: event
@@ -257,12 +250,10 @@ def pod_trouble(pod: Object) -> tuple[str | None, bool]:
     status = pod.get("status") or {}
     if status.get("reason"):  # Evicted, NodeLost, OutOfcpu ...
         return f"{status['reason']}: {status.get('message', '')}".strip(": "), False
-    for container in status.get("initContainerStatuses") or []:
-        if trouble := _container(container, pod) or _failed_init(container):
-            return trouble
-    for container in status.get("containerStatuses") or []:
-        if trouble := _container(container, pod):
-            return trouble
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or []:
+            if trouble := _container(container, pod):
+                return trouble
     if _is_lost(status):
         return f"node {pod['spec'].get('nodeName')} was lost", False
     for condition in status.get("conditions") or []:
@@ -290,13 +281,13 @@ def _is_lost(status: Object) -> bool:
 
 
 def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
-    state = container.get("state") or {}
+    name, state = container["name"], container.get("state") or {}
     waiting, terminated = state.get("waiting"), state.get("terminated")
     if waiting and waiting.get("reason") in _NEVER | _PULLING:
         reason = "ImagePullBackOff" if waiting["reason"] in _PULLING else waiting["reason"]
         cause = _PULL.sub("", waiting.get("message") or "")
         where = f"{reason} on {pod['spec'].get('nodeName')}"
-        text = f"{where}: image {container.get('image')} of {container['name']}: {cause}"
+        text = f"{where}: image {container.get('image')} of {name}: {cause}"
         return text, reason in _NEVER and not is_unpacking(text)
     if waiting and waiting.get("reason") not in _CALM | {None}:
         return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
@@ -305,31 +296,19 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
             (
                 spec.get("resources", {}).get("limits", {})
                 for spec in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-                if spec["name"] == container["name"]
+                if spec["name"] == name
             ),
             {},
         )
         limit = limits.get("memory", "the node")
-        text = f"OOMKilled: container {container['name']} passed its memory limit of {limit}"
+        text = f"OOMKilled: container {name} passed its memory limit of {limit}"
         return text, False
-    if terminated and container["name"] == "main" and terminated.get("exitCode"):
-        message = f": {terminated['message']}" if terminated.get("message") else ""
-        return f"main ended with exit code {terminated['exitCode']}{message}", False
+    if terminated and name != "wait" and (code := terminated.get("exitCode")):
+        message = " ".join((terminated.get("message") or "").split())
+        text = f"{name} ended with exit code {code}: {message}".rstrip(": ")
+        # the kernel answers every attempt to set an MTU alike, unless a signal ended `ip`
+        return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
     return None
-
-
-def _failed_init(container: Object) -> tuple[str, bool] | None:
-    """Return how an init container failed, and whether waiting cannot help.
-
-    The kernel answers every attempt to set an MTU alike, unless a signal ended `ip` (from 128 on).
-    """
-    terminated = (container.get("state") or {}).get("terminated") or {}
-    if not terminated.get("exitCode"):
-        return None
-    name, code = container["name"], terminated["exitCode"]
-    message = " ".join((terminated.get("message") or "").split())
-    text = f"{name} ended with exit code {code}" + (f": {message}" if message else "")
-    return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
 
 
 def refusal(message: str) -> str:
