@@ -47,7 +47,7 @@ from perfdag.suite.document import (
     read_document,
     read_text,
 )
-from perfdag.suite.load import parse_suite
+from perfdag.suite.load import parse_suite, suite_name
 from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
 from perfdag.units import Quantity, plural, seconds, to_base
 
@@ -100,7 +100,7 @@ def import_suite(args: argparse.Namespace) -> int:
         raise CommandError(f"{', '.join(names)}: nothing can be measured; {causes}")
     name = next(iter(entries)) if len(entries) == 1 else args.action.removeprefix("perfscale-")
     suite = {
-        "name": re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-"),
+        "name": suite_name(name),
         "description": f"Imported from {args.action}: {', '.join(names)}.",
         "entries": [*entries.values()],
     }
@@ -622,8 +622,12 @@ SUITES: dict[str, tuple[Callable[[Sequence[str]], Imported], str]] = {
 
 
 for name, (_, kind) in SUITES.items():
-    files = option("files", nargs="+", metavar="FILE", help="YAML files")
-    verb(f"import {name}", f"Print a suite from {kind}.", "", files)(import_suite)
+    verb(
+        f"import {name}",
+        f"Print a suite from {kind}.",
+        "",
+        option("files", nargs="+", metavar="FILE", help="YAML files"),
+    )(import_suite)
 
 
 # a history: a CSV file of earlier figures
@@ -773,8 +777,7 @@ def import_history(args: argparse.Namespace) -> int:
     from perfdag.store.s3 import open_store
 
     path = Path(args.file)
-    suite = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].rstrip("-")
-    suite, store = args.suite or suite, open_store(args.store)
+    suite, store = args.suite or suite_name(path.stem), open_store(args.store)
     if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", suite):
         raise CommandError("--suite: at most 40 lower-case letters, digits and -, such as boot")
     history = History(path, suite)

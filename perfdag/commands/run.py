@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
+
 from perfdag.commands.options import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -55,8 +57,8 @@ from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.suite import model
-from perfdag.suite.document import BadDocument, parse_document
-from perfdag.suite.load import command_suite, load_model, load_suite, model_text, suite_text
+from perfdag.suite.document import BadDocument
+from perfdag.suite.load import command_suite, load_model, load_suite, model_text
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
@@ -90,41 +92,29 @@ if TYPE_CHECKING:
 def show_plan(args: argparse.Namespace) -> int:
     """Print the plan or the schema."""
     if args.schema:
-        import orjson
-
-        from perfdag.suite.model import json_schema
-
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        print(orjson.dumps(json_schema(), option=options).decode())
+        print(orjson.dumps(model.json_schema(), option=options).decode())
         return EXIT_OK
     if args.suite is None:
         raise CommandError("name a suite file, or --schema")
+    from perfdag.steps.pods.plan import kinds_of
 
-    plan, notes = plan_suite(args.suite, args.settings, args.only)
+    loaded = load_suite(args.suite, args.settings)
+    plan = make_plan(loaded, only=args.only)
+    with contextlib.suppress(StoreError):
+        store = open_store(loaded.suite.store, patience=1.0)
+        plan = with_learned_times(store, plan, ANY)
     print(plan.dump().decode() if args.json else plan_text(plan))
-    for note in notes:
-        logger.info(f"note: {note}")
+    try:
+        kinds_of(plan)
+    except BadDocument as error:  # `submit` and `render` would refuse it
+        for each in error.problems:
+            logger.info(f"note: a cluster does not take it: {each.text}")
     return EXIT_OK
 
 
 MAX_POINTS = 40
 """Points that the table shows; JSON has all of them."""
-
-
-def plan_suite(suite: str, settings: Sequence[str], only: Sequence[str]) -> tuple[Plan, list[str]]:
-    """Return the plan of a suite file and the notes on it. Raises BadDocument."""
-    from perfdag.steps.pods.plan import kinds_of
-
-    loaded = load_suite(suite, settings)
-    plan = make_plan(loaded, only=only)
-    with contextlib.suppress(StoreError):
-        store = open_store(loaded.suite.store, patience=1.0)
-        plan = with_learned_times(store, plan, ANY)
-    try:
-        kinds_of(plan)
-    except BadDocument as error:  # `submit` and `render` would refuse it
-        return plan, [f"a cluster does not take it: {each.text}" for each in error.problems]
-    return plan, []
 
 
 def plan_text(plan: Plan) -> str:
@@ -436,9 +426,8 @@ class Suite(model.Suite):
 
     @classmethod
     def read(cls, file: str | Path) -> "Suite":
-        """Return the suite of a file, with the entries of its includes. Raises BadDocument."""
-        loaded = load_suite(file)
-        return cls.model_validate(parse_document(suite_text(loaded), str(file)).data)
+        """Return the suite of a file. Raises BadDocument."""
+        return cls.model_validate(load_suite(file).document.data)
 
     def plan(self, only: Sequence[str] = ()) -> Plan:
         """Return the points and the order of their samples. Raises BadDocument.

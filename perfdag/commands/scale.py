@@ -72,11 +72,10 @@ TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
 RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
-OF_SCENARIO = ("churn", "pause", "duration", "cooldown")
-"""Options of one scenario, whose parameters have the same name."""
 VMI_OPTIONS = (
     *("template", "namespace", "rate", "parallel", "replicas", "per_node", "timeout"),
     *("prometheus", "prometheus_token_file", "prometheus_ca_file"),
+    *("churn", "pause", "duration", "cooldown"),
 )
 """Options of `scale vmi` that are parameters of the same name."""
 
@@ -352,8 +351,7 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
         "gates": args.gate,
         "api_gates": not args.no_api_gates,
         "primer": not args.no_primer,
-        **{name: getattr(args, name) for name in VMI_OPTIONS},
-        **{name: value for name in OF_SCENARIO if (value := getattr(args, name)) is not None},
+        **{name: value for name in VMI_OPTIONS if (value := getattr(args, name)) is not None},
     }
     if args.scenario == "steady":
         if len(args.count) > 1:

@@ -44,14 +44,10 @@ from perfdag.store.s3 import open_store
 )
 def run(args: argparse.Namespace) -> int:
     """Write the site, and serve it."""
-    from perfdag.charts.pages.site import SiteError, write_site
+    from perfdag.charts.pages.site import write_site
 
     store = open_store(args.store)
-    try:
-        url = write_site(store)
-    except SiteError as error:
-        raise CommandError(str(error)) from None
-    print_now(url)
+    print_now(write_site(store))
     if args.serve:
         with server(store, args.address, args.port) as running, suppress(KeyboardInterrupt):
             print_now(

@@ -41,7 +41,7 @@ from perfdag.kube.pods import (
 )
 from perfdag.plan.plan import is_run_id
 from perfdag.results.runs import LAST, ambiguous
-from perfdag.store.s3 import is_wait_line, seconds_away
+from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 
 logger = logging.getLogger(__name__)
@@ -93,10 +93,10 @@ class View:
         return sorted({pod.batch for pod in active if pod.batch is not None})
 
     @property
-    def progress(self) -> tuple[int, int] | None:
+    def progress(self) -> str:
         """Argo's N/M: samples done and planned of the started batches, and pods of other steps."""
-        done, slash, total = (self.status.get("progress") or "").partition("/")
-        return (int(done), int(total)) if slash and done.isdigit() and total.isdigit() else None
+        progress = self.status.get("progress")
+        return f"{progress} of the started batches" if progress else ""
 
     @property
     def store(self) -> str:
@@ -265,18 +265,17 @@ def run(args: argparse.Namespace) -> int:
 
     async def look(client: Kube) -> tuple[View, str]:
         view = await find_run(client, args.name, args.namespace)
-        return view, describe(view, *await observe(client, view, args.namespace))
+        return view, describe(view, await observe(client, view, args.namespace))
 
     view, line = run_with_client(look)
     if args.watch:
         return asyncio.run(follow_run(view.name, args.namespace))
     print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
-    print(f"{clock(_seconds_since(view.workflow['metadata']['creationTimestamp']))} | {line}")
+    began = datetime.fromisoformat(view.workflow["metadata"]["creationTimestamp"])
+    print(f"{clock(max(0.0, time.time() - began.timestamp()))} | {line}")
     return EXIT_OK
 
 
-SHORTEST_WAIT = 10.0
-"""Seconds from which a wait is shown."""
 LOG_SECONDS = 5.0
 """Limit of reading a log: the API server waits long for a kubelet that does not answer."""
 MAX_NODES = 5
@@ -317,7 +316,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
             connected = True
-            line = describe(view, *await observe(client, view, namespace))
+            line = describe(view, await observe(client, view, namespace))
             if line != state:
                 print_now(f"{clock(time.monotonic() - start)} | {line}")
                 state = line
@@ -334,25 +333,16 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def describe(view: View, line: str | None = None, waits: Iterable[str] = ()) -> str:
-    """Return the phase, progress, batches, pods by phase, waits and troubles in one line.
-
-    `line` is the last line of the lead: the newest sample of its batch.
-    """
-    progress = []
-    if view.progress:
-        done, total = view.progress
-        progress = [f"{done}/{total} of the started batches", *([line] if line else [])]
-    phases = Counter(pod.phase for pod in view.pods if pod.batch is not None)
-    pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items()))
-    batches = ", ".join(map(str, view.batches))
+def describe(view: View, lines: Iterable[str] = ()) -> str:
+    """Return the phase, progress, batches, pods by phase, `lines` and troubles in one line."""
+    phases = sorted(Counter(pod.phase for pod in view.pods if pod.batch is not None).items())
     parts = [
         f"{view.phase} ({view.message})" if view.message else view.phase,
-        *progress,
-        *([f"batch {batches}"] if batches else []),
-        *([f"pods {pods}"] if pods else []),
+        view.progress,
+        f"batch {', '.join(map(str, view.batches))}" if view.batches else "",
+        f"pods {', '.join(f'{count} {phase}' for phase, count in phases)}" if phases else "",
     ]
-    return " | ".join([*parts, *waits, *view.troubles()[:MAX_TROUBLES]])
+    return " | ".join([*filter(None, parts), *lines, *view.troubles()[:MAX_TROUBLES]])
 
 
 async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
@@ -380,61 +370,50 @@ async def _write_log(
         logger.info(f"{label or f'{pod.name}: '}no log: {error}")
 
 
-async def observe(client: Kube, view: View, namespace: str) -> tuple[str | None, list[str]]:
+async def observe(client: Kube, view: View, namespace: str) -> list[str]:
     """Return the last line of a lead that measures, and a line for each thing that the run awaits.
 
     They are read from the logs of the running pods that use the store, and the nodes of pods in
     trouble. What the user may not read is left out.
     """
     if view.phase in DONE:
-        return None, []
+        return []
     running = [pod for pod in view.pods if pod.phase == "Running" and not pod.trouble]
-    leads = [pod for pod in running if pod.rank == 0][:1]
-    steps = [pod for pod in running if pod.batch is None]
-    logs = await asyncio.gather(*(_log(client, pod, namespace) for pod in [*leads, *steps]))
-    lines = [line for line in logs[0] if not is_wait_line(line)] if leads else []
-    waits = {"S3 has not answered": max(map(seconds_away, logs), default=0.0)}
-    waits |= await _lost_nodes(client, view)
-    texts = [_wait(text, seconds) for text, seconds in waits.items() if seconds >= SHORTEST_WAIT]
-    return lines[-1] if lines else None, texts
+    pods = [pod for pod in running if pod.rank == 0][:1]
+    pods += [pod for pod in running if pod.batch is None]
+    logs = await asyncio.gather(*(_last_line(client, pod, namespace) for pod in pods))
+    lines = [
+        # without its seconds, which change at each look
+        WAITING if line.startswith(WAITING) else line if pod.rank == 0 else ""
+        for pod, line in zip(pods, logs, strict=True)
+    ]
+    return [*dict.fromkeys(filter(None, lines)), *await _lost_nodes(client, view)]
 
 
-def _wait(text: str, seconds: float) -> str:
-    """Return a line about a wait, rounded down, so that the line of a long one seldom changes."""
-    step = 10 if seconds < 60 else 60 if seconds < 600 else 600
-    rounded = int(seconds // step * step)
-    return f"{text} for {f'{rounded} s' if rounded < 60 else f'{rounded // 60} min'}"
-
-
-def _seconds_since(moment: str) -> float:
-    """Return the seconds since a time of the API server, by this machine's clock."""
-    return max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
-
-
-async def _log(client: Kube, pod: Pod, namespace: str) -> list[str]:
-    """Return the last lines of a pod's log; none if it is gone, or may not be read."""
+async def _last_line(client: Kube, pod: Pod, namespace: str) -> str:
+    """Return the last line of a pod's log; an empty text if it is gone, or may not be read."""
+    line = ""
     with contextlib.suppress(KubeError, TimeoutError):
         async with asyncio.timeout(LOG_SECONDS):
-            log = program_lines(client, pod.name, namespace, tail=5)
-            return [line async for line in log if line]
-    return []
+            async for each in program_lines(client, pod.name, namespace, tail=5):
+                line = each or line
+    return line
 
 
-async def _lost_nodes(client: Kube, view: View) -> dict[str, float]:
-    """Return for how many seconds each node of an unfinished pod in trouble is not ready."""
+async def _lost_nodes(client: Kube, view: View) -> list[str]:
+    """Return a line for each node of an unfinished pod in trouble that is not ready."""
     names = {
         pod.node
         for pod in view.pods
         if pod.node and (pod.phase == "Pending" or (pod.phase == "Running" and pod.trouble))
     }
-    lost = {}
+    lost = []
     with contextlib.suppress(KubeError):  # the user may not read nodes, or the node is gone
         for name in sorted(names)[:MAX_NODES]:
             node = await client.get(await client.resource("v1", "Node"), name)
             for condition in node["status"].get("conditions") or []:
                 if condition["type"] == "Ready" and condition["status"] != "True":
-                    since = _seconds_since(condition["lastTransitionTime"])
-                    lost[f"{name} has been NotReady"] = since
+                    lost.append(f"{name} NotReady since {condition['lastTransitionTime']}")
     return lost
 
 

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -67,10 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from perfdag.steps.pods import context
 
     pod = context.from_environment()
-
-    def work() -> int:
-        return int(args.work(pod, args))
-
+    work = partial(args.work, pod, args)
     try:
         return context.run_step(pod, args.action, work) if args.action in RECORDED else work()
     except Infrastructure as error:

@@ -41,8 +41,7 @@ def install_command(packages: Mapping[str, str]) -> str:
         "brew": ("brew", "brew install"),
         "pip": (sys.executable, pip),
     }
-    for manager in MANAGERS:
-        program, command = commands[manager]
+    for manager, (program, command) in commands.items():
         if manager in packages and shutil.which(program):
             return f"{command} {packages[manager]}"
     every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
