@@ -224,10 +224,7 @@ def _meaning(value: Any) -> Any:
 
 
 def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` in the text of a suite. Raises BadDocument.
-
-    Includes and benchmarks are not resolved.
-    """
+    """Return the `checks` in the text of a suite. Raises BadDocument. Entries are not read."""
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
     try:
@@ -364,16 +361,13 @@ class Suite(Strict):
         "above 0, its pods preempt pods of lower priority",
     )
     defaults: Settings = Field(Settings(), description="settings of every entry that sets no other")
-    include: str | list[str] = Field(
-        [], description="suite files whose entries come first, relative to this file"
-    )
-    entries: list[Entry] = Field([], description="what to measure")
+    entries: Annotated[list[Entry], Field(min_length=1)] = Field(description="what to measure")
     checks: list[Check] = Field([], description="rules for the results of a run")
 
 
 @dataclass
 class Source:
-    """An entry with the `defaults` of its own file, its place, and what `--set` fixes.
+    """An entry with the `defaults` of its suite, its place, and what `--set` fixes.
 
     `raw` is the mapping that the entry was read from. `sets` are the parameters and shape keys that
     `--set` fixes, `set_keys` the names of the entry's other keys that it replaced.
@@ -407,7 +401,7 @@ class Source:
 
 @dataclass
 class LoadedSuite:
-    """A suite file that was read, with its includes resolved and its entries not yet enumerated."""
+    """A suite file that was read, with its entries not yet enumerated."""
 
     suite: Suite
     document: Document
