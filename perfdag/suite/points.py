@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import orjson
 from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
@@ -208,22 +207,22 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
 
 
 def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
-    selected: set[str] = set()
-    problems = []
-    entries = sorted({point.entry for point in everything.points})
-    for glob in only:
-        ids = {
+    matched = {
+        glob: {
             point.id
             for point in everything.points
             for name in (point.entry, f"{point.entry}/{point.label}", point.id)
             if fnmatch.fnmatchcase(name, glob)
         }
-        if not ids:
-            text = f"matches no point{choices(glob, entries, 'entries:')}"
-            problems.append(Problem("no-match", text, glob, "--only"))
-        selected |= ids
-    if problems:
-        raise BadDocument(problems)
+        for glob in only
+    }
+    entries = sorted({point.entry for point in everything.points})
+    if missed := [glob for glob, ids in matched.items() if not ids]:
+        raise BadDocument(
+            Problem("no-match", f"matches no point{choices(g, entries, 'entries:')}", g, "--only")
+            for g in missed
+        )
+    selected = set().union(*matched.values())
     points = [point for point in everything.points if point.id in selected]
     used = sorted({point.shape for point in points})
     for point in points:
@@ -244,7 +243,7 @@ class _Enumeration:
     merged: int = 0
     mistakes: dict[Problem, int] = field(default_factory=dict)
     _combined: int = 0
-    _read: dict[bytes, tuple[int, Shape, str] | None] = field(default_factory=dict)
+    _read: dict[str, tuple[int, Shape, str] | None] = field(default_factory=dict)
     _indices: dict[str, int] = field(default_factory=dict)
 
     def _refuse(self, problem: Problem) -> None:
@@ -445,7 +444,7 @@ class _Enumeration:
 
         Points of equal index can share pods. A wrong shape is reported once for each entry.
         """
-        cache_key = orjson.dumps([keys, benchmark.name, source.name])
+        cache_key = canonical([keys, benchmark.name, source.name])
         if cache_key in self._read:
             return self._read[cache_key]
         self._read[cache_key] = None  # so that a wrong shape is reported once
