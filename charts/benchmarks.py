@@ -99,7 +99,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "fio": (
         View(("iops", "bandwidth")),
         View(("latency",), stats=("p50", "p99", "p99.9"), slug="latency"),
-        View(("completion_latency",), kind="tail", slug="percentiles"),
+        View(("completion_latency",), tail=True, slug="percentiles"),
         View(("iops",), subjects=True, slug="workers"),
     ),
     "imb": (
@@ -126,11 +126,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     ),
     "openfoam": (
         View(("solve_time",), x="procs", ideal="time", slug="scaling"),
-        View(
-            ("mesh_time", "decompose_time", "startup_time", "solve_time"),
-            kind="stack",
-            slug="phases",
-        ),
+        View(("mesh_time", "decompose_time", "startup_time"), x="procs", slug="phases"),
         View(("step_time",), x="step", stats=("mean",), slug="steps"),
     ),
     "queue-scaling": (
@@ -144,7 +140,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "rdma-latency": (View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", **_SIZES),),
     "resnet50": (
         View(("throughput",), x="batch", each="scenario", slug="throughput"),
-        View(("latency",), each="scenario", kind="tail", slug="latency"),
+        View(("latency",), each="scenario", tail=True, slug="latency"),
     ),
     "resnet50-interference": (
         View(("rate", "tail"), subjects=True, slug="copies"),

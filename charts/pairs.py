@@ -11,7 +11,8 @@ from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
 from perfdag.charts.series import amount, runs_words
-from perfdag.results.labels import Facts, difference, facts_of_nodes
+from perfdag.results.labels import Facts, difference
+from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import PointState, Series, points_of
 from perfdag.stats.nodes import FEWEST_NODES, slow
 from perfdag.units import metric_text, plural

@@ -625,6 +625,9 @@ def _mapping(value: Any) -> dict[Any, Any]:
 
 
 def _whole(value: Any) -> Any:
+    # Most values are of these types, for which isinstance would be slow.
+    if type(value) in (str, int, bool) or value is None:
+        return value
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, Mapping):

@@ -531,7 +531,9 @@ def banner(run: Judged) -> Banner:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{rest}"
         part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
         doubtful = part[:1] if trust.lost else []
-        return Banner("unclear" if trust.lost else "", sentence, doubtful or [trust.text])
+        return Banner(
+            "unclear" if trust.lost else "", sentence, doubtful or [f"trust {trust.text}"]
+        )
     answer, name = deciding[0].answer, deciding[0].name
     if answer.word == "same":
         earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"

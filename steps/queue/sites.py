@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 import math
 import os
 import socket
@@ -158,13 +157,12 @@ class DeploymentSite(Site):
         Raises KubeError, and ValueError for another client than perfdag's.
         """
         at = f"/api/v1/namespaces/{self.client_namespace}/services/{self.client}:{CONTROL_PORT}"
-        _, body = await self.kube.raw(
+        return await self.kube.request(
             method,
             f"{at}/proxy/{path}",
             params={"type": "json", **query},
             headers={"X-Perfdag-Token": self.token} if self.token else {},
         )
-        return json.loads(body)
 
 
 async def token_of(kube: Kube, namespace: str) -> str:

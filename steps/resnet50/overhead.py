@@ -18,8 +18,7 @@ from perfdag.benchmark.contract import (
     own_verdict,
     verdict,
 )
-from perfdag.stats.design import blocks
-from perfdag.stats.robust import student_t
+from perfdag.stats.robust import blocks, student_t
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import Result, Text, Workload, caveats, kept, read
 
