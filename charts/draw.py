@@ -1,7 +1,5 @@
 """The panels of charts: lines, dots and a heat map."""
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +91,7 @@ def lines_height(names: Iterable[str], least: float = 3.2) -> float:
 
 def _evenly(xs: Sequence[float]) -> bool:
     """Return whether numbers such as those of steps or seconds follow each other evenly."""
-    return len(xs) > 8 and len({round(b - a, 9) for a, b in itertools.pairwise(xs)}) == 1
+    return len(xs) > 8 and np.allclose(np.diff(xs), xs[1] - xs[0])
 
 
 def _values(ax: Axes, every: Sequence[Series], log: bool) -> None:
@@ -170,7 +168,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
     first, log = every[0], needs_log(values)
     if log:
         ax.set_xscale("log")
-        ax.set_xlim(10 ** (math.log10(min(values)) - 0.15), 10 ** (math.log10(max(values)) + 0.15))
+        ax.set_xlim(min(values) / 1.4, max(values) * 1.4)
     else:  # zero is in sight: a small difference must look small
         ax.set_xlim(min(0.0, *values) * 1.06, (max(0.0, *values) * 1.06) or 1.0)
     for y, row in enumerate(rows):

@@ -4,7 +4,6 @@ What a declaration leaves open follows from the points: a number with three valu
 lines, two of them a heat map, and anything else a row of dots for each point.
 """
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -469,9 +468,10 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     keys = _varied(items)
     many = len(items) > 1
     values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
-    title = f"{name}: {', '.join(values)}"
-    by = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
-    return title if len(title) <= TITLE else textwrap.shorten(by, TITLE, placeholder=" ...")
+    differs = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
+    count = f"{name} of {plural(len(usable), 'value')}"
+    titles = [f"{name}: {', '.join(values)}", differs, count]
+    return next((title for title in titles if len(title) <= TITLE), name[:TITLE])
 
 
 def _median(item: Item) -> str:

@@ -3,7 +3,6 @@
 Its script sorts, filters and copies tables. The page is whole without it.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -57,7 +56,8 @@ KINDS = {
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
-_BYTES = re.compile("(bytes|size|bs|block)$")
+BYTES = ("bytes", "size", "bs", "block")
+"""How names of sizes in bytes end."""
 
 
 @cache
@@ -347,7 +347,7 @@ def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
 def _flat(value: Any) -> list[tuple[str, str]]:
     """Return facts or parameters as flat text, with units of what counts bytes."""
     return [
-        (name, short(float(text), "B") if text.isdigit() and _BYTES.search(name) else text)
+        (name, short(float(text), "B") if text.isdigit() and name.endswith(BYTES) else text)
         for name, text in flatten(value)
         if text not in ("null", "", "[]")
     ]
