@@ -10,12 +10,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import orjson
-
 from perfdag.benchmark.contract import VERDICT, Measurement, Metric, VerdictWord, verdict
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
-from perfdag.shape import Shape
+from perfdag.shape import Shape, canonical
 from perfdag.stats.robust import SIGMA_OF_MAD, median, ordered
 
 Pair = tuple[int, int]
@@ -221,11 +219,11 @@ def _merged(measured: Sequence[Measured]) -> SampleRecord:
     good = [each for each in measured if each[-1].status == "ok"]
     failed = [f"{name}: {record.error}" for name, *_, record in measured if record.status != "ok"]
     first, noise = good[0][-1], [record.noise for *_, record in measured if record.noise]
-    series: dict[bytes, list[dict[str, Any]]] = {}
+    series: dict[str, list[dict[str, Any]]] = {}
     rows: list[dict[str, Any]] = []
     for name, number, together, record in good:
         for row in record.rows if number else ():
-            key = orjson.dumps([row["metric"], row["stat"], row.get("coords")])
+            key = canonical([row["metric"], row["stat"], row.get("coords")])
             series.setdefault(key, []).append(row)
         if (own := _headline(record)) is not None:
             coords = {**own.get("coords", {}), "round": number, "pairs_at_once": together}

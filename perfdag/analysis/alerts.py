@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shlex
-import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -436,7 +435,7 @@ def send(gate: GateResult) -> bool:
             return True
     except http.client.InvalidURL:  # its text quotes the address
         reason = f" {_host(url)}: the address is invalid"
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+    except (http.client.HTTPException, OSError, ValueError) as error:  # URLError is an OSError
         reason = f" {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
     logger.warning(f"perfdag check: webhook{reason}")
     return False

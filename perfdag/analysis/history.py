@@ -1,6 +1,5 @@
 """The history of a suite: levels, steps, answers and failures, and the nodes that differ."""
 
-import bisect
 import fnmatch
 import math
 from collections.abc import Iterator, Sequence
@@ -279,7 +278,7 @@ def _accepted_starts(
 ) -> list[int]:
     """Return the position of the first run of each acknowledged level of a series."""
     return [
-        bisect.bisect_left(runs, ack.run)
+        sum(run < ack.run for run in runs)
         for ack in accepted
         if ack.holds(name, series_id, runs[-1])
     ]

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import refuse
 from perfdag.shape import Shape, Strict
 from perfdag.store.base import check_address
 from perfdag.suite.document import (
@@ -146,24 +147,34 @@ class Check(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> "Check":
-        if self.op is None:
-            if (
-                self.value is not None
-                or self.ratio is not None
-                or self.percentile is not None
-                or self.baseline is not None
-            ):
-                raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
-            if self.min_effect is None and self.page is None:
-                raise ValueError(
-                    "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`"
-                )
-        elif (self.value is None) == (self.ratio is None):
-            raise ValueError("a threshold is either `value` or `ratio`")
-        if self.baseline is not None and self.ratio is None:
-            raise ValueError("`baseline` goes with `ratio`")
-        if self.absolute and self.min_effect is None:
-            raise ValueError("`absolute` goes with `min_effect`")
+        of_threshold = (self.value, self.ratio, self.percentile, self.baseline)
+        refuse(
+            (
+                self.op is None and any(part is not None for part in of_threshold),
+                "no-op",
+                "a threshold needs `op`: one of <, <=, >, >=",
+            ),
+            (
+                self.op is None and self.min_effect is None and self.page is None,
+                "empty-check",
+                "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`",
+            ),
+            (
+                self.op is not None and (self.value is None) == (self.ratio is None),
+                "one-threshold",
+                "a threshold is either `value` or `ratio`",
+            ),
+            (
+                self.baseline is not None and self.ratio is None,
+                "baseline-alone",
+                "`baseline` goes with `ratio`",
+            ),
+            (
+                self.absolute and self.min_effect is None,
+                "absolute-alone",
+                "`absolute` goes with `min_effect`",
+            ),
+        )
         return self
 
     def on(self, cluster: str | None) -> bool:

@@ -11,11 +11,10 @@ from typing import Any
 
 from perfdag.kube.client import Kube, ignore_status
 from perfdag.kube.pods import is_ready, pod_trouble
-from perfdag.steps.queue import protocol
 from perfdag.steps.queue.backend import Backend, Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.protocol import Address
+from perfdag.steps.queue.protocol import TOKEN_VARIABLE, Address
 from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, validate
 from perfdag.units import plural
 
@@ -171,7 +170,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
 
     It is PERFDAG_QUEUE_TOKEN, or else that of the Secret. Raises KubeError.
     """
-    if token := os.environ.get(protocol.TOKEN_VARIABLE):
+    if token := os.environ.get(TOKEN_VARIABLE):
         return token
     with ignore_status(403, 404):
         secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)

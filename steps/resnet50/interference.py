@@ -11,16 +11,17 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import (
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
     Output,
+    Problem,
+    Shape,
     broken,
     own_verdict,
     verdict,
 )
-from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import MARGIN, TAIL, Result, Workload, caveats, kept, read
 from perfdag.units import short
