@@ -10,8 +10,8 @@ import sys
 import numpy as np
 from limits import at_most
 
-from perfdag.stats.design import ROUNDS, Hunt
 from perfdag.stats.nodes import outliers, slow
+from perfdag.steps.hunt import ROUNDS, Hunt
 from perfdag.suite.points import rounds
 
 HOSTS, SLOW, NOISE = 1000, 0.2, 0.05

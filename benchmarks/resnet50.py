@@ -28,8 +28,7 @@ from limits import at_most
 from plain_loadgen import p50
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from perfdag.stats.design import blocks as orders
-from perfdag.stats.robust import spread
+from perfdag.stats.robust import blocks as orders, spread
 from perfdag.steps.resnet50.program import Stub, measure
 from perfdag.steps.resnet50.workload import Result, Workload, result_of
 

@@ -1,8 +1,6 @@
 """The charts of each benchmark: one declaration each, and a function for what none can say."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import scale, style
 from perfdag.charts.series import MARKS, notes
 from perfdag.charts.view import ROWS, Chart, View, figures
-from perfdag.results.summary import PointState, points_of
+from perfdag.results.summary import PointState, Series, points_of
 
 HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
@@ -39,9 +37,10 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
         colour = {"passes": style.BETTER, "fails": style.WORSE}.get(word, style.UNCLEAR)
         ax.plot([low, high], [row, row], color=colour, lw=2, gid="interval", label="_")
         ax.plot([mean], [row], "o", color=colour, gid="mean", label=state.title)
-        marks = [MARKS[name] for name in _first(state, "overhead", "mean").coords if name in MARKS]
-        pairs = _first(state, "pairs_needed", "value")
-        needs = f": about {pairs.middle:.0f} pairs would tell" if pairs.values else ""
+        own = _figures(state)
+        marks = [MARKS[name] for name in own["overhead", "mean"].coords if name in MARKS]
+        pairs = own.get(("pairs_needed", "value"))
+        needs = f": about {pairs.middle:.0f} pairs would tell" if pairs else ""
         text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(state)])
         text = word if style.is_narrow() else text
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
@@ -58,16 +57,18 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     yield "overhead", fig
 
 
-def _first(state: PointState, metric: str, stat: str) -> Any:
-    """Return a series of a point, or one without values."""
-    own = [s for s in state.series if (s.metric, s.stat) == (metric, stat)]
-    return own[0] if own else SimpleNamespace(values=[], coords={})
+def _figures(state: PointState) -> dict[tuple[str, str], Series]:
+    """Return the series of a point by metric and statistic, the first of each."""
+    return {(series.metric, series.stat): series for series in reversed(state.series)}
 
 
 def _interval(state: PointState) -> tuple[float, float, float] | None:
     names = ("overhead_bound", "low"), ("overhead", "mean"), ("overhead_bound", "high")
-    own = [_first(state, *name) for name in names]
-    return (own[0].middle, own[1].middle, own[2].middle) if all(s.values for s in own) else None
+    own = _figures(state)
+    if not all(name in own for name in names):
+        return None
+    low, mean, high = (own[name].middle for name in names)
+    return low, mean, high
 
 
 def _verdict(state: PointState) -> str:
@@ -89,9 +90,10 @@ def headlines(rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
     series = [series for state in points_of(rows) for series in state.series]
     own = [one for one in series if one.headline] or series
-    units = dict.fromkeys((one.metric, one.unit) for one in own)
-    names = Counter(metric for metric, _ in units)  # one axis cannot have two units
-    drawn = [name for name, count in names.items() if count == 1]
+    units: dict[str, set[str]] = {}
+    for one in own:
+        units.setdefault(one.metric, set()).add(one.unit)
+    drawn = [name for name, some in units.items() if len(some) == 1]  # as one axis has one unit
     return figures(rows, [View((name,)) for name in drawn[:HEADLINES]])
 
 
@@ -99,7 +101,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "fio": (
         View(("iops", "bandwidth")),
         View(("latency",), stats=("p50", "p99", "p99.9"), slug="latency"),
-        View(("completion_latency",), kind="tail", slug="percentiles"),
+        View(("completion_latency",), tail=True, slug="percentiles"),
         View(("iops",), subjects=True, slug="workers"),
     ),
     "imb": (
@@ -126,11 +128,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     ),
     "openfoam": (
         View(("solve_time",), x="procs", ideal="time", slug="scaling"),
-        View(
-            ("mesh_time", "decompose_time", "startup_time", "solve_time"),
-            kind="stack",
-            slug="phases",
-        ),
+        View(("mesh_time", "decompose_time", "startup_time"), x="procs", slug="phases"),
         View(("step_time",), x="step", stats=("mean",), slug="steps"),
     ),
     "queue-scaling": (
@@ -144,7 +142,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
     "rdma-latency": (View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", **_SIZES),),
     "resnet50": (
         View(("throughput",), x="batch", each="scenario", slug="throughput"),
-        View(("latency",), each="scenario", kind="tail", slug="latency"),
+        View(("latency",), each="scenario", tail=True, slug="latency"),
     ),
     "resnet50-interference": (
         View(("rate", "tail"), subjects=True, slug="copies"),

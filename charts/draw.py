@@ -1,7 +1,5 @@
-"""The panels of charts: lines, dots, stacked bars, a curve of two metrics, and a heat map."""
+"""The panels of charts: lines, dots and a heat map."""
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -76,8 +74,13 @@ def lines(
 def _cross(ax: Axes, places: Iterable[tuple[float, float, Series]]) -> None:
     """Cross out the medians, at x and y, of series whose samples are too far apart."""
     crossed = [(x, y) for x, y, series in places if unusable(series)]
-    look: Any = {"ls": "none", "marker": "x", "ms": 9, "mew": 1.6, "color": style.INK, "zorder": 6}
-    ax.plot(*zip(*crossed, strict=True), label="_", gid="unusable", **look) if crossed else None
+    _over(ax, crossed, "unusable", marker="x", ms=9, mew=1.6, color=style.INK, zorder=6)
+
+
+def _over(ax: Axes, places: Sequence[tuple[float, float]], gid: str, **look: Any) -> None:
+    """Draw marks over those of some medians."""
+    if places:
+        ax.plot(*zip(*places, strict=True), ls="none", label=f"_{gid}", gid=gid, **look)
 
 
 def lines_height(names: Iterable[str], least: float = 3.2) -> float:
@@ -88,7 +91,7 @@ def lines_height(names: Iterable[str], least: float = 3.2) -> float:
 
 def _evenly(xs: Sequence[float]) -> bool:
     """Return whether numbers such as those of steps or seconds follow each other evenly."""
-    return len(xs) > 8 and len({round(b - a, 9) for a, b in itertools.pairwise(xs)}) == 1
+    return len(xs) > 8 and np.allclose(np.diff(xs), xs[1] - xs[0])
 
 
 def _values(ax: Axes, every: Sequence[Series], log: bool) -> None:
@@ -165,7 +168,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
     first, log = every[0], needs_log(values)
     if log:
         ax.set_xscale("log")
-        ax.set_xlim(10 ** (math.log10(min(values)) - 0.15), 10 ** (math.log10(max(values)) + 0.15))
+        ax.set_xlim(min(values) / 1.4, max(values) * 1.4)
     else:  # zero is in sight: a small difference must look small
         ax.set_xlim(min(0.0, *values) * 1.06, (max(0.0, *values) * 1.06) or 1.0)
     for y, row in enumerate(rows):
@@ -210,44 +213,15 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> 
     samples = [(value, y) for y, item in places for value in item.series.values[:200]]
     tick: Any = {"ls": "none", "marker": "|", "markersize": 6, "color": colour, "alpha": 0.45}
     ax.plot([v for v, _ in samples], [y for _, y in samples], gid=f"samples {name}", **tick)
-    for hollow in (False, True):
-        some = [(y, item) for y, item in places if bool(item.state.noise) is hollow]
-        if some:
-            whole = not hollow or len(some) == len(places)
-            (marks,) = ax.plot(
-                [item.series.middle for _, item in some],
-                [y for y, _ in some],
-                linestyle="none",
-                marker=look["marker"],
-                color=colour,
-                markersize=7,
-                markerfacecolor=style.PAPER if hollow else colour,
-                zorder=5,
-                label=name if whole else "_noisy",
-                gid=f"median {name}",
-            )
-            style.HOVERS[marks] = [
-                f"{item.state.title} {name}: {value_words(item.series)}" for _, item in some
-            ]
+    middles = [item.series.middle for _, item in places]
+    mark: Any = {"marker": look["marker"], "color": colour, "ms": 7, "zorder": 5}
+    (marks,) = ax.plot(middles, ys, ls="none", label=name, gid=f"median {name}", **mark)
+    style.HOVERS[marks] = [
+        f"{item.state.title} {name}: {value_words(item.series)}" for _, item in places
+    ]
+    noisy = [(item.series.middle, y) for y, item in places if item.state.noise]
+    _over(ax, noisy, "disturbed", mfc=style.PAPER, **mark)
     _cross(ax, ((item.series.middle, y, item.series) for y, item in places))
-
-
-def stack(ax: Axes, bars: Mapping[str, Mapping[str, float]], unit: str) -> None:
-    """Draw parts of each row as stacked bars from zero, named in a legend beside them."""
-    parts = list(dict.fromkeys(part for own in bars.values() for part in own))
-    left = [0.0] * len(bars)
-    for k, part in enumerate(parts):
-        widths = [own.get(part, 0.0) for own in bars.values()]
-        colour = style.look(k)["color"]
-        bar: Any = {"left": left, "height": 0.6, "color": colour, "gid": f"part {part}"}
-        ax.barh(range(len(bars)), widths, label=part, **bar)
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.set_yticks(range(len(bars)), [style.wrap(row) for row in bars])
-    ax.set_ylim(len(bars) - 0.5, -0.5)
-    ax.set_xlim(0, max(left) * 1.05)
-    ax.grid(axis="y", visible=False)
-    ax.set_xlabel(f"time ({style.value_axis(ax.xaxis, unit, max(left), bins=4)})")
-    style.legend_beside(ax)
 
 
 def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:

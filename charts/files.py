@@ -17,13 +17,13 @@ _MARK = re.compile(rb"(<use [^>]*?)/>")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
-def to_bytes(fig: Figure) -> tuple[bytes, bytes]:
+def to_bytes(fig: Figure, dpi: int = PNG_DPI) -> tuple[bytes, bytes]:
     """Return a figure as (SVG, PNG). Equal input gives equal bytes: no date and no random ids."""
     # Both files share one layout.
     svg, png = to_svg(fig, hovers=True), io.BytesIO()
     with house(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        fig.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+        fig.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     return svg, png.getvalue()
 
 

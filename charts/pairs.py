@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from perfdag.charts import draw, style
 from perfdag.charts.series import amount, runs_words
-from perfdag.results.labels import Facts, difference, facts_of_nodes
+from perfdag.results.labels import Facts, difference
+from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import PointState, Series, points_of
 from perfdag.stats.nodes import FEWEST_NODES, slow
 from perfdag.units import metric_text, plural
@@ -116,14 +115,14 @@ def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts)
     # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
     middle = float(np.median(finite))
     low, high = min(float(finite.min()), 0.95 * middle), max(float(finite.max()), 1.05 * middle)
-    norm = Normalize(low, high if high > low else low * 1.01 or 1.0)
+    norm = draw.color_norm([low, high])
     first = next(iter(by_place.values()))
     mesh = draw.heat(
         ax, grid, first.unit, metric, norm, words=count <= (5 if style.is_narrow() else NUMBERS)
     )
     for a, b in sorted(same_node):
         hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
-        ax.add_patch(Rectangle((b, a), 1, 1, gid="same-node", **hatch))
+        ax.fill([b, b + 1, b + 1, b], [a, a, a + 1, a + 1], gid="same-node", **hatch)
     failed = [_place(state) for state in states if state.why]
     cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.MUTED, "ms": 8}
     ax.plot([b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed], gid="failed", **cross)

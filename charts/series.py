@@ -1,6 +1,5 @@
 """Points with short labels, and their series as the items that charts draw."""
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,6 @@ from perfdag.results.labels import word
 from perfdag.results.summary import PointState, Series, unusable
 from perfdag.units import digits, plural, scaled, short, with_spread
 
-_INDEXED = re.compile(r"([a-z]+) (\d+)")
 MARKS = {
     "fast": "smoke test: not comparable",
     "loadgen": "LoadGen says INVALID",
@@ -91,8 +89,8 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
     for row in own.to_pylist():
         key = row["point"], row["subject"], f"{row['stat']} {row['coords']}"
         if key not in series:
-            match = _INDEXED.fullmatch(row["subject"])
-            coords = {match[1]: int(match[2])} if match else {"subject": row["subject"]}
+            name, _, number = row["subject"].partition(" ")
+            coords = {name: int(number)} if number.isdecimal() else {"subject": row["subject"]}
             coords |= {
                 k: v for k, v in orjson.loads(row["coords"] or "{}").items() if k not in MARKS
             }
@@ -144,8 +142,3 @@ def runs_words(rows: pa.Table) -> str:
     places = places or sorted(name for name in nodes if name)
     where = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     return f"{run} on {where}" if run and where else run or where
-
-
-def of_benchmark(table: pa.Table, name: str) -> pa.Table:
-    """Return the rows of one benchmark."""
-    return table.filter(pc.equal(table["benchmark"], name))

@@ -4,7 +4,6 @@ What a declaration leaves open follows from the points: a number with three valu
 lines, two of them a heat map, and anything else a row of dots for each point.
 """
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -42,16 +41,15 @@ class View:
     """One chart of a benchmark: a panel for each of `metrics`, the one of its title first.
 
     `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
-    drawn. `each` is a parameter whose values are charts of their own. `kind` is stack (the metrics
-    are parts of a bar) or tail (x is the percentile). `ideal` is what would be linear. `subjects`
-    takes the rows of workers, devices or seconds.
+    drawn. `each` is a parameter whose values are charts of their own. `tail` takes the percentiles
+    as x. `ideal` is what would be linear. `subjects` takes the rows of workers, devices or seconds.
     """
 
     metrics: Sequence[str]
     x: str = ""
     stats: Sequence[str] = ()
     each: str = ""
-    kind: Literal["", "stack", "tail"] = ""
+    tail: bool = False
     ideal: Literal["", "rate", "time"] = ""
     log: bool = False
     subjects: bool = False
@@ -96,10 +94,10 @@ def _figures(
         for item in items:
             name = str(item.state.params.get(view.each, "")) if view.each else ""
             groups.setdefault(name, {}).setdefault(metric, []).append(item)
-    kinds = {"stack": _stack, "tail": _tail, "": _automatic}
+    draw_panels = _tail if view.tail else _automatic
     for name, panels in groups.items():
         own = {metric: _without(items, view.each) for metric, items in panels.items()}
-        for slug, figure in kinds[view.kind](view, own, "; ".join(filter(None, (name, note)))):
+        for slug, figure in draw_panels(view, own, "; ".join(filter(None, (name, note)))):
             yield "-".join(filter(None, (_slug(name) if len(groups) > 1 else "", slug))), figure
 
 
@@ -263,7 +261,7 @@ def _curves(panels: Panels, x: str, facet: str) -> tuple[Curves, list[str], str]
 def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Figure:
     """Draw each metric over x, with a small multiple for each value of what splits best."""
     first = next(iter(panels.values()))
-    drawn, names, cut = _curves(panels, x, "" if view.kind == "tail" else _facet(first, x))
+    drawn, names, cut = _curves(panels, x, "" if view.tail else _facet(first, x))
     every = [item for items in panels.values() for item in items]
     title = title or (_scaling(view, first, x) if view.ideal else claim(first, x))
     ideal = "dashed: linear" if view.ideal else ""
@@ -422,30 +420,6 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     yield view.slug or f"{_slug(metric)}-percentiles", fig
 
 
-def _stack(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
-    """Yield the parts of each point as stacked bars, the longest points."""
-    bars: dict[str, dict[str, float]] = {}
-    every = [item for items in panels.values() for item in items]
-    keys = [key for key in _varied(every) if key != "stat"]
-    for metric in view.metrics:
-        for item in panels.get(metric, ()):
-            bars.setdefault(_name(item, keys), {})[metric_text(metric)] = item.series.middle
-    totals = {name: sum(own.values()) for name, own in bars.items()}
-    longest = sorted(totals, key=lambda name: -totals[name])[:ROWS]
-    shown = {name: own for name, own in bars.items() if name in longest}
-    if not shown or max(totals.values()) <= 0 or max(map(len, shown.values())) < 2:
-        return
-    own = shown[longest[0]]
-    part = max(own, key=lambda key: own[key])
-    title = f"{part} is {100 * own[part] / totals[longest[0]]:.0f}\u00a0% of the longest point"
-    cut = f"the {ROWS} longest of {len(bars)} points" if len(bars) > ROWS else ""
-    subtitle = "; ".join(filter(None, (cut, "median of each part", note)))
-    heights = (0.4 * len(shown) + 0.9 + 0.18 * len(view.metrics),)
-    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
-    draw.stack(ax, shown, every[0].series.unit)
-    yield view.slug or "parts", fig
-
-
 def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Figure]]:
     """Yield the samples of a single value in their order."""
     series = [s for state in states for s in state.series if len(s.values) > 1]
@@ -494,9 +468,10 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     keys = _varied(items)
     many = len(items) > 1
     values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
-    title = f"{name}: {', '.join(values)}"
-    by = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
-    return title if len(title) <= TITLE else textwrap.shorten(by, TITLE, placeholder=" ...")
+    differs = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
+    count = f"{name} of {plural(len(usable), 'value')}"
+    titles = [f"{name}: {', '.join(values)}", differs, count]
+    return next((title for title in titles if len(title) <= TITLE), name[:TITLE])
 
 
 def _median(item: Item) -> str:

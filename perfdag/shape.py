@@ -625,17 +625,14 @@ def _mapping(value: Any) -> dict[Any, Any]:
 
 
 def _whole(value: Any) -> Any:
-    kind = type(value)
     # Most values are of these types, for which isinstance would be slow.
-    if kind is str or kind is int or kind is bool or value is None:
+    if type(value) in (str, int, bool) or value is None:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    if kind is dict or isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         return {key: _whole(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_whole(item) for item in value]
-    return value
+    return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def digest(*parts: str) -> str:

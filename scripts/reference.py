@@ -52,7 +52,6 @@ Suite:
   defaults: '{hosts: {count: 2}}'
   description: the network of pool a
   entries: '[{benchmark: iperf}]'
-  include: common.yaml
   isolation: pod
   name: network
   pending_limit: 15m

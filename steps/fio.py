@@ -15,13 +15,17 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from perfdag.benchmark.contract import (
     Benchmark,
+    CommandResult,
     Failed,
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
     Output,
     Params,
+    Problem,
+    Shape,
     Skip,
     Tool,
     broken,
@@ -29,9 +33,7 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts import gpu_use
-from perfdag.hosts.base import CommandResult, Host
 from perfdag.hosts.local import filesystem
-from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, Size
 

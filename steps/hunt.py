@@ -1,20 +1,158 @@
 """`hosts.pairs: hunt`: the slow hosts of a gang, found by measuring pairs of them at once.
 
-`perfdag.stats.design` decides which pairs are next, and which hosts are slow.
+`Hunt` decides which pairs are next, and which hosts are slow.
 """
 
+import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
-
-import orjson
 
 from perfdag.benchmark.contract import VERDICT, Measurement, Metric, VerdictWord, verdict
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
-from perfdag.shape import Shape
-from perfdag.stats.design import Hunt
-from perfdag.stats.robust import median
+from perfdag.shape import Shape, canonical
+from perfdag.stats.robust import SIGMA_OF_MAD, median, ordered
+
+Pair = tuple[int, int]
+
+MIN_EFFECT = -math.log(0.9)
+EFFECT_SIGMAS = 2.5
+"""The slowness that is looked for, as a logarithm: the larger of both, in sigmas of the noise."""
+CLEAR, SUSPECT = -7.0, 8.0
+"""Scores that settle a host. A slow host is cleared with a chance of e^-7."""
+ROUNDS, FEWEST_PAIRS = 10, 20
+"""Most rounds before open hosts are suspects, and pairs without which no host is settled."""
+TURNS, MOST_SUSPECTS, FEWEST_TURNS = 9, 20, 5
+"""Pairs that confirm a suspect, suspects that are confirmed, and values that decide."""
+CONFIRM_SIGMAS = 4.0
+"""Standard errors by which a suspect is slower than the control."""
+_ERROR_OF_MEDIAN = _SIGMA_OF_MEAN = math.sqrt(math.pi / 2)
+"""Of normal noise: the error of a median against that of a mean, and sigma over mean deviation."""
+LEAST_SIGMA = 0.002
+
+
+class Hunt:
+    """The state of a hunt over `hosts` hosts, which are numbers from 0.
+
+    Measure `pairs()` at once and hand the speeds to `record`, until `pairs` is empty. `slow` and
+    `unknown` then hold the confirmed hosts with the part (0.2 is 20 %) of the control's speed that
+    they lack, the slowest first, and those without enough values.
+    """
+
+    def __init__(self, hosts: int, seed: object = 0) -> None:
+        self.rounds = 0
+        self.slow: dict[int, float] = {}
+        self.unknown: list[int] = []
+        self._random = random.Random(f"{seed}:hunt")
+        self._worse, self._counts = [0.0] * hosts, [0] * hosts
+        self._residuals: list[float] = []
+        self._open, self._cleared = set(range(hosts)), list[int]()
+        self._suspects: list[int] = []
+        self._alone: list[Pair] = []
+        self._control: list[float] = []
+        self._values: dict[int, list[float]] = {}
+
+    def pairs(self) -> list[Pair]:
+        """Return the pairs to measure at once next, or none at the end."""
+        if not self._open:
+            return self._alone[:1]
+        unsettled, others = self._shuffled(self._open), self._shuffled(self._cleared)
+        others += self._shuffled(self._suspects)
+        partners = [others.pop(0) for _ in unsettled[: len(others)]]
+        rest = unsettled[len(partners) :] + others
+        matched = list(zip(unsettled, partners, strict=False))
+        return matched + list(zip(rest[::2], rest[1::2], strict=False))
+
+    def record(self, pairs: Sequence[Pair], speeds: Sequence[float | None]) -> None:
+        """Take the speeds of pairs, higher is better, None where a pair has none."""
+        logs = [-math.log(speed) if speed else math.nan for speed in speeds]
+        if self._open:
+            self._record_round(pairs, logs)
+        else:
+            self._alone.pop(0)
+            self._values.get(pairs[0][0], self._control).append(logs[0])
+            if not self._alone:
+                self._conclude()
+
+    def slowness(self, host: int) -> float:
+        """Return the part of the typical speed that the pairs of a host lack."""
+        return 1 - math.exp(-self._worse[host] / max(self._counts[host], 1))
+
+    def _shuffled(self, hosts: "set[int] | list[int]") -> list[int]:
+        return self._random.sample(sorted(hosts), len(hosts))
+
+    def _record_round(self, pairs: Sequence[Pair], logs: Sequence[float]) -> None:
+        self.rounds += 1
+        level = median(logs)
+        for pair, log in zip(pairs, logs, strict=True):
+            if math.isfinite(log):
+                for host in pair:
+                    self._worse[host] += log - level
+                    self._counts[host] += 1
+                self._residuals.append(log - level)
+        enough, last = len(self._residuals) >= FEWEST_PAIRS, self.rounds >= ROUNDS
+        if enough or last:
+            self._settle(last)
+
+    def _settle(self, last: bool) -> None:
+        """Clear or suspect hosts by their scores. In the last round every open one is suspected."""
+        # Slow hosts lie on one side of the level. The other side shows the noise.
+        better = [-off for off in self._residuals if off < 0]
+        sigma = max(SIGMA_OF_MAD * median(better) if better else 0.0, LEAST_SIGMA)
+        effect = max(MIN_EFFECT, EFFECT_SIGMAS * sigma)
+        scores = [
+            effect * (worse - count * effect / 2) / sigma**2
+            for worse, count in zip(self._worse, self._counts, strict=True)
+        ]
+        for host in sorted(self._open):
+            if last and not self._counts[host]:
+                self.unknown.append(host)
+            elif scores[host] > SUSPECT or (last and scores[host] > CLEAR):
+                self._suspects.append(host)
+            elif scores[host] < CLEAR:
+                self._cleared.append(host)
+            else:
+                continue
+            self._open.remove(host)
+        if not self._open:
+            self._suspects.sort(key=lambda host: -scores[host])
+            self._plan_confirmation()
+
+    def _plan_confirmation(self) -> None:
+        if len(self._cleared) < 2:
+            self.unknown += self._suspects
+            return
+        self.unknown += self._suspects[MOST_SUSPECTS:]
+        suspects = self._suspects[:MOST_SUSPECTS]
+        for _ in range(TURNS if suspects else 0):
+            self._alone.append(tuple(self._random.sample(self._cleared, 2)))  # type: ignore[arg-type]
+            self._alone += [(host, self._random.choice(self._cleared)) for host in suspects]
+        self._values = {host: [] for host in suspects}
+
+    def _conclude(self) -> None:
+        groups = {host: ordered(values) for host, values in self._values.items()}
+        control = ordered(self._control)
+        enough = [host for host, group in groups.items() if len(group) >= FEWEST_TURNS]
+        if len(control) < FEWEST_TURNS:
+            enough = []
+        self.unknown += sorted(groups.keys() - set(enough))
+        if not enough:
+            return
+        samples = [control, *(groups[host] for host in enough)]
+        off = [abs(value - median(group)) for group in samples for value in group]
+        # Medians of few values lie close to them: as many degrees of freedom are lost.
+        mean_off = fmean(off) * math.sqrt(len(off) / (len(off) - len(samples)))
+        sigma = max(_SIGMA_OF_MEAN * mean_off, LEAST_SIGMA)
+        for host in enough:
+            worse = median(groups[host]) - median(control)
+            error = sigma * _ERROR_OF_MEDIAN * math.sqrt(1 / len(groups[host]) + 1 / len(control))
+            if worse > max(MIN_EFFECT / 2, CONFIRM_SIGMAS * error):
+                self.slow[host] = 1 - math.exp(-worse)
+        self.slow = dict(sorted(self.slow.items(), key=lambda item: -item[1]))
+
 
 RULE = "no slow host"
 SLOWNESS = Metric("slowness", "1", "lower", "part of the typical speed that the pairs of it lack")
@@ -81,11 +219,11 @@ def _merged(measured: Sequence[Measured]) -> SampleRecord:
     good = [each for each in measured if each[-1].status == "ok"]
     failed = [f"{name}: {record.error}" for name, *_, record in measured if record.status != "ok"]
     first, noise = good[0][-1], [record.noise for *_, record in measured if record.noise]
-    series: dict[bytes, list[dict[str, Any]]] = {}
+    series: dict[str, list[dict[str, Any]]] = {}
     rows: list[dict[str, Any]] = []
     for name, number, together, record in good:
         for row in record.rows if number else ():
-            key = orjson.dumps([row["metric"], row["stat"], row.get("coords")])
+            key = canonical([row["metric"], row["stat"], row.get("coords")])
             series.setdefault(key, []).append(row)
         if (own := _headline(record)) is not None:
             coords = {**own.get("coords", {}), "round": number, "pairs_at_once": together}
@@ -113,7 +251,7 @@ def _verdict(state: Hunt, names: Sequence[str], facts: Mapping[str, Any]) -> Mea
         why = f" ({differs})" if differs else ""
         notes.append(f"{names[host]} is {100 * slowness:.0f} % slow{why}")
     if state.unknown:
-        notes.append(f"undecided: {', '.join(names[host] for host in state.unknown[:6])}")
+        notes.append(f"too few values: {', '.join(names[host] for host in state.unknown[:6])}")
     word: VerdictWord = "failed" if state.slow else "inconclusive" if state.unknown else "passed"
     cleared = f"{len(names)} hosts cleared in {state.rounds} rounds"
     return verdict(word, RULE, "; ".join(notes) or cleared)

@@ -17,11 +17,12 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    Problem,
+    Shape,
     Tool,
     broken,
     refuse,
 )
-from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size
 

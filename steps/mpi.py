@@ -14,9 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
-from perfdag.benchmark.contract import Failed, Gang, NotInstalled, Skip, Tool
-from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
+from perfdag.benchmark.contract import (
+    Failed,
+    Gang,
+    Host,
+    NotInstalled,
+    Problem,
+    Shape,
+    Skip,
+    Tool,
+)
 from perfdag.units import parse_cpu_list, parse_quantity
 
 Transport = Literal["tcp", "shm", "rdma"]

@@ -12,6 +12,7 @@ from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
@@ -22,7 +23,6 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.hosts.base import Host
 from perfdag.shape import RDMA_WANTED, Problem, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size

@@ -16,18 +16,19 @@ from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
     Params,
+    Problem,
+    Shape,
     Skip,
     bins,
     broken,
     refuse,
 )
 from perfdag.hosts import gpu_use
-from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
 from perfdag.stats.robust import nearest_rank, needed
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 

@@ -26,8 +26,7 @@ NO_TORCH = 3
 def construct(checkout: str, model: str) -> int:
     """Construct a model for inference on the CPU and return the exit code."""
     try:
-        import torch  # noqa: F401
-        import torchvision  # noqa: F401
+        import torchvision  # noqa: F401 - it imports torch
     except ImportError as error:
         sys.stderr.write(f"{error}\n")
         return NO_TORCH
@@ -43,9 +42,8 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
     sys.path.insert(0, checkout)
     sys.argv = ["run.py", *arguments]
     spec = importlib.util.spec_from_file_location("torchbench_run_py", Path(checkout) / "run.py")
-    if spec is None or spec.loader is None:
-        sys.stderr.write(f"{checkout} has no run.py\n")
-        return 2
+    assert spec is not None
+    assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     report: dict[str, Any] = {}

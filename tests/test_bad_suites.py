@@ -26,7 +26,6 @@ CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_bad_suite(case: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(str(case["suite"]))
-    (tmp_path / "broken.yaml").write_text("name: broken\nentries:\n  - benchmark: nope\n")
     with pytest.raises(BadDocument) as error:
         make_plan(load_suite("suite.yaml"))
     problems = [str(problem).removeprefix("suite.yaml:") for problem in error.value.problems]
@@ -281,7 +280,7 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
         monkeypatch.setenv(f"PERFDAG_{name}", value)
     lines = cli(["step", "plan", "--out", str(tmp_path / "out")], 2).err.splitlines()
     [line] = [line for line in lines if not line.startswith("cannot record on the workflow")]
-    assert line.startswith(f"perfdag step: plan.json of {ID} is damaged: {expected}")
+    assert f"plan.json of {ID} is damaged: {expected}" in line
 
 
 def test_other_text_is_literal_in_the_manifest_and_in_no_pod(

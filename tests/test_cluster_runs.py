@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from perfdag.commands.status import View, describe, follow_run
-from perfdag.commands.step import label_workflow
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
+from perfdag.steps.pods.context import label_workflow
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed

@@ -217,7 +217,6 @@ def test_a_name_that_cannot_be_used_writes_nothing(tmp_path: Path, cli: CommandL
     (tmp_path / "perfdag-there").mkdir()
     for name, text in (
         ("Sysbench", "begins with a letter"),
-        ("class", "begins with a letter"),
         ("iperf", "has a benchmark iperf; rename yours"),
         ("there", "perfdag-there exists"),
     ):

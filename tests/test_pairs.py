@@ -18,7 +18,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.shape import Shape
-from perfdag.stats.design import ROUNDS, Hunt
+from perfdag.steps.hunt import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
 from perfdag.steps.pods.lead import pool_of, wrong_placement
 from perfdag.store.base import FolderStore

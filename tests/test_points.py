@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from perfdag.plan.plan import Plan, make_plan, order, read_plan
 from perfdag.suite.document import BadDocument
-from perfdag.suite.load import load_suite, parse_suite, suite_text
+from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Until
 from perfdag.suite.points import enumerate_points
 
@@ -288,11 +288,9 @@ def test_only_selects_by_entry_label_or_id() -> None:
         enumerate_points(loaded, ["comm*", "nothing"])
 
 
-def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_text(
-    tmp_path: Any,
-) -> None:
-    (tmp_path / "base.yaml").write_text(
-        "name: base\nrepetitions: 9\n"
+def test_an_entry_may_replace_a_default_and_null_keeps_it() -> None:
+    text = (
+        "name: s\nrepetitions: 9\n"
         "defaults:\n  repetitions: 2\n  timeout: 70s\n  retries: 5\n"
         "  until: {relative_spread: 0.1, max_repetitions: 8}\n"
         "  params: {env: {A: '1'}, rw: read}\n  network: {host: true}\n  shm: 1MiB\n"
@@ -301,57 +299,16 @@ def test_an_included_file_keeps_its_own_defaults_also_when_it_travels_as_one_tex
         "  - {benchmark: command, name: second, params: {argv: [id]}, timeout: null, "
         "retries: 0, repetitions: null}\n"
     )
-    (tmp_path / "more.yaml").write_text(
-        "name: more\nrepetitions: 3\ninclude: base.yaml\n"
-        "defaults: {timeout: 10s, retries: 1, until: {relative_spread: 0.2, max_repetitions: "
-        "20}}\n"
-        "entries:\n  - {benchmark: command, name: own, params: {argv: [pwd]}}\n"
-    )
-    loaded = load_suite(tmp_path / "more.yaml")
-    plan, travelled = (
-        make_plan(loaded, run_id="x"),
-        make_plan(parse_suite(suite_text(loaded)), run_id="x"),
-    )
+    plan = make_plan(parse_suite(text))
     assert [
         (p.timeout, p.retries, p.repetitions, p.until and p.until.max_repetitions)
         for p in plan.points
-    ] == [
-        (70, 5, 2, 8),
-        (70, 0, 2, 8),
-        (10, 1, 3, 20),
+    ] == [(70, 5, 2, 8), (70, 0, 2, 8)]
+    assert [p.params["env"] for p in plan.points] == [{"B": "2"}, {"A": "1"}]
+    assert [(s.network.host, s.network.family, s.shm) for s in plan.shapes] == [
+        (True, "ipv6", None),
+        (True, "ipv4", 1 << 20),
     ]
-    assert (travelled.points, travelled.shapes, travelled.order) == (
-        plan.points,
-        plan.shapes,
-        plan.order,
-    )
-
-
-def test_a_setting_is_not_part_of_the_text_that_travels(tmp_path: Any) -> None:
-    (tmp_path / "base.yaml").write_text(
-        "name: base\nentries:\n  - {benchmark: command, name: first, params: {argv: [ls]}}\n"
-    )
-    (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
-    settings = ["first.exit_code=3", "first.retries=4"]
-    loaded = load_suite(tmp_path / "more.yaml", settings)
-    travelled = make_plan(parse_suite(suite_text(loaded), settings=settings))
-    assert [(p.params["exit_code"], p.retries) for p in travelled.points] == [(3, 4)]
-
-
-def test_checks_of_an_included_file_are_refused(tmp_path: Any) -> None:
-    (tmp_path / "base.yaml").write_text(
-        "name: base\nchecks: [{metric: wall_time, op: <, value: 1}]\nentries:\n"
-        "  - {benchmark: command, params: {argv: [ls]}}\n"
-    )
-    (tmp_path / "more.yaml").write_text("name: more\ninclude: base.yaml\n")
-    with pytest.raises(
-        BadDocument,
-        match=(
-            r"base.yaml:2: checks: the checks of an included file are ignored; move them "
-            r"to .*more.yaml"
-        ),
-    ):
-        load_suite(tmp_path / "more.yaml")
 
 
 @pytest.mark.parametrize("turned", [False, True])

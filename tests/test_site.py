@@ -51,17 +51,22 @@ def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
     }
 
 
-def test_an_alert_names_the_place_of_the_store_that_has_the_site(tmp_path: Path) -> None:
-    checked = FolderStore(str(tmp_path / "a pod store"))
+@pytest.mark.parametrize(("name", "quote"), [("a pod store", "'"), ("st", "")])
+def test_an_alert_names_the_place_of_the_store_that_has_the_site(
+    name: str, quote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checked = FolderStore(name)
     synthetic.nights(checked, 12, lambda night, point: 1e10 * (0.8 if night >= 9 else 1))
     store_record(checked, check(checked, "net", run_id(11), Rules()))
-    (tmp_path / "a pod store").rename(tmp_path / "copy")
+    Path(name).rename("copy")
     copy = FolderStore(str(tmp_path / "copy"))
     write_site(copy)
     (alert, *_) = read_script(copy.get("site/data/net/suite.js"))["alerts"]
     assert "pod" not in alert["text"]
     report, compare = f"{copy.root}/runs/{run_id(11)}/report.html", f"perfdag compare {run_id(8)}"
-    assert f"do      {report}   {compare} {run_id(11)} --store '{copy.root}'\n" in alert["text"]
+    where = f"{run_id(11)} --store {quote}{copy.root}{quote}"
+    assert f"do      {report}   {compare} {where}\n" in alert["text"]
 
 
 def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:

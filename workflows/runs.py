@@ -25,7 +25,7 @@ from perfdag.kube.client import Object
 from perfdag.kube.patch import RUN, SUITE, hardened, pod_security
 from perfdag.plan.plan import make_plan
 from perfdag.suite.document import BadDocument, Problem, dump
-from perfdag.suite.load import load_model, suite_text
+from perfdag.suite.load import load_model
 from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.units import seconds
 from perfdag.workflows.templates import AGE, NAME
@@ -73,7 +73,7 @@ def inline(loaded: LoadedSuite) -> str:
 
     Then those are escaped. Raises BadDocument if it is too large.
     """
-    text = suite_text(loaded)
+    text = loaded.document.text
     if any(each in text for each in _REWRITTEN):
         data = yaml.safe_load(text)
         text = yaml.dump(data, Dumper=_Escaping, sort_keys=False, width=10**9, allow_unicode=True)
@@ -99,7 +99,7 @@ _Escaping.add_representer(str, _escaping)
 def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_BYTES) -> Object:
     """Return the ConfigMap that holds a suite. Raises BadDocument if it has more than `limit` B."""
     meta = {"name": name, "namespace": namespace, "labels": {SUITE: loaded.suite.name}}
-    text = suite_text(loaded)
+    text = loaded.document.text
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
     if (size := len(json.dumps(body, ensure_ascii=False).encode())) > limit:
         raise _too_large(loaded, size, limit, "write permutations instead of entries")

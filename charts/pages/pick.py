@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from perfdag.charts import pairs, style
 from perfdag.charts.benchmarks import CHARTS, headlines
 from perfdag.charts.files import to_bytes, to_svg
-from perfdag.charts.series import of_benchmark
 from perfdag.charts.view import Chart, figures
 
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
@@ -81,7 +80,7 @@ def benchmarks(table: pa.Table) -> list[str]:
 def draw(table: pa.Table) -> Iterator[Picture]:
     """Yield the pictures of all benchmarks. A chart that fails becomes a picture of its error."""
     for name in benchmarks(table):
-        rows = of_benchmark(table, name)
+        rows = table.filter(pc.equal(table["benchmark"], name))
         with style.house():
             try:
                 small: dict[str, bytes] = {}

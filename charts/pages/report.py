@@ -3,7 +3,6 @@
 Its script sorts, filters and copies tables. The page is whole without it.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +20,6 @@ from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import pick, screen
-from perfdag.charts.pages.pick import Picture
 from perfdag.plan.plan import Plan
 from perfdag.results.labels import flatten
 from perfdag.results.runs import result_key
@@ -42,8 +40,6 @@ from perfdag.units import digits, metric_text, plural, scaled, setting, short, s
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
 ALL_ROWS = 1500  # of all tables of values, about 500 kB
-SUITE_TEXT = 200_000
-"""Characters of the suite in the page."""
 NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
 """Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
 BAD = ("failed", "invalid", "missing")
@@ -60,7 +56,8 @@ KINDS = {
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
-_BYTES = re.compile("(bytes|size|bs|block)$")
+BYTES = ("bytes", "size", "bs", "block")
+"""How names of sizes in bytes end."""
 
 
 @cache
@@ -110,7 +107,7 @@ def write(
 def report(
     summary: Summary,
     plan: Plan,
-    pictures: Sequence[Picture],
+    pictures: Sequence[pick.Picture],
     root: str,
     site: bool,
     gate: GateResult | None,
@@ -143,22 +140,20 @@ def report(
         "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(summary.verdicts),
         "sections": [
-            Section(
-                name,
-                _about(name),
-                _common(own),
-                _values(own, True, limit),
-                _values(own, False, limit),
-                _commands(table, name),
-            )
+            {
+                "name": name,
+                "about": _about(name),
+                "common": _common(own),
+                "first": _values(own, True, limit),
+                "rest": _values(own, False, limit),
+                "commands": _commands(table, name),
+            }
             for name in names
             if (own := [state for state in states if state.benchmark == name])
         ],
         "environment": _facts(_environment(table)),
         "sample_facts": _facts(_sample_facts(table)),
         "canary": _values(_canary(table), None, limit),
-        "suite": plan.suite_text[:SUITE_TEXT],
-        "cut": len(plan.suite_text) > SUITE_TEXT,
         "count": table.num_rows,
         "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
@@ -173,21 +168,21 @@ def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     return screen.card(Judged(summary, gate), plan.suite, head(summary.table))
 
 
-def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
+def _first_picture(run: Judged, pictures: Sequence[pick.Picture]) -> pick.Picture | None:
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
     deciding = run.deciding()
     if deciding and deciding[0].answer.word in ("worse", "better"):
         with style.narrow():
             narrow = to_svg(screen.history(deciding[0]))
         svg, png = to_bytes(screen.history(deciding[0]))
-        return Picture("history", "first", deciding[0].name, svg, png, narrow)
+        return pick.Picture("history", "first", deciding[0].name, svg, png, narrow)
     shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= pick.INLINE), None)
 
 
 def _charts(
-    names: Sequence[str], pictures: Sequence[Picture], room: int
+    names: Sequence[str], pictures: Sequence[pick.Picture], room: int
 ) -> dict[str, list[Markup | str]]:
     """Return the charts of each benchmark in `room` bytes. Those that do not fit are names."""
     charts: dict[str, list[Markup | str]] = {}
@@ -243,18 +238,6 @@ def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator
             reasons = state.reasons[:REASONS] or ["no reason was stored"]
             samples = f"{counts} of {sum(own.values())}"
             yield [state.entry, state.title, samples, reasons]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A benchmark: what it is, the parameters of all its points, its values, and its commands."""
-
-    name: str
-    about: tuple[str, str]
-    common: list[tuple[str, str]]
-    first: "Values"
-    rest: "Values"
-    commands: list[str]
 
 
 @dataclass(frozen=True)
@@ -364,7 +347,7 @@ def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
 def _flat(value: Any) -> list[tuple[str, str]]:
     """Return facts or parameters as flat text, with units of what counts bytes."""
     return [
-        (name, short(float(text), "B") if text.isdigit() and _BYTES.search(name) else text)
+        (name, short(float(text), "B") if text.isdigit() and name.endswith(BYTES) else text)
         for name, text in flatten(value)
         if text not in ("null", "", "[]")
     ]

@@ -3,7 +3,6 @@
 The card of a run shows the same on a picture.
 """
 
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from perfdag.analysis.alerts import Judged, banner
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
+from perfdag.charts.files import to_bytes
 from perfdag.charts.series import amount, spread_text
 from perfdag.results.runs import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
@@ -215,6 +215,4 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
         ax = fig.add_axes((0.46, 0.1, 0.51, 0.5))
         panel(ax, line)
         ax.set_title(line.name[:70], fontsize=12)
-    png = io.BytesIO()
-    fig.savefig(png, format="png", dpi=100, metadata={"Software": None})
-    return png.getvalue()
+    return to_bytes(fig, dpi=100)[1]

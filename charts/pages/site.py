@@ -18,7 +18,6 @@ from perfdag.analysis.alerts import Record, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
-from perfdag.charts.pages.site_data import Data, key_name
 from perfdag.results.runs import PARTIAL, RunStore, SelectionError, month_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.shape import digest
@@ -103,7 +102,7 @@ class _Folder:
         except (NotStoredError, ValueError, IndexError):
             return None
 
-    def runs(self) -> dict[str, Data]:
+    def runs(self) -> dict[str, site_data.Data]:
         """Return the runs of the earlier site by id, without files that are absent or damaged."""
         paths = [path for path in self.old if path.startswith("runs/")]
         every = [run for path in paths for run in (self.data(path) or {}).get("runs", [])]
@@ -159,7 +158,7 @@ def _write_suite(store: Store, suite: str) -> None:
     _write_runs(folder, medians, runs)
     for benchmark, lines in site_data.series_data(clusters).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
-            name = key_name(benchmark)
+            name = site_data.key_name(benchmark)
             data = {"folder": name, "series": lines[start : start + SERIES]}
             folder.put(f"series/{name}/{number}.js", data)
     for path, block in site_data.values(medians):
@@ -205,9 +204,9 @@ def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, st
             logger.warning(f"perfdag site: no verdicts of {b} against {a}: {error}")
 
 
-def _write_runs(folder: _Folder, medians: RunMedians, runs: list[Data]) -> None:
+def _write_runs(folder: _Folder, medians: RunMedians, runs: list[site_data.Data]) -> None:
     """Write the runs month by month, with the distinct environments of the month."""
-    months: dict[str, Data] = {}
+    months: dict[str, site_data.Data] = {}
     for info, run in zip(medians.runs, runs, strict=True):
         month = months.setdefault(month_of(info.run_id), {"environments": [], "runs": []})
         if info.env not in month["environments"]:
@@ -218,7 +217,7 @@ def _write_runs(folder: _Folder, medians: RunMedians, runs: list[Data]) -> None:
         folder.put(f"runs/{name}.js", month)
 
 
-def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[Data]:
+def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[site_data.Data]:
     """Return the alerts of the newest checked run of each cluster, those that page first.
 
     A message names the address of this store, which may have been elsewhere for the check.

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shlex
-import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -436,7 +435,7 @@ def send(gate: GateResult) -> bool:
             return True
     except http.client.InvalidURL:  # its text quotes the address
         reason = f" {_host(url)}: the address is invalid"
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+    except (http.client.HTTPException, OSError, ValueError) as error:  # URLError is an OSError
         reason = f" {_host(url)}: {getattr(error, 'reason', error)}; the next check sends it again"
     logger.warning(f"perfdag check: webhook{reason}")
     return False
@@ -531,7 +530,9 @@ def banner(run: Judged) -> Banner:
         sentence = f"First run of {plural(points, 'point')}, nothing to compare with{rest}"
         part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
         doubtful = part[:1] if trust.lost else []
-        return Banner("unclear" if trust.lost else "", sentence, doubtful or [trust.text])
+        return Banner(
+            "unclear" if trust.lost else "", sentence, doubtful or [f"trust {trust.text}"]
+        )
     answer, name = deciding[0].answer, deciding[0].name
     if answer.word == "same":
         earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"

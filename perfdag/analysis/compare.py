@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
-    codes,
     environment,
     group_values,
     is_measured,
@@ -26,13 +25,12 @@ from perfdag.analysis.verdict import (
     Tuning,
     compare_levels,
     compare_sides,
-    counts,
     fraction,
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan.plan import A_BLOCK, Duet, Plan
 from perfdag.results.runs import Selection, SelectionError
-from perfdag.results.schema import explain_unreadable, load_rows
+from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.stats.levels import STEP, Array, finite, levels_of
@@ -279,11 +277,6 @@ def _order(row: Row) -> tuple[Any, ...]:
     info, answer = row.info, row.answer
     effect = abs(answer.effect or 0)
     return not info.headline, RANK.index(answer.word), -effect, info.entry, row.label
-
-
-def count(rows: list[Row]) -> str:
-    """Return the number of series by word, such as `1 worse, 20 same`."""
-    return counts([row.answer.word for row in rows]) or "no series in common"
 
 
 _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value")

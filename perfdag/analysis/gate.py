@@ -27,7 +27,6 @@ from perfdag.analysis.alerts import (
 from perfdag.analysis.history import (
     Acknowledgement,
     Series,
-    series_names,
     series_of,
     suspects,
 )
@@ -152,9 +151,9 @@ def check(
 
 
 class _Judge:
-    """One check of a run. `history` ends with the run, `night` with its rechecks.
+    """One check of a run. `night` has the runs up to it and its rechecks, and `at` is its position.
 
-    `everything` has the runs of all clusters.
+    `everything` has the runs of all clusters. `lines` are the series without canaries, by their id.
     """
 
     def __init__(
@@ -176,9 +175,12 @@ class _Judge:
         rechecks = (
             [each for each in self.plan.options.rechecks if each in known] if self.plan else []
         )
-        own = self.everything.on_cluster(known[run_id])
-        self.history, self.night = own.until(run_id), own.until(max([run_id, *rechecks]))
-        self.run = self.history.runs[-1]
+        last = max([run_id, *rechecks])
+        self.night = self.everything.select(
+            lambda run: run.cluster == known[run_id] and run.run_id <= last
+        )
+        self.at = [run.run_id for run in self.night.runs].index(run_id)
+        self.run = self.night.runs[self.at]
         self.gate = GateResult(
             run_id,
             suite,
@@ -190,12 +192,9 @@ class _Judge:
             acks_file=rules.acks_file,
         )
         self.tuning = Tuning(rules.checks, self.run.cluster)
-        self.finite = np.isfinite(self.history.value)
-        self.names = series_names(self.history)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
-        self.series = {
-            line.info.series_id: line for line in series_of(self.night, self.tuning, rules.accepted)
-        }
+        self.lines = series_of(self.night, self.tuning, rules.accepted)
+        self.measured = [line for line in self.lines if np.isfinite(line.value[self.at])]
 
     def _shares(self, other: RunInfo) -> bool:
         """Return whether a run has a point of this one. One without is of another command."""
@@ -204,9 +203,9 @@ class _Judge:
     def judge(self) -> None:
         """Fill the gate: answers, cases, alerts and suspects."""
         gate, points = self.gate, self.run.points
-        gate.series = [line for line in self.series.values() if line.info.point in points]
+        gate.series = [line for line in self.lines if line.info.point in points]
         records = read_records(self.store, gate.suite)
-        earlier = [run.run_id for run in self.history.runs[:-1] if run.run_id in records]
+        earlier = [run.run_id for run in self.night.runs[: self.at] if run.run_id in records]
         previous = records[earlier[-1]] if earlier else None
         self._answers(previous)
         self._own_verdicts()
@@ -274,20 +273,20 @@ class _Judge:
         Return the ids of these series, and whether their absence is acknowledged. Only earlier runs
         with the same trigger and a point in common count, and what `--only` left out is not absent.
         """
-        run, series = self.run, self.history.series
-        earlier = enumerate(self.history.runs[:-1])
+        run, earlier = self.run, enumerate(self.night.runs[: self.at])
         same = [
             i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
         ][-MISSED_FOR:]
         # Without the span: a series is not absent if its hosts were on other nodes this time.
-        measured = {info.key[:-1] for i, info in enumerate(series) if self.finite[i, -1]}
+        measured = {line.info.key[:-1] for line in self.measured}
         absent: dict[str, bool] = {}
         reported = set()
-        for i, info in enumerate(series if same else ()):
+        for line in self.lines if same else ():
+            info = line.info
             left_out = run.trigger == "part" and info.point not in run.points
             if info.key[:-1] in measured or left_out or not self.tuning.pages(info):
                 continue
-            if not _expected(self.finite[i], same):
+            if not _expected(np.isfinite(line.value), same):
                 continue
             count = run.points.get(info.point, PointCount())
             why = "its samples are ok, but have no value of it"
@@ -295,7 +294,7 @@ class _Judge:
                 why = _no_value(count) if count.bad else "its point was not measured"
             cause = (info.entry, "series")
             absent[info.series_id] = self._add(
-                "present", self.names[i], "absent", why, info.series_id, cause
+                "present", line.name, "absent", why, info.series_id, cause
             )
             reported.add(info.point)
         self._idle_points(reported)
@@ -325,21 +324,15 @@ class _Judge:
         for rule in self.tuning.checks:
             if rule.op is None:
                 continue
-            covered = [
-                (i, info)
-                for i, info in enumerate(self.history.series)
-                if self.finite[i, -1] and covers(rule, info)
-            ]
+            covered = [line for line in self.measured if covers(rule, line.info)]
             if not covered:
                 self._without_data(rule, absent)
-                continue
-            for i, info in covered:
-                state, text = self._holds(rule, info, float(self.history.value[i, -1]))
-                key, name = info.series_id, self.names[i]
-                accepted = self._acknowledged(name, key)
-                identity, cause = f"{rule.text()} {key}", (info.entry, rule.text())
-                title = f"{name}: {rule.text()}"
-                self._add("threshold", title, state, text, identity, cause, name, accepted=accepted)
+            for line in covered:
+                state, text = self._holds(rule, line)
+                key, name, what = line.info.series_id, line.name, rule.text()
+                accepted, cause = self._acknowledged(name, key), (line.info.entry, what)
+                about = f"{name}: {what}", state, text, f"{what} {key}", cause, name
+                self._add("threshold", *about, accepted=accepted)
 
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.
@@ -347,10 +340,9 @@ class _Judge:
         It is reported with the absent series that explain it: those that it covers, or those of its
         entries where no series of them is left.
         """
-        name, series = rule.text(), self.history.series
+        name, series = rule.text(), [line.info for line in self.lines]
         about = {info.entry for info in series if covers(rule, info)}
-        left = {info.entry for i, info in enumerate(series) if self.finite[i, -1]}
-        gone = about if not about & left else set[str]()
+        gone = set[str]() if about & {line.info.entry for line in self.measured} else about
         losses = [
             absent[info.series_id]
             for info in series
@@ -365,15 +357,16 @@ class _Judge:
         accepted = bool(losses) and all(losses)
         self._add("threshold", name, state, text, name, cause, accepted=accepted)
 
-    def _holds(self, rule: Check, info: SeriesInfo, value: float) -> tuple[State, str]:
+    def _holds(self, rule: Check, line: Series) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""
+        info, value = line.info, float(line.value[self.at])
         try:
-            limit = self._limit(rule, info)
+            limit = self._limit(rule, line)
             if rule.percentile is not None:
                 value = percentile(self._values(info), rule.percentile / 100)
         except (TooFewSamplesError, SelectionError) as error:
             # A first run has nothing behind it: the rule will judge the next one.
-            first = rule.ratio and not rule.baseline and len(self.history.runs) == 1
+            first = rule.ratio and not rule.baseline and not self.at
             return "unsure" if first else "absent", str(error)
         holds = bool(OPERATORS[rule.op or ""](value, limit))
         what = f"p{rule.percentile:g} " if rule.percentile else ""
@@ -397,18 +390,17 @@ class _Judge:
         values: Array = chosen["value"].to_numpy().astype(np.float64)
         return values
 
-    def _limit(self, rule: Check, info: SeriesInfo) -> float:
+    def _limit(self, rule: Check, line: Series) -> float:
         """Return the threshold in the unit of the metric. Raises SelectionError without one."""
         if rule.value is not None:
             return rule.value
         ratio = rule.ratio or 1.0
         if rule.baseline is not None:
             values = self._baseline(rule.baseline)
-            if info.key not in values:
+            if line.info.key not in values:
                 raise SelectionError(f"baseline {rule.baseline} has no value of it")
-            return ratio * values[info.key]
-        line = self.series.get(info.series_id)
-        level = line.good_before(len(self.history.runs) - 1) if line else None
+            return ratio * values[line.info.key]
+        level = line.good_before(self.at)
         if level is None:
             raise SelectionError("no earlier run has a value of it")
         return ratio * level

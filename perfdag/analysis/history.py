@@ -1,6 +1,5 @@
 """The history of a suite: levels, steps, answers and failures, and the nodes that differ."""
 
-import bisect
 import fnmatch
 import math
 from collections.abc import Iterator, Sequence
@@ -31,9 +30,9 @@ from perfdag.analysis.verdict import (
     standing,
     worst_word,
 )
-from perfdag.results.labels import difference, facts_of_nodes
+from perfdag.results.labels import difference
 from perfdag.results.runs import PARTIAL, day_of
-from perfdag.results.schema import load_rows
+from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
@@ -163,12 +162,6 @@ def headlines(series: Sequence[Series]) -> Sequence[Series]:
     return [line for line in series if line.info.headline] or series
 
 
-def series_names(medians: RunMedians) -> list[str]:
-    """Return the name of each series for people, in the order of the run medians."""
-    labels = series_labels(medians.series)
-    return [info.named(labels.get(info.point, "")) for info in medians.series]
-
-
 def series_of(
     medians: RunMedians,
     tuning: Tuning,
@@ -183,11 +176,11 @@ def series_of(
     """
     runs = [run.run_id for run in medians.runs]
     first, planned = _first_of_night(medians), planned_points(medians)
-    found = []
-    for i, name in enumerate(series_names(medians)):
-        info = medians.series[i]
+    labels, found = series_labels(medians.series), []
+    for i, info in enumerate(medians.series):
         if info.canary != canaries:
             continue
+        name = info.named(labels[info.point])
         values, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
         levels = levels_of(values, **tuning.limits(info))
         if not levels.levels:
@@ -285,7 +278,7 @@ def _accepted_starts(
 ) -> list[int]:
     """Return the position of the first run of each acknowledged level of a series."""
     return [
-        bisect.bisect_left(runs, ack.run)
+        sum(run < ack.run for run in runs)
         for ack in accepted
         if ack.holds(name, series_id, runs[-1])
     ]
@@ -327,21 +320,18 @@ def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
     return list(points.values())
 
 
-def failures(medians: RunMedians, text: str) -> list[Failure]:
-    """Return the points with samples that were not ok and reason `text`, newest run first."""
-    return [
+def failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
+    """Return the failures whose reason contains `text`: of points, then of objects, newest first.
+
+    Those of objects are rows of the metric `failures` with the coordinate message. Raises
+    StoreError.
+    """
+    of_points = [
         Failure(run.run_id, entry, point, bad, ok + bad, reason)
         for run in reversed(medians.runs)
         for point, (ok, bad, reason, entry) in run.points.items()
         if bad and text.lower() in reason.lower()
     ]
-
-
-def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
-    """Return the failures of objects whose message contains `text`, newest run first.
-
-    They are rows of the metric `failures` with the coordinate message. Raises StoreError.
-    """
     runs = [run.run_id for run in medians.runs]
     table = load_rows(
         store,
@@ -356,7 +346,7 @@ def object_failures(store: Store, medians: RunMedians, text: str) -> list[Failur
         if message is not None and text.lower() in message.lower() and row["value"]:
             count = round(row["value"])
             failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
-    return sorted(failed, key=lambda failure: failure.run, reverse=True)
+    return of_points + sorted(failed, key=lambda failure: failure.run, reverse=True)
 
 
 NEWEST = 60

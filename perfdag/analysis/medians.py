@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from perfdag.results.labels import flatten, words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
-from perfdag.results.schema import SAMPLES, read_rows
+from perfdag.results.schema import SAMPLES, codes, numbers, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.stats.levels import Array, middle
 from perfdag.stats.robust import INTERVAL_FROM, median_ranks
@@ -79,24 +79,6 @@ def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
     return [text for text in pc.unique(column).to_pylist() if text]
 
 
-def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return a text column as numbers, and the text of each number. Null is -1."""
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    array = column.unify_dictionaries().combine_chunks()
-    return numbers(array.indices, -1).astype(np.int64), array.dictionary.to_pylist()
-
-
-def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
-    """Return a numeric column as an array, with `absent` where it is null.
-
-    It goes through dlpack, because to_numpy imports pandas where it is installed, which takes
-    longer than everything else.
-    """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return np.from_dlpack(array.fill_null(absent) if array.null_count else array)
-
-
 VERSION = 6
 """Version of the roll-ups."""
 _ROLLUP = pa.schema(
@@ -136,10 +118,6 @@ class RunMedians:
     def on_cluster(self, cluster: str | None) -> "RunMedians":
         """Return the runs of one cluster."""
         return self.select(lambda run: run.cluster == cluster)
-
-    def until(self, run_id: str) -> "RunMedians":
-        """Return the runs up to one, as they were known then."""
-        return self.select(lambda run: run.run_id <= run_id)
 
     def select(self, wanted: Callable[[RunInfo], bool]) -> "RunMedians":
         """Return the runs that meet a condition. Series that none of them has are dropped."""

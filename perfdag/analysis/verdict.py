@@ -355,5 +355,4 @@ def worst_word(answers: Collection[Answer]) -> Word | None:
 
 def counts(words: Sequence[Word]) -> str:
     """Return the number of series by word, such as `1 worse, 20 same`."""
-    parts = [f"{words.count(word)} {word}" for word in RANK if word in words]
-    return ", ".join(parts)
+    return ", ".join(f"{words.count(word)} {word}" for word in RANK if word in words)

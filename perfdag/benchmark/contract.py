@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-# with the errors that a benchmark raises: it imports its contract from here
+# with what else a benchmark uses: it imports its contract from here
 from perfdag.hosts.base import (
+    CommandResult as CommandResult,
     Failed as Failed,
-    Host,
+    Host as Host,
     Infrastructure as Infrastructure,
     Invalid as Invalid,
     SampleError as SampleError,
     Skip as Skip,
     install_command,
 )
-from perfdag.shape import Problem as Problem, Shape
+from perfdag.shape import Problem as Problem, Shape as Shape
 
 Rule = tuple[object, str, str]
 """A condition, and the code and the text of the problem if it is true."""

@@ -1,12 +1,11 @@
 """`perfdag benchmarks`: list or describe them; `init` and `new`: write a suite, or a benchmark."""
 
 import argparse
-import keyword
 import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -23,9 +22,6 @@ from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
 from perfdag.suite.load import suite_name
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +215,7 @@ def run_new(args: argparse.Namespace) -> int:
     Raises CommandError for a name that is no name or is taken, and for a folder that exists.
     """
     name: str = args.name
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not NAME.fullmatch(name):
         raise CommandError(f"{name!r}: a name has a-z, 0-9 and -, and begins with a letter")
     if name in registry.names():
         raise CommandError(f"package {registry.package(name)} has a benchmark {name}; rename yours")
@@ -244,7 +240,7 @@ def run_new(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _templates() -> "Environment":
+def _templates() -> Any:  # an Environment of jinja2
     """Return the templates of the files that `init` and `new` write."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -33,7 +33,7 @@ from perfdag.commands.options import (
 from perfdag.commands.status import ARGO, NoRun, View, follow_run, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import KEEP_PODS, LEVEL, LEVELS, SUITE, enforced_level, label_command
-from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts, without_gpu
+from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.document import dump
@@ -407,16 +407,10 @@ async def delete_obsolete(
 def load(
     file: str, settings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> tuple[LoadedSuite, Plan]:
-    """Load and plan a suite, so that a bad one creates nothing. Raises BadDocument.
-
-    Entries that use CUDA without a GPU resource are reported: only some nodes give them a GPU.
-    """
+    """Load and plan a suite, so that a bad one creates nothing. Raises BadDocument."""
     loaded = load_suite(file, settings)
     plan = place_hosts(make_plan(loaded, only=only))
     kinds_of(plan)
-    for entry in without_gpu(plan):
-        advice = "add resources: {nvidia.com/gpu: 1}"
-        logger.warning(f"entry {entry}: device is cuda, but its pods request no GPU; {advice}")
     return loaded, plan
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from perfdag.analysis.compare import Comparison, Row, compare_selections, count
+from perfdag.analysis.compare import Comparison, Row, compare_selections
 from perfdag.analysis.gate import read_checks
-from perfdag.analysis.verdict import Tuning, percent
+from perfdag.analysis.verdict import Tuning, counts, percent
 from perfdag.commands.options import (
     EXIT_GATE,
     EXIT_OK,
@@ -117,7 +117,7 @@ def _cells(row: Row) -> list[str]:
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
-    yield count(comparison.rows)
+    yield counts([row.answer.word for row in comparison.rows]) or "no series in common"
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"

@@ -28,7 +28,6 @@ from perfdag.analysis.history import (
     node_outliers,
     nodes_of,
     noise_report,
-    object_failures,
     planned_points,
     recent_rows,
     series_of,
@@ -113,8 +112,7 @@ def run_history(args: argparse.Namespace) -> int:
     store = open_store(args.store)
     medians = read_runs(store, args)
     if args.failures is not None:
-        text = args.failures
-        found = [*failures(medians, text), *object_failures(store, medians, text)]
+        found = failures(store, medians, args.failures)
         print_json(found) if args.json else print(failures_text(found))
         return EXIT_OK
     acks, _ = read_acks(args.acks, store)

@@ -622,8 +622,12 @@ SUITES: dict[str, tuple[Callable[[Sequence[str]], Imported], str]] = {
 
 
 for name, (_, kind) in SUITES.items():
-    files = option("files", nargs="+", metavar="FILE", help="YAML files")
-    verb(f"import {name}", f"Print a suite from {kind}.", "", files)(import_suite)
+    verb(
+        f"import {name}",
+        f"Print a suite from {kind}.",
+        "",
+        option("files", nargs="+", metavar="FILE", help="YAML files"),
+    )(import_suite)
 
 
 # a history: a CSV file of earlier figures

@@ -22,6 +22,7 @@ from perfdag.commands.options import (
     EXIT_OK,
     EXIT_REACH,
     CommandError,
+    HelpFormatter,
     Parser,
     add_parser,
     log_to_stderr,
@@ -127,6 +128,7 @@ def parser(*used: str) -> Parser:
         usage="perfdag [-h] [--version] VERB ...",
         description="\n\n".join([DESCRIPTION, *lists]),
         epilog=EPILOG,
+        formatter_class=HelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"perfdag {__version__}")
     verbs = top.add_subparsers(

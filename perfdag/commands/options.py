@@ -36,7 +36,7 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
-class _HelpFormatter(argparse.HelpFormatter):
+class HelpFormatter(argparse.HelpFormatter):
     """Wraps the paragraphs of a text. Lines that begin with a space stay as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -50,9 +50,6 @@ class Parser(argparse.ArgumentParser):
     """
 
     takes_command = False
-
-    def _get_formatter(self) -> argparse.HelpFormatter:
-        return _HelpFormatter(prog=self.prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the parsed arguments and the unknown words."""
@@ -155,6 +152,7 @@ def add_parser(parsers: Verbs, name: str, summary: str) -> None:
         help=summary,
         description=own.about,
         epilog=own.epilog,
+        formatter_class=HelpFormatter,
         **own.settings,
     )
     parser.set_defaults(run=COMMANDS[top].work, work=own.work)

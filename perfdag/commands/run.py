@@ -57,8 +57,8 @@ from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.suite import model
-from perfdag.suite.document import BadDocument, parse_document
-from perfdag.suite.load import command_suite, load_model, load_suite, model_text, suite_text
+from perfdag.suite.document import BadDocument
+from perfdag.suite.load import command_suite, load_model, load_suite, model_text
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
@@ -426,9 +426,8 @@ class Suite(model.Suite):
 
     @classmethod
     def read(cls, file: str | Path) -> "Suite":
-        """Return the suite of a file, with the entries of its includes. Raises BadDocument."""
-        loaded = load_suite(file)
-        return cls.model_validate(parse_document(suite_text(loaded), str(file)).data)
+        """Return the suite of a file. Raises BadDocument."""
+        return cls.model_validate(load_suite(file).document.data)
 
     def plan(self, only: Sequence[str] = ()) -> Plan:
         """Return the points and the order of their samples. Raises BadDocument.

@@ -5,8 +5,6 @@ launcher of MPI starts many remote shells.
 """
 
 import argparse
-import contextlib
-import logging
 import os
 from functools import partial
 from pathlib import Path
@@ -23,14 +21,10 @@ from perfdag.commands.options import (
     print_now,
     verb,
 )
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import NotStoredError
 
 if TYPE_CHECKING:
-    from perfdag.kube.client import Kube
-    from perfdag.plan.plan import Plan
     from perfdag.steps.pods.context import PodContext
-
-logger = logging.getLogger(__name__)
 
 SSH_PORT = "2222"
 """Port of a peer that the environment of a remote shell does not list."""
@@ -194,42 +188,12 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
         result = results.finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
     print_now(text)
-    label_workflow(pod, plan, store)
+    context.label_workflow(pod, plan, store)
     if args.phase == "Succeeded":
         plan_step.release(pod, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
     return EXIT_REACH if why else code
-
-
-def label_workflow(pod: "PodContext", plan: "Plan", store: Store) -> None:
-    """Put the report's address, the run id and the suite on the run's Workflow.
-
-    `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
-    The report becomes an artifact where Argo has a repository for it. An error of the API server
-    is reported.
-    """
-    from perfdag.kube.client import KubeError, run_with_client
-    from perfdag.kube.patch import REPORT, RUN, SUITE
-    from perfdag.results.runs import report_key
-
-    report = report_key(plan.run_id)
-    annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
-    labels = {RUN: plan.run_id, SUITE: plan.suite}
-    patch = {"metadata": {"annotations": annotations, "labels": labels}}
-
-    async def patch_workflow(kube: "Kube") -> None:
-        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-        body = await kube.patch(kind, pod.workflow, patch, pod.namespace)
-        reference = (body.get("status") or {}).get("artifactRepositoryRef") or {}
-        if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
-            with contextlib.suppress(NotStoredError):
-                Path(REPORT).write_bytes(store.get(report))
-
-    try:
-        run_with_client(patch_workflow)
-    except KubeError as error:
-        logger.info(f"the Workflow has no annotation with its report: {error}")
 
 
 @verb(

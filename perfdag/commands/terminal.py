@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from perfdag.plan.plan import Plan, TimeLeft
@@ -21,9 +21,6 @@ from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.suite.points import Point
 from perfdag.units import short, short_seconds, with_spread
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 logger = logging.getLogger(__name__)
 
@@ -208,9 +205,8 @@ class Progress:
         ):
             yield self
 
-    def _screen(self) -> "RenderableType":
+    def _screen(self) -> RenderableType:
         """Return the table, the bar, the time left and the running sample."""
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 

@@ -41,8 +41,7 @@ def install_command(packages: Mapping[str, str]) -> str:
         "brew": ("brew", "brew install"),
         "pip": (sys.executable, pip),
     }
-    for manager in MANAGERS:
-        program, command = commands[manager]
+    for manager, (program, command) in commands.items():
         if manager in packages and shutil.which(program):
             return f"{command} {packages[manager]}"
     every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
@@ -139,7 +138,7 @@ class CommandResult:
         return {"stdout": self.stdout, "stderr": self.stderr}
 
 
-class Server:
+class Server(ABC):
     """A command that runs beside the sample until `stop` or the end of the `with` block.
 
     `popen` is its process on this machine, with the output files `out` and `err`. Each kind of host
@@ -159,19 +158,19 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @abstractmethod
     def _terminate(self) -> None:
         """Send SIGTERM."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _kill(self) -> None:
         """Send SIGKILL to what is left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _exit_code(self, timed_out: bool) -> int:
         """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
-        raise NotImplementedError
 
-    def _check_connection(self, finished: CommandResult) -> None:
+    def _check_connection(self, finished: CommandResult) -> None:  # noqa: B027 - most have none
         """Raise Infrastructure if the server ended because its host is out of reach."""
 
     def alive(self) -> bool:

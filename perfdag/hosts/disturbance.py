@@ -1,5 +1,6 @@
 """What disturbs a measurement: the load of other programs, and a machine that changed."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -7,7 +8,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from perfdag.hosts import facts
 from perfdag.hosts.base import Host, SampleError
 from perfdag.hosts.local import LocalHost
 
+STAT = Path("/proc/stat")
 STEAL_LIMIT = 0.02  # of the CPU time of all cores
 THROTTLED_LIMIT = 0.01  # of the sample's wall time; less is noise
 LOAD_LIMIT = 1.5  # runnable tasks a core when a sample starts
@@ -48,13 +50,8 @@ class Moment:
 
 def moment() -> Moment:
     """Return the counters now. A counter that this system lacks is 0."""
-    stolen = total = 0
-    try:
-        fields = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
-        stolen, total = fields[7], sum(fields)
-    except (OSError, ValueError, IndexError):
-        pass
-    return Moment(stolen, total, *facts.pressure(), time.monotonic())
+    fields = [int(word) for word in (facts.read_text(STAT) or "").split()[1:9]]
+    return Moment(sum(fields[7:]), sum(fields), *facts.pressure(), time.monotonic())
 
 
 def runnable() -> int:
@@ -66,10 +63,7 @@ def runnable() -> int:
     readings = []
     for reading in range(READINGS):
         time.sleep(READING_INTERVAL if reading else 0)
-        try:
-            running = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.M)
-        except OSError:
-            running = None
+        running = re.search(r"^procs_running (\d+)", facts.read_text(STAT) or "", re.M)
         readings.append(max(int(running[1]) - 1, 0) if running else 0)
     return int(statistics.median(readings))
 
@@ -114,51 +108,38 @@ class Guard:
 
     def __init__(self, counters: dict[Host, Moment]) -> None:
         self._load = runnable()
-        self._before = moment()
-        self._counters = counters
-        self._others: list[tuple[Host, Moment]] = []
+        self._before, self._counters = moment(), counters
+        self._others: dict[Host, Moment] = {}
 
     def include(self, hosts: Sequence[Host]) -> None:
         """Watch the cgroups of these hosts too. Hosts that do not answer are left out."""
         others = [host for host in hosts if not isinstance(host, LocalHost)]
         self._read([host for host in others if host not in self._counters])
         start, known = time.monotonic(), self._counters
-        self._others = [(host, replace(known[host], at=start)) for host in others if host in known]
+        self._others = {host: replace(known[host], at=start) for host in others if host in known}
 
-    def _read(self, hosts: Sequence[Host]) -> None:
-        for host, counters in zip(hosts, _moments(hosts) if hosts else (), strict=True):
+    def _read(self, hosts: Iterable[Host]) -> None:
+        def read(host: Host) -> None:
             self._counters.pop(host, None)
-            if counters is not None:
-                self._counters[host] = counters
+            with contextlib.suppress(SampleError):
+                # Half of the files belong to the other version of cgroups, and do not exist.
+                found = facts.pressure_in(host.run(["cat", *facts.COUNTERS], timeout=10).stdout)
+                self._counters[host] = Moment(0, 0, found[0] or 0, found[1] or 0, time.monotonic())
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(read, hosts))
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""
         found = effects(self._before, moment(), self._load, cores)
-        self._read([host for host, _ in self._others])
-        for host, before in self._others:
-            after = self._counters.get(host)
-            there = effects(before, after) if after is not None else Effects()
+        self._read(self._others)
+        for host, before in self._others.items():
+            there = effects(before, self._counters.get(host, before))
             if there.throttled and not found.throttled:
                 found = found._replace(throttled=f"on {host.name}: {there.throttled}")
             if there.starved and not found.starved:
                 found = found._replace(starved=f"on {host.name}: {there.starved}")
         return found
-
-
-def _moments(hosts: Sequence[Host]) -> list[Moment | None]:
-    """Return the counters of the cgroups of other hosts, or None for a host without answer."""
-    with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(_moment_of, hosts))
-
-
-def _moment_of(host: Host) -> Moment | None:
-    try:
-        # Half of the files belong to the other version of cgroups, and do not exist.
-        counters = host.run(["cat", *facts.COUNTERS], timeout=10).stdout
-    except SampleError:
-        return None
-    throttled, kills = facts.pressure_in(counters)
-    return Moment(0, 0, throttled or 0, kills or 0, time.monotonic())
 
 
 CANARY_METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {

@@ -135,9 +135,6 @@ def _cgroups(controller: str, root: Path) -> list[Path]:
     return folders
 
 
-_MOUNT = ("FSTYPE", "SOURCE", "TARGET", "OPTIONS", "MAJ:MIN", "SIZE", "AVAIL")
-
-
 def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     """Return type, device, mount point and options of the file system of `path`.
 
@@ -156,7 +153,8 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
         size = sectors and sectors * 512
         found = {"fstype": "block", "source": str(target), "maj:min": numbers, "size": size}
     else:
-        argv = ["findmnt", "--json", "--bytes", "--nofsroot", "--output", ",".join(_MOUNT)]
+        columns = "FSTYPE,SOURCE,TARGET,OPTIONS,MAJ:MIN,SIZE,AVAIL"
+        argv = ["findmnt", "--json", "--bytes", "--nofsroot", "--output", columns]
         with contextlib.suppress(OSError, ValueError):  # there is none, or it knows no mount
             listed = subprocess.run(
                 [*argv, "--target", target], capture_output=True, timeout=10, check=False

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,10 +21,22 @@ _KEPT = {
     **{name: name for name in ("power_limit", "ecc", "mig")},
 }
 """Fields of STATIC that the facts of a host have, by the names that they have there."""
-_MEGA = {"sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"}
-_MIB = {"memory", "memory_used"}
-_PERCENT = {"utilisation"}
-_TEXT = {"name", "uuid", "driver", "vbios", "persistence", "compute_mode", "ecc", "mig"}
+_READ: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("name", "uuid", "driver", "vbios"), str),
+    **dict.fromkeys(("persistence", "compute_mode", "ecc", "mig"), str),
+    **dict.fromkeys(("index", "ecc_corrected", "ecc_uncorrected"), int),
+    **dict.fromkeys(("memory", "memory_used"), lambda mebibytes: int(float(mebibytes) * 2**20)),
+    **dict.fromkeys(
+        ("sm_clock", "memory_clock", "sm_clock_max", "memory_clock_max"),
+        lambda megahertz: float(megahertz) * 1e6,
+    ),
+    "utilisation": lambda percent: float(percent) * 0.01,
+    "reasons": lambda mask: int(mask, 16),
+    "time": lambda text: (
+        datetime.strptime(text, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+    ),
+}
+"""How the text of a field becomes its value; the others are numbers."""
 TIMEOUT = 10.0
 """Timeout of a query in seconds, less than that of SshHost.facts."""
 
@@ -77,22 +89,10 @@ def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
 def _value(name: str, cell: str) -> Any:
     if cell.startswith("[") or cell in ("", "N/A"):
         return None
-    if name in _TEXT:
-        return cell
     try:
-        if name == "reasons":
-            return int(cell, 16)
-        if name == "time":
-            return datetime.strptime(cell, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
-        number = float(cell)
+        return _READ.get(name, float)(cell)
     except ValueError:
         return None
-    factor = 1e6 if name in _MEGA else 2**20 if name in _MIB else 0.01 if name in _PERCENT else 1
-    return (
-        int(number * factor)
-        if factor == 2**20 or name in ("index", "ecc_corrected", "ecc_uncorrected")
-        else number * factor
-    )
 
 
 def _slices(listing: str) -> list[list[str]]:
@@ -125,9 +125,6 @@ STATIC = {
     "pcie_generation": "pcie.link.gen.current",
     "pcie_width": "pcie.link.width.current",
 }
-_RENAMED = {
-    "clocks_throttle_reasons.active": "clocks_event_reasons.active"
-}  # drivers from 535 on have both
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
 
 
@@ -142,8 +139,8 @@ def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandRe
         )
         if name is None:
             return queried, finished
-        if queried[name] in _RENAMED:
-            queried[name] = _RENAMED[queried[name]]
+        if queried[name] == DYNAMIC["reasons"]:  # drivers from 535 on have both names
+            queried[name] = "clocks_event_reasons.active"
         else:
             del queried[name]
 

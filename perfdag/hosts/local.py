@@ -95,11 +95,9 @@ def descendants(pid: int) -> list[int]:
 
 def signal_tree(pid: int, number: signal.Signals, descendant_pids: Iterable[int] = ()) -> None:
     """Signal a process group, the descendants of its leader, and `descendant_pids`, former ones."""
-    for descendant in {*descendants(pid), *descendant_pids}:
+    for target in (*descendants(pid), *descendant_pids, -pid):  # kill(2): -pid is the group
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(descendant, number)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+            os.kill(target, number)
 
 
 def holders(pipe: int) -> list[int]:
@@ -129,14 +127,10 @@ def listening_ports(table: str) -> set[int]:
 
 def listening(port: int) -> bool:
     """Return whether a TCP port is listened on on this machine."""
-    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
-    if not tables[0].exists():  # no /proc (macOS)
+    tables = [host_facts.read_text(Path("/proc/net") / name) for name in ("tcp", "tcp6")]
+    if tables[0] is None:  # no /proc (macOS)
         return not _bindable(port)
-    for table in tables:
-        with contextlib.suppress(OSError):
-            if port in listening_ports(table.read_text()):
-                return True
-    return False
+    return any(port in listening_ports(table or "") for table in tables)
 
 
 def _bindable(port: int) -> bool:

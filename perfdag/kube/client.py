@@ -187,9 +187,17 @@ class Kube:
             **options,
         )
 
-    async def request(self, method: str, path: str, **options: Any) -> Object:
-        """Return the JSON of an answer; `options` as for `raw`. Raises KubeError."""
-        _, data = await self.raw(method, path, **options)
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Object:
+        """Return the JSON of an answer, as `raw` does. Raises KubeError."""
+        _, data = await self.raw(method, path, json=json, params=params, headers=headers)
         answer: Object = orjson.loads(data)
         return answer
 

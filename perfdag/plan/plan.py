@@ -26,7 +26,7 @@ from pydantic import Strict, StringConstraints, TypeAdapter, ValidationError
 import perfdag
 from perfdag.benchmark import registry
 from perfdag.shape import SHAPE_KEYS, Problem, Shape, digest
-from perfdag.stats.design import FEWEST_BLOCKS, MOST_BLOCKS, blocks
+from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite, SuiteName, checks_of
 from perfdag.suite.points import Point, enumerate_points

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -81,32 +81,11 @@ def words_by_point(
     return words
 
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _NO_EXPLANATION = ("host", "sample", "peers", "cluster", "free_bytes", "state")
 _UNITS = {"bytes": "B", "speed": "bit/s"}
 FEWEST_PEERS = 2
 Facts = Mapping[str, Mapping[str, Any]]
 """Node -> its facts, as perfdag.hosts.facts gathers them."""
-
-
-def facts_of_nodes(table: "pa.Table") -> dict[str, dict[str, Any]]:
-    """Return the newest facts of the nodes of a table with the columns `env` and `nodes`."""
-    from pyarrow.types import is_dictionary
-
-    facts: dict[str, dict[str, Any]] = {}
-    column = table["env"]
-    if not is_dictionary(column.type):
-        column = column.dictionary_encode()
-    first = iter([names[0] if names else None for names in table["nodes"].to_pylist()])
-    for chunk in column.chunks:
-        known = dict.fromkeys(zip(chunk.indices.to_pylist(), first, strict=False))
-        for index, node in known:
-            if index is not None and node is not None:
-                env = orjson.loads(chunk.dictionary[index].as_py())
-                facts |= {node: env, **env.get("peers", {})}
-    return facts
 
 
 def difference(facts: Facts, node: str, limit: int = 300) -> str:

@@ -5,6 +5,7 @@ units in a column of their own. `better` is stored and never guessed.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from perfdag.results.runs import result_key, runs_with_rows
 from perfdag.store.base import Store, StoreError
@@ -225,12 +227,42 @@ def load(
     )
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
-        table = table.filter(pc.is_in(_text(table["metric"]), pa.array(names, pa.string())))
+        table = table.filter(
+            pc.is_in(table["metric"].cast(pa.string()), pa.array(names, pa.string()))
+        )
     if not everything:
         measured = pc.and_(_equal(table, "status", "ok"), _equal(table, "phase", "measure"))
         canary = _equal(table, "benchmark", "canary")
         table = table.filter(pc.and_(measured, pc.invert(canary)))
     return _with_keys_as_columns(table)
+
+
+def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return a text column as numbers, and the text of each number. Null is -1."""
+    array = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    return numbers(array.indices, -1).astype(np.int64), array.dictionary.to_pylist()
+
+
+def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
+    """Return a numeric column as an array, with `absent` where it is null.
+
+    It goes through dlpack, because to_numpy imports pandas where it is installed, which takes
+    longer than everything else.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(array.fill_null(absent) if array.null_count else array)
+
+
+def facts_of_nodes(table: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return the newest facts of the nodes of a table with the columns `env` and `nodes`."""
+    facts: dict[str, dict[str, Any]] = {}
+    which, texts = codes(table["env"])
+    first = [names[0] if names else None for names in table["nodes"].to_pylist()]
+    for number, node in dict.fromkeys(zip(which.tolist(), first, strict=True)):
+        if number >= 0 and node is not None:
+            env = orjson.loads(texts[number])
+            facts |= {node: env, **env.get("peers", {})}
+    return facts
 
 
 def _with_keys_as_columns(table: pa.Table) -> pa.Table:
@@ -245,10 +277,9 @@ def _with_keys_as_columns(table: pa.Table) -> pa.Table:
 
 def _keys(column: pa.ChunkedArray) -> Iterator[tuple[str, pa.Array]]:
     """Yield the keys of the JSON objects in a dictionary-encoded column, with their values."""
-    encoded = column.combine_chunks()
-    indices = np.asarray(encoded.indices)
-    used, position = np.unique(indices, return_inverse=True)
-    objects = [dict(_flat(orjson.loads(encoded.dictionary[int(at)].as_py()))) for at in used]
+    which, texts = codes(column)
+    used, position = np.unique(which, return_inverse=True)
+    objects = [dict(_flat(orjson.loads(texts[at]))) for at in used]
     for key in dict.fromkeys(key for item in objects for key in item):
         yield key, _array([item.get(key) for item in objects]).take(pa.array(position))
 
@@ -265,20 +296,15 @@ def _array(values: list[Any]) -> pa.Array:
     """Return values as an array of their type. Lists, and values of several types, become JSON."""
     kinds = {int if type(value) is float else type(value) for value in values if value is not None}
     if len(kinds) > 1 or list in kinds:
-        values = [None if value is None else _json(value) for value in values]
+        values = [
+            value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
+            for value in values
+        ]
     return pa.array(values)
 
 
-def _json(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.string())
-
-
 def _equal(table: pa.Table, name: str, text: str) -> pa.ChunkedArray:
-    return pc.fill_null(pc.equal(_text(table[name]), text), False)
+    return pc.fill_null(pc.equal(table[name].cast(pa.string()), text), False)
 
 
 def _start(since: Since) -> datetime:

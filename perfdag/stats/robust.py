@@ -1,6 +1,10 @@
-"""Median, spread and percentiles of a few values, without numpy, which a measuring pod lacks."""
+"""Median, spread and percentiles of a few values, and the order of the blocks of two variants.
+
+They do without numpy, which a measuring pod lacks.
+"""
 
 import math
+import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -120,17 +124,6 @@ def _within(angle: float, v: int) -> float:
     return 2 / math.pi * (angle + math.sin(angle) * total)
 
 
-def jain(shares: Sequence[float]) -> float:
-    """Return Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu, Hawe 1984).
-
-    It is 1 for equal shares and 1/n where one takes all. Raises ValueError without a share, for a
-    negative one, or where none is above zero.
-    """
-    if not shares or min(shares) < 0 or not any(shares):
-        raise ValueError("fairness needs shares, none negative and one above zero")
-    return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))
-
-
 class TooFewSamplesError(ValueError):
     """There are fewer samples than a percentile needs. The message says how many."""
 
@@ -171,3 +164,22 @@ def percentile(values: Iterable[Any], p: float) -> float:
             "measure more samples or use a lower percentile"
         )
     return nearest_rank(array, p)
+
+
+FEWEST_BLOCKS = 8
+"""2 / 2**8 = 0.8 % is the first smallest p-value at or below 1 %."""
+MOST_BLOCKS = 40
+ORDERS = ("ABBA", "BAAB")
+
+
+def blocks(n: int, seed: int) -> list[str]:
+    """Return the order of n blocks, ABBA and BAAB equally often, in random order.
+
+    A linear drift cancels within a block. An effect of the first or last place cancels between
+    blocks. An odd n has one block more of a kind.
+    """
+    rng = random.Random(seed)
+    first = rng.randrange(2)
+    sequence = [ORDERS[(first + i) % 2] for i in range(n)]
+    rng.shuffle(sequence)
+    return sequence

@@ -184,25 +184,23 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Where) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
+            key = str(key_node.value)
             if not isinstance(key_node, yaml.ScalarNode):
                 self._refuse(key_node, path, "no-plain-key", "a key must be a plain word")
-                continue
-            key = str(key_node.value)
-            if key == "<<":
+            elif key == "<<":
                 self._refuse(
                     key_node,
                     path,
                     "merge-key",
                     "merge keys (<<) are not supported; use `defaults` or write the values out",
                 )
-                continue
-            if key in mapping:
+            elif key in mapping:
                 self._refuse(
                     key_node, (*path, key), "twice", "given twice in the same mapping; remove one"
                 )
-                continue
-            mapping[key] = self.value(value_node, (*path, key))
-            self.document.lines[(*path, key)] = key_node.start_mark.line + 1
+            else:
+                mapping[key] = self.value(value_node, (*path, key))
+                self.document.lines[(*path, key)] = key_node.start_mark.line + 1
         return mapping
 
 

@@ -1,4 +1,4 @@
-"""Load a suite file with its includes and `--set` settings.
+"""Load a suite file with its `--set` settings.
 
 Mistakes are reported in two passes: first all of the files' keys and values by themselves, then all
 of the points that they give (`perfdag.suite.points`).
@@ -24,28 +24,21 @@ from perfdag.suite.document import (
     explain,
     nearest,
     parse_document,
-    read_document,
     read_text,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 
-SUITE_KEYS = sorted(set(Suite.model_fields) - {"entries", "include", "defaults"})
+SUITE_KEYS = sorted(set(Suite.model_fields) - {"entries", "defaults"})
 """The keys of a suite that `--set` may give."""
 
 
 def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
-    """Return a suite file with its includes and its `--set` settings, such as `entry.param=value`.
-
-    Raises BadDocument.
-    """
+    """Return a suite file with settings such as `entry.param=value`. Raises BadDocument."""
     return parse_suite(read_text(file), str(file), settings)
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:
-    """Read a suite from a text. Includes are relative to the folder of `file`.
-
-    Raises BadDocument.
-    """
+    """Return a suite from a text with `--set` settings. Raises BadDocument."""
     document = parse_document(text, file)
     problems: list[Problem] = []
     of_entries = []
@@ -63,24 +56,17 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
         elif isinstance(document.data, dict):
             document.data[name] = _value(text)
             document.set_keys.add(name)
-    try:
-        loaded = _load(document, (str(Path(document.file).resolve()),))
-    except BadDocument as error:
-        raise BadDocument([*problems, *error.problems]) from None
-    if not problems:
-        seen: dict[str, Source] = {}
-        for source in loaded.sources:
-            other = seen.setdefault(source.name, source)
-            if other is not source:
-                line = other.document.line(other.path)
-                text = f"the entry name {source.name!r} is taken (line {line})"
-                text = f"{text}; give one of them another `name`"
-                problems.append(source.problem(("name",), "name-taken", text))
-        for name, value in of_entries:
-            _set(loaded, name, value, problems)
-        if not loaded.sources:
-            text = "no entries: a suite needs at least one, or an `include`"
-            problems.append(document.problem(("entries",), "no-entries", text))
+    loaded = _load(document, problems)
+    seen: dict[str, Source] = {}
+    for source in loaded.sources:
+        other = seen.setdefault(source.name, source)
+        if other is not source:
+            line = document.line(other.path)
+            text = f"the entry name {source.name!r} is taken (line {line})"
+            text = f"{text}; give one of them another `name`"
+            problems.append(source.problem(("name",), "name-taken", text))
+    for name, value in of_entries:
+        _set(loaded, name, value, problems)
     if problems:
         raise BadDocument(problems)
     return loaded
@@ -118,22 +104,15 @@ def _value(text: str) -> Any:
         return text
 
 
-def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
-    """Return a suite file with its includes. Raises BadDocument with the mistakes of all of them.
+def _load(document: Document, problems: list[Problem]) -> LoadedSuite:
+    """Return a suite without settings of its entries.
 
-    `chain` has the files that include one another, down to this one.
+    Raises BadDocument with its mistakes and the `problems` that are known.
     """
-    data, problems, included = document.data, list[Problem](), list[LoadedSuite]()
+    data = document.data
     if not isinstance(data, dict):
         text = "a suite is a mapping with `name` and `entries`"
-        raise BadDocument([document.problem((), "no-mapping", text)])
-    include = data.get("include") or []
-    for name in [include] if isinstance(include, str) else include:
-        if isinstance(name, str):
-            try:
-                included.append(_include(document, name, chain))
-            except BadDocument as error:
-                problems += error.problems
+        raise BadDocument([*problems, document.problem((), "no-mapping", text)])
     entries = data.get("entries")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         name = entry.get("benchmark") if isinstance(entry, dict) else None
@@ -149,9 +128,7 @@ def _load(document: Document, chain: tuple[str, ...]) -> LoadedSuite:
         problems += [explain(document, (), error, Suite) for error in invalid.errors()]
     if problems:
         raise BadDocument(problems)
-    for inner in included:
-        loaded.sources += inner.sources
-    for index, raw in enumerate(data.get("entries") or ()):
+    for index, raw in enumerate(data["entries"]):
         whole = _with_defaults(raw, data.get("defaults") or {})
         source = Source(Entry.model_validate(whole), whole, document, ("entries", index))
         loaded.sources.append(source)
@@ -167,23 +144,6 @@ def _with_defaults(raw: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
     params = {k: value for k, value in (defaults.get("params") or {}).items() if k in fields}
     own = {key: value for key, value in raw.items() if value is not None or key not in ENTRY_KEYS}
     return {**merge(defaults, own), "params": {**params, **(raw.get("params") or {})}}
-
-
-def _include(document: Document, name: str, chain: tuple[str, ...]) -> LoadedSuite:
-    target = Path(document.file).parent / name
-    resolved = str(target.resolve())
-    if not target.exists():
-        known = sorted(file.name for file in target.parent.glob("*.yaml"))
-        text = f"no such file: {target}{nearest(target.name, known)}"
-    elif resolved in chain:
-        text = f"{name} includes itself"
-    else:
-        inner = _load(read_document(target), (*chain, resolved))
-        if inner.suite.checks:
-            text = f"the checks of an included file are ignored; move them to {document.file}"
-            raise BadDocument([inner.document.problem(("checks",), "included-checks", text)])
-        return inner
-    raise BadDocument([document.problem(("include",), "include", text)])
 
 
 def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem]) -> None:
@@ -208,16 +168,6 @@ def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem])
             ]
     else:
         source.sets[name] = value
-
-
-def suite_text(loaded: LoadedSuite) -> str:
-    """Return the suite as one text: as written, or with the entries of its includes in place."""
-    if not loaded.suite.include:
-        return loaded.document.text
-    data = loaded.document.data
-    own = {key: data[key] for key in data if key not in ("include", "entries", "defaults")}
-    entries = [{**source.raw, "name": source.name} for source in loaded.sources]
-    return dump([{**own, "entries": entries}])
 
 
 def model_text(suite: Suite) -> str:

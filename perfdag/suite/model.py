@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from perfdag.benchmark import registry
+from perfdag.benchmark.contract import refuse
 from perfdag.shape import Shape, Strict
 from perfdag.store.base import check_address
 from perfdag.suite.document import (
@@ -146,24 +147,34 @@ class Check(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> "Check":
-        if self.op is None:
-            if (
-                self.value is not None
-                or self.ratio is not None
-                or self.percentile is not None
-                or self.baseline is not None
-            ):
-                raise ValueError("a threshold needs `op`: one of <, <=, >, >=")
-            if self.min_effect is None and self.page is None:
-                raise ValueError(
-                    "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`"
-                )
-        elif (self.value is None) == (self.ratio is None):
-            raise ValueError("a threshold is either `value` or `ratio`")
-        if self.baseline is not None and self.ratio is None:
-            raise ValueError("`baseline` goes with `ratio`")
-        if self.absolute and self.min_effect is None:
-            raise ValueError("`absolute` goes with `min_effect`")
+        of_threshold = (self.value, self.ratio, self.percentile, self.baseline)
+        refuse(
+            (
+                self.op is None and any(part is not None for part in of_threshold),
+                "no-op",
+                "a threshold needs `op`: one of <, <=, >, >=",
+            ),
+            (
+                self.op is None and self.min_effect is None and self.page is None,
+                "empty-check",
+                "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`",
+            ),
+            (
+                self.op is not None and (self.value is None) == (self.ratio is None),
+                "one-threshold",
+                "a threshold is either `value` or `ratio`",
+            ),
+            (
+                self.baseline is not None and self.ratio is None,
+                "baseline-alone",
+                "`baseline` goes with `ratio`",
+            ),
+            (
+                self.absolute and self.min_effect is None,
+                "absolute-alone",
+                "`absolute` goes with `min_effect`",
+            ),
+        )
         return self
 
     def on(self, cluster: str | None) -> bool:
@@ -224,10 +235,7 @@ def _meaning(value: Any) -> Any:
 
 
 def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` in the text of a suite. Raises BadDocument.
-
-    Includes and benchmarks are not resolved.
-    """
+    """Return the `checks` in the text of a suite. Raises BadDocument. Entries are not read."""
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
     try:
@@ -364,16 +372,13 @@ class Suite(Strict):
         "above 0, its pods preempt pods of lower priority",
     )
     defaults: Settings = Field(Settings(), description="settings of every entry that sets no other")
-    include: str | list[str] = Field(
-        [], description="suite files whose entries come first, relative to this file"
-    )
-    entries: list[Entry] = Field([], description="what to measure")
+    entries: Annotated[list[Entry], Field(min_length=1)] = Field(description="what to measure")
     checks: list[Check] = Field([], description="rules for the results of a run")
 
 
 @dataclass
 class Source:
-    """An entry with the `defaults` of its own file, its place, and what `--set` fixes.
+    """An entry with the `defaults` of its suite, its place, and what `--set` fixes.
 
     `raw` is the mapping that the entry was read from. `sets` are the parameters and shape keys that
     `--set` fixes, `set_keys` the names of the entry's other keys that it replaced.
@@ -407,7 +412,7 @@ class Source:
 
 @dataclass
 class LoadedSuite:
-    """A suite file that was read, with its includes resolved and its entries not yet enumerated."""
+    """A suite file that was read, with its entries not yet enumerated."""
 
     suite: Suite
     document: Document

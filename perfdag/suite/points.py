@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-import orjson
 from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
@@ -208,22 +207,22 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
 
 
 def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
-    selected: set[str] = set()
-    problems = []
-    entries = sorted({point.entry for point in everything.points})
-    for glob in only:
-        ids = {
+    matched = {
+        glob: {
             point.id
             for point in everything.points
             for name in (point.entry, f"{point.entry}/{point.label}", point.id)
             if fnmatch.fnmatchcase(name, glob)
         }
-        if not ids:
-            text = f"matches no point{choices(glob, entries, 'entries:')}"
-            problems.append(Problem("no-match", text, glob, "--only"))
-        selected |= ids
-    if problems:
-        raise BadDocument(problems)
+        for glob in only
+    }
+    entries = sorted({point.entry for point in everything.points})
+    if missed := [glob for glob, ids in matched.items() if not ids]:
+        raise BadDocument(
+            Problem("no-match", f"matches no point{choices(g, entries, 'entries:')}", g, "--only")
+            for g in missed
+        )
+    selected = set().union(*matched.values())
     points = [point for point in everything.points if point.id in selected]
     used = sorted({point.shape for point in points})
     for point in points:
@@ -244,7 +243,7 @@ class _Enumeration:
     merged: int = 0
     mistakes: dict[Problem, int] = field(default_factory=dict)
     _combined: int = 0
-    _read: dict[bytes, tuple[int, Shape, str] | None] = field(default_factory=dict)
+    _read: dict[str, tuple[int, Shape, str] | None] = field(default_factory=dict)
     _indices: dict[str, int] = field(default_factory=dict)
 
     def _refuse(self, problem: Problem) -> None:
@@ -397,11 +396,14 @@ class _Enumeration:
                 where = place(path, ("params", *path))
                 self._refuse(source.problem(where, wrong.code, wrong.text))
         own = benchmark.shape(model) if model is not None else {}
-        shaped = self._shape(source, benchmark, overlay(own, shape_keys), place)
+        shaped = self._shape(source, benchmark, overlay(own, shape_keys), place, model is not None)
         if model is None or shaped is None:
             return
         number, shape, shape_text = shaped
-        wrong_together = _contradictions(source, origin, benchmark, model, shape)
+        mistakes = [
+            source.problem(origin or ("params",), own.code, own.text)
+            for own in benchmark.check(model, shape.pair() if shape.hosts.pairs else shape)
+        ]
         stored = model.model_dump(mode="json")
         for param, value in stored.items():
             for name in secret_names(value, param.rpartition(".")[2] if "." in param else ""):
@@ -411,10 +413,10 @@ class _Enumeration:
                     "Secret that `secret` names"
                 )
                 path = place((param,), ("params", param))
-                wrong_together.append(source.problem(path, "secret", text))
-        for problem in wrong_together:
+                mistakes.append(source.problem(path, "secret", text))
+        for problem in mistakes:
             self._refuse(problem)
-        if wrong_together:
+        if mistakes:
             return
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(merge(stored, dict(model.retired)))
@@ -439,13 +441,19 @@ class _Enumeration:
                 yield replace(whole, id=digest(whole.id, pair.name), label=label, pair=pair)
 
     def _shape(
-        self, source: Source, benchmark: Benchmark[Any], keys: dict[str, Any], place: Any
+        self,
+        source: Source,
+        benchmark: Benchmark[Any],
+        keys: dict[str, Any],
+        place: Any,
+        whole: bool,
     ) -> tuple[int, Shape, str] | None:
         """Return index, shape and canonical text of shape keys, or None if they are wrong.
 
-        Points of equal index can share pods. A wrong shape is reported once for each entry.
+        Points of equal index can share pods. A wrong shape is reported once for each entry. The
+        keys are `whole` where those of the benchmark's own params are among them.
         """
-        cache_key = orjson.dumps([keys, benchmark.name, source.name])
+        cache_key = canonical([keys, benchmark.name, source.name, whole])
         if cache_key in self._read:
             return self._read[cache_key]
         self._read[cache_key] = None  # so that a wrong shape is reported once
@@ -458,7 +466,7 @@ class _Enumeration:
                 wrong = explain(source.document, (), error, Shape)
                 self._refuse(source.problem(place(path, path), wrong.code, wrong.text))
             return None
-        problems = shape.problems()
+        problems = shape.problems() or (_unfit(benchmark, shape) if whole else [])
         for problem in problems:
             path = tuple(problem.path.split("."))
             self._refuse(source.problem(place(path, path), problem.code, problem.text))
@@ -476,18 +484,16 @@ class _Enumeration:
         return self._read[cache_key]
 
 
-def _contradictions(
-    source: Source, origin: Where, benchmark: Benchmark[Any], model: Any, shape: Shape
-) -> list[Problem]:
-    """Return why params and shape cannot be measured together, or an empty list."""
+def _unfit(benchmark: Benchmark[Any], shape: Shape) -> list[Problem]:
+    """Return why the benchmark cannot measure on the shape, or an empty list."""
     hosts, name = shape.hosts, benchmark.name
     pairs, wanted = hosts.count * (hosts.count - 1) // 2, random_pairs(hosts.pairs or "")
     pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-    rules: tuple[tuple[object, Where, str, str], ...] = (
+    rules: tuple[tuple[object, str, str, str], ...] = (
         *(
             (
                 getattr(hosts, key) and benchmark.network not in ("pairs", "services"),
-                ("hosts", key),
+                f"hosts.{key}",
                 "no-pairs",
                 f"{name} does not measure between two hosts; leave {key} out",
             )
@@ -495,21 +501,21 @@ def _contradictions(
         ),
         (
             benchmark.network == "services" and hosts.count != 2 and not hosts.pairs,
-            ("hosts", "count"),
+            "hosts.count",
             "two-hosts",
             f"{hosts.count}, and {name} measures 2 hosts, a client and a server, or "
             "more with hosts.pairs (all, ring, `random N`)",
         ),
         (
             shape.network.forwarded and benchmark.network != "services",
-            ("network", "path"),
+            "network.path",
             "no-service",
             f"{name} measures no Service; use pod or host",
         ),
         *(
             (
                 getattr(hosts.cpus, side) and side not in benchmark.pins,
-                ("hosts", "cpus", side),
+                f"hosts.cpus.{side}",
                 "unused-pin",
                 f"{name} pins {pins}; leave it out",
             )
@@ -517,22 +523,18 @@ def _contradictions(
         ),
         (
             wanted > pairs,
-            ("hosts", "pairs"),
+            "hosts.pairs",
             "few-pairs",
             f"{wanted:,} random pairs were asked for, {hosts.count} hosts have {pairs:,}",
         ),
         (
             hosts.pairs in _ALL and pairs > MAX_POINTS,
-            ("hosts", "count"),
+            "hosts.count",
             "many-pairs",
             f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`",
         ),
     )
-    problems = [source.problem(path, code, text) for broken, path, code, text in rules if broken]
-    return problems or [
-        source.problem(origin or ("params",), own.code, own.text)
-        for own in benchmark.check(model, shape.pair() if hosts.pairs else shape)
-    ]
+    return [Problem(code, text, path) for broken, path, code, text in rules if broken]
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:

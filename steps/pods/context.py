@@ -4,17 +4,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
 from perfdag.hosts.local import hidden
-from perfdag.kube.client import Kube, KubeError, run_with_client
-from perfdag.kube.patch import STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, STORE, STORE_VARIABLES
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.patch import (
+    REPORT,
+    RUN,
+    STEP,
+    STEP_BEGAN,
+    STEP_ENDED,
+    STEP_REFUSED,
+    STORE,
+    STORE_VARIABLES,
+    SUITE,
+)
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
-from perfdag.results.runs import run_folder
+from perfdag.results.runs import report_key, run_folder
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store, print_wait
 from perfdag.suite.document import BadDocument, Problem
@@ -185,16 +196,44 @@ def run_step(context: PodContext, name: str, work: Callable[[], int]) -> int:
 
 
 def _record(context: PodContext, name: str, state: str) -> None:
-    async def patch(kube: Kube) -> None:
+    # without the record Argo repeats the step only where it ended early
+    annotations = {STEP: f"{context.workflow_uid} {name} {state}"}
+    _patch_workflow(context, {"annotations": annotations}, f"that {name} {state}")
+
+
+def label_workflow(context: PodContext, plan: Plan, store: Store) -> None:
+    """Put the report's address, the run id and the suite on the run's Workflow.
+
+    `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
+    The report becomes an artifact where Argo has a repository for it. Raises StoreError.
+    """
+    report = report_key(plan.run_id)
+    annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
+    labels = {RUN: plan.run_id, SUITE: plan.suite}
+    metadata = {"annotations": annotations, "labels": labels}
+    workflow = _patch_workflow(context, metadata, "its report")
+    reference = (workflow.get("status") or {}).get("artifactRepositoryRef") or {}
+    if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
+        with suppress(NotStoredError):
+            Path(REPORT).write_bytes(store.get(report))
+
+
+def _patch_workflow(context: PodContext, metadata: Object, what: str) -> Object:
+    """Merge metadata into those of the run's Workflow and return it.
+
+    An error of the API server is printed, and the Workflow is empty.
+    """
+
+    async def patch(kube: Kube) -> Object:
         kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-        body = {"metadata": {"annotations": {STEP: f"{context.workflow_uid} {name} {state}"}}}
-        await kube.patch(kind, context.workflow, body, context.namespace)
+        body = {"metadata": metadata}
+        return await kube.patch(kind, context.workflow, body, context.namespace)
 
     try:
-        run_with_client(patch)
-    except KubeError as error:  # without the record Argo repeats the step only where it ended early
-        text = f"cannot record on the workflow that {name} {state}: {error}"
-        print(text, file=sys.stderr)  # noqa: T201
+        return run_with_client(patch)
+    except KubeError as error:
+        print(f"cannot record on the workflow {what}: {error}", file=sys.stderr)  # noqa: T201
+        return {}
 
 
 def begin_clock(store: Store, run_id: str) -> float:

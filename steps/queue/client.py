@@ -16,7 +16,6 @@ from typing import Any
 
 from perfdag.stats.robust import needed
 from perfdag.steps.queue import protocol
-from perfdag.steps.queue.protocol import Message
 
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 RETRY_SECONDS = 0.2
@@ -101,7 +100,7 @@ class ClientStats:
             self.start = self.clock()
         self.pending += 1
 
-    def finish(self, reply: Message, began: float, slot: int) -> None:
+    def finish(self, reply: protocol.Message, began: float, slot: int) -> None:
         """Count a frontend's reply. `began`: monotonic seconds."""
         now = self.clock()
         self.pending -= 1

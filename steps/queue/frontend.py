@@ -24,7 +24,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.control import serve as serve_http
-from perfdag.steps.queue.protocol import Message
 
 clock = time.monotonic
 # Seconds: 250 us of dispatch up to an hour of transcoding, about three steps a decade.
@@ -77,7 +76,7 @@ class Item:
     `answer` is None when its client has it, or has left.
     """
 
-    answer: Callable[[Message], None] | None
+    answer: Callable[[protocol.Message], None] | None
     args: list[str] | None
     limit: float
     added: float
@@ -128,7 +127,7 @@ class Queue:
             self.disconnected += 1
         item.answer = None
 
-    def finish(self, item: Item, reply: Message) -> None:
+    def finish(self, item: Item, reply: protocol.Message) -> None:
         """Count a backend's reply and pass it on."""
         now, run = clock(), reply["Runtime"]
         self.run.note(run, now)
@@ -140,7 +139,7 @@ class Queue:
         """End a running item without a run time; it enters no statistics of run times."""
         self._end(item, failure(why), clock())
 
-    def _end(self, item: Item, reply: Message, now: float) -> None:
+    def _end(self, item: Item, reply: protocol.Message, now: float) -> None:
         reply["Waittime"] = waited = item.dispatched - item.added
         total = now - item.added
         self.running -= 1
@@ -157,7 +156,7 @@ class Queue:
             item.answer = None
 
 
-def failure(error: str) -> Message:
+def failure(error: str) -> protocol.Message:
     """Return the frontend's reply to a request that no backend answered."""
     return {**protocol.REPLY, "Error": error, "Retcode": 1}
 
@@ -255,7 +254,9 @@ class Frontend:
             self.peers.discard(writer)
             writer.close()
 
-    async def _first(self, kind: Kind, reader: asyncio.StreamReader) -> tuple[Queue, Message]:
+    async def _first(
+        self, kind: Kind, reader: asyncio.StreamReader
+    ) -> tuple[Queue, protocol.Message]:
         """Return the first message of a peer, and the queue that it names. Raises RefusedError."""
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
@@ -272,7 +273,7 @@ class Frontend:
     async def _request(
         self,
         queue: Queue,
-        message: Message,
+        message: protocol.Message,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -281,7 +282,7 @@ class Frontend:
             queue.refused += 1
             raise RefusedError(f"'{queue.name}' queue already at full capacity ({queue.bound})")
 
-        def answer(reply: Message) -> None:
+        def answer(reply: protocol.Message) -> None:
             writer.write(protocol.encode_reply(reply))
             writer.close()
 

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
-from perfdag.kube.client import Object
 from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
@@ -182,7 +181,7 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
         raise BadDocument(problems) from None
 
 
-def manifests(queues: Queues, token: str | None = None) -> list[Object]:
+def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:
     """Return all objects, in the order to apply them.
 
     `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
@@ -198,7 +197,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[Object]:
     text = templates.get_template("queues.yaml.j2").render(
         shared=queues, token=token or secrets.token_urlsafe(24), digest=digest
     )
-    objects = dict[tuple[str, str], Object]()
+    objects = dict[tuple[str, str], dict[str, Any]]()
     for body in yaml.safe_load_all(text):
         kind, name = body["kind"], body["metadata"]["name"]
         if objects.setdefault((kind, name), body) != body:

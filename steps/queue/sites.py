@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 import math
 import os
 import socket
@@ -12,11 +11,10 @@ from typing import Any
 
 from perfdag.kube.client import Kube, ignore_status
 from perfdag.kube.pods import is_ready, pod_trouble
-from perfdag.steps.queue import protocol
 from perfdag.steps.queue.backend import Backend, Workload, find_device
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.frontend import Frontend
-from perfdag.steps.queue.protocol import Address
+from perfdag.steps.queue.protocol import TOKEN_VARIABLE, Address
 from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, validate
 from perfdag.units import plural
 
@@ -159,13 +157,12 @@ class DeploymentSite(Site):
         Raises KubeError, and ValueError for another client than perfdag's.
         """
         at = f"/api/v1/namespaces/{self.client_namespace}/services/{self.client}:{CONTROL_PORT}"
-        _, body = await self.kube.raw(
+        return await self.kube.request(
             method,
             f"{at}/proxy/{path}",
             params={"type": "json", **query},
             headers={"X-Perfdag-Token": self.token} if self.token else {},
         )
-        return json.loads(body)
 
 
 async def token_of(kube: Kube, namespace: str) -> str:
@@ -173,7 +170,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
 
     It is PERFDAG_QUEUE_TOKEN, or else that of the Secret. Raises KubeError.
     """
-    if token := os.environ.get(protocol.TOKEN_VARIABLE):
+    if token := os.environ.get(TOKEN_VARIABLE):
         return token
     with ignore_status(403, 404):
         secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)

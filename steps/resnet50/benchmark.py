@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from perfdag.benchmark.contract import (
     Benchmark,
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
     NotInstalled,
     Output,
+    Problem,
     SampleError,
+    Shape,
     Skip,
     Tool,
     broken,
 )
 from perfdag.hosts import gpu_use
-from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
 from perfdag.steps.resnet50.workload import (
     PERCENTILES,
     TAIL,

@@ -11,17 +11,17 @@ from pydantic import Field
 
 from perfdag.benchmark.contract import (
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
     Output,
+    Problem,
+    Shape,
     broken,
     own_verdict,
     verdict,
 )
-from perfdag.hosts.base import Host
-from perfdag.shape import Problem, Shape
-from perfdag.stats.robust import jain
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import MARGIN, TAIL, Result, Workload, caveats, kept, read
 from perfdag.units import short
@@ -330,3 +330,14 @@ def reasons_against(
             )
         reasons.append(f"the copies ran at once for {share * 100:.0f} % of the time only: {advice}")
     return reasons
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Return Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu, Hawe 1984).
+
+    It is 1 for equal shares and 1/n where one takes all. Raises ValueError without a share, for a
+    negative one, or where none is above zero.
+    """
+    if not shares or min(shares) < 0 or not any(shares):
+        raise ValueError("fairness needs shares, none negative and one above zero")
+    return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     Gang,
+    Host,
     Invalid,
     Measurement,
     Metric,
@@ -17,9 +18,7 @@ from perfdag.benchmark.contract import (
     own_verdict,
     verdict,
 )
-from perfdag.hosts.base import Host
-from perfdag.stats.design import blocks
-from perfdag.stats.robust import student_t
+from perfdag.stats.robust import blocks, student_t
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import Result, Text, Workload, caveats, kept, read
 

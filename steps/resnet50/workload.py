@@ -13,9 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from perfdag.benchmark import contract
-from perfdag.benchmark.contract import Failed, Skip, refuse
-from perfdag.hosts.base import CommandResult
+from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip, refuse
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration
 
@@ -51,14 +49,14 @@ _CONSTRAINTS = {
 _REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
 
 
-class StubParams(contract.Params):
+class StubParams(Params):
     """A system of known service time: a batch of b takes `base + each * b` seconds."""
 
     base: PositiveDuration = Field(0.01, description="seconds of a batch")
     each: Duration = Field(0.0, description="seconds a sample adds")
 
 
-class Workload(contract.Params):
+class Workload(Params):
     """One measurement of ResNet-50 under LoadGen."""
 
     retired: ClassVar[Mapping[str, Any]] = {

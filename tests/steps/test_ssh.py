@@ -279,6 +279,14 @@ def test_files(either: Any, tmp_path: Path) -> None:
     assert not path.parent.exists()
 
 
+def test_what_does_not_change_is_asked_once(host: SshHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command over ssh would be part of the time between two samples."""
+    path, used = host.which("sh"), host.used_ports()
+    monkeypatch.setattr(host, "argv", lambda line: ["false"])
+    assert host.which("sh") == path
+    assert host.free_port() not in used
+
+
 def test_which_and_absent_program(either: Any) -> None:
     assert either.which("sh")
     assert either.which("no-such-program") is None

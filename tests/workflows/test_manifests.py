@@ -341,7 +341,7 @@ def test_server_side_apply() -> None:
                     path,
                     json=each,
                     params=params,
-                    content_type="application/apply-patch+yaml",
+                    headers={"Content-Type": "application/apply-patch+yaml"},
                 )
                 there.add(each["kind"])
                 if each["kind"] in as_is:
