@@ -1,6 +1,7 @@
 """What a run says while it goes, and the times that it expects and learns."""
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key
+from perfdag.steps.loop import PRECISE
+from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
@@ -181,3 +184,19 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     progress.finished(point, SampleRecord(point.id, 1, "ok"))
     line = capsys.readouterr().out.strip()
     assert line.startswith(f"1/2 ok {point.entry}")
+
+
+def test_a_lead_reports_no_progress_shortly_before_the_end_until_argo_looks_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, clock = tmp_path / "progress", iter(range(1000))
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
+    monkeypatch.setattr(lead, "SUMMARY", str(tmp_path / "summary"))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    progress = ProgressReporter(100)  # each sample takes a second
+    reported = {file.read_text()}
+    for repetition in range(100):
+        progress.skipped(planned().points[0], repetition, PRECISE)
+        reported.add(file.read_text())
+    done = sorted(int(text.split("/")[0]) for text in reported)
+    assert done == [*range(71), *range(97, 101)]

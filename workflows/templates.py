@@ -60,6 +60,8 @@ PLAN_MEMORY = "2Gi"
 as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
 _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
+PROGRESS = {"name": "ARGO_PROGRESS_PATCH_TICK_DURATION", "value": "1s"}
+"""Passes on at once what a lead reports of its progress; Argo's default is once a minute."""
 _GLOBAL = ("kindof", "kinds", "run", "pending", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
 _KIND = ("image", "benchmark", "entry", "netkey", "network")
@@ -273,7 +275,7 @@ def _template(
     patch = {
         "terminationGracePeriodSeconds": 0,  # a pod on a node that is gone is gone at once
         "initContainers": [{"name": "init", **own}],
-        "containers": [{"name": "wait", **own}, main],
+        "containers": [{"name": "wait", **own, "env": [PROGRESS]}, main],
     }
     return WorkflowTemplate(
         name=name,

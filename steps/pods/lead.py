@@ -57,6 +57,11 @@ CONNECT_PATIENCE = 30.0
 """Seconds within which a peer must accept the lead's connection."""
 CONNECT_AT_ONCE = 8
 """Peers that a lead connects to, or dismisses, at the same time."""
+QUIET = 30.0, 4.0
+"""Seconds before the end of a batch between which no progress is reported. Argo looks at a Workflow
+10 s after a change, and again 10 s after what it wrote itself. So the report at 4 s brings a look
+when the kubelets have told of the end, which takes up to 6 s; otherwise it would come 10 s later
+than that."""
 CRASHES = 2
 """Pods that may be lost while they measure a point; of the variants of `ab` both together."""
 
@@ -366,7 +371,8 @@ class ProgressReporter:
     def __init__(self, total: int, time_left: TimeLeft | None = None, points: int = 0) -> None:
         self.total, self.done, self._points = total, 0, points
         self._values: dict[str, tuple[Point, dict[str, Any], list[float]]] = {}
-        self._time, self._started = time_left, time.monotonic()
+        self._time = time_left
+        self._begun = self._started = time.monotonic()
         self._file = os.environ.get("ARGO_PROGRESS_FILE")
         self._report()
 
@@ -421,9 +427,11 @@ class ProgressReporter:
 
     def _report(self) -> None:
         if self._file:
+            left = (self.total - self.done) * (time.monotonic() - self._begun) / max(self.done, 1)
             with contextlib.suppress(OSError):  # it costs no sample
-                Path(self._file).write_text(f"{self.done}/{self.total}\n")
                 Path(SUMMARY).write_text(self.summary())
+                if not QUIET[0] > left > QUIET[1]:
+                    Path(self._file).write_text(f"{self.done}/{self.total}\n")
 
 
 def check_account(account: str, plan: Plan, number: int) -> None:
