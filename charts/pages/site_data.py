@@ -194,6 +194,7 @@ def _answers(line: Series) -> Data:
         return _cells(found) if found and a is not b else None
 
     return {
+        "absolute": rule["absolute"],
         "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, **rule)) for b in sides] for a in sides],
         "within": [_cells(within(level, better)) for level in levels],

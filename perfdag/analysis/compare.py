@@ -26,6 +26,7 @@ from perfdag.analysis.verdict import (
     compare_levels,
     compare_sides,
     fraction,
+    trusted,
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan.plan import A_BLOCK, Duet, Plan
@@ -233,7 +234,7 @@ class _Past:
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
             found = compare_levels(values, levels, self.runs, *self.places, info.better)
             if found:
-                return found
+                return trusted(found, finite(b), finite(a))
         min_effect, absolute = self.tuning.effect(info, np.concatenate([a, b]))
         return compare_sides(
             a,

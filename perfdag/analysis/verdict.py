@@ -31,6 +31,7 @@ from perfdag.stats.levels import (
     scale_for,
     side_word,
 )
+from perfdag.stats.robust import spread
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
@@ -211,11 +212,13 @@ def answer_of(
         before, first = now.replaced, level
         word = "better" if better in ("higher", "lower") else "unclear"
     else:
-        return _unless_blind(_against(level, newest, better))
+        return trusted(_unless_blind(_against(level, newest, better)), np.array([*band, newest]))
     count = int((measured >= first.start).sum())
     moved = _against(before, level.reference, better)
     moved = replace(moved, word=word, since=runs[first.start], runs=count)
-    return _without_direction(moved) if word == "unclear" else _trusted(moved, newest, band)
+    if word == "unclear":
+        return _without_direction(moved)
+    return trusted(moved, np.array([*band, newest]))
 
 
 def _against(level: Level, value: float, better: str) -> Answer:
@@ -246,13 +249,15 @@ def _unless_blind(answer: Answer) -> Answer:
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
-def _trusted(answer: Answer, value: float, band: tuple[float, float]) -> Answer:
-    """Return a decided answer as unclear where the samples of the newest run cannot be trusted."""
-    spread = (band[1] - band[0]) / abs(value) if value else 0.0
-    if spread <= UNUSABLE_SPREAD or answer.absolute:
-        return answer
-    why = f"{answer.size}, but the samples of the run spread by {100 * spread:,.0f} %"
-    return replace(answer, word="unclear", why=why, noisy=True)
+def trusted(answer: Answer, *runs: Array) -> Answer:
+    """Return an answer as unclear where the samples of one of its runs spread too far."""
+    for values in runs:
+        value, band = middle(values), spread(values)
+        share = (band.high - band.low) / abs(value) if value else 0.0
+        if share > UNUSABLE_SPREAD and answer.word != "unclear" and not answer.absolute:
+            why = f"{answer.size}, but the samples of the run spread by {100 * share:,.0f} %"
+            answer = replace(answer, word="unclear", why=why, noisy=True)
+    return answer
 
 
 def compare_levels(
@@ -325,11 +330,9 @@ def compare_sides(
         answer = replace(answer, word=side_word(difference, better))
         if answer.word == "unclear":
             return _without_direction(answer)
-        for side in (right, left):
-            answer = _trusted(answer, middle(side), (float(side.min()), float(side.max())))
-        return answer
+        return trusted(answer, right, left)
     if abs(difference) <= gate:
-        return _unless_blind(answer)
+        return trusted(_unless_blind(answer), right, left)
     # to the side of the change: `answer.seen` is a change for the worse
     least = percent(scale.effect(math.copysign(threshold, difference)), answer.absolute)
     why = "the ranges overlap" if abs(difference) > threshold else f"only {least} would be seen"

@@ -132,10 +132,13 @@ def test_an_accepted_level_is_the_good_one_as_long_as_it_is_accepted(store: Stor
     assert text == "worse +35.7 % since 2026-01-21 (3 runs)"
 
 
-def test_samples_that_spread_by_their_size_decide_nothing(store: Store) -> None:
+@pytest.mark.parametrize("values", [[60, 200, 420], [30, 100, 210]])
+def test_samples_that_spread_by_their_size_decide_nothing(
+    store: Store, values: list[float]
+) -> None:
     fill(store, [100] * 10)
     for night in (10, 11, 12):
-        put(store, rows(night, {"size=1": [60, 200, 420]}, **TIME))
+        put(store, rows(night, {"size=1": values}, **TIME))
     [line] = gate_of(store, 12).series
     assert line.answer.word == "unclear"
     assert "the samples of the run spread by 180 %" in line.answer.text
@@ -202,6 +205,7 @@ def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
         ([1.0, 1.01, 1.9], [1.7, 1.75, 1.8], "unclear"),  # the ranges overlap
         ([1.0, 1.01, 1.02], [1.1, 1.11, 1.12], "unclear"),
         ([1.0, 1.01, 1.02], [1.01, 1.02, 1.03], "same"),
+        ([0.5, 1.0, 1.9], [0.6, 1.01, 1.9], "unclear"),  # the samples spread by their size
         ([1.0, 1.01, 1.02], [0.5, 0.51, 0.52], "better"),
     ],
 )
