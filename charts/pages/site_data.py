@@ -121,7 +121,7 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
     for own, series in clusters:
         lines = headlines(series)
         for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
-            by_id[run.run_id]["word"] = word if len(own.runs) > 1 else None
+            by_id[run.run_id]["word"] = word
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
         said = [[line.name, line.answer.text] for line in deciding]

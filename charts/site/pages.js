@@ -118,9 +118,9 @@ const mainSeries = (series) => series.some((line) => line.headline) ? series.fil
 /** Return the answer of a page: the word that matters most of its headline series, without noisy ones where there are others, their numbers, and the first one. */
 function banner(lines, ...more) {
   const own = mainSeries(lines), clear = own.filter((line) => !line.noisy), tried = clear.length ? clear : own;
-  const state = WORDS.find((name) => tried.some((line) => line.word === name)) ?? "unclear", first = tried.find((line) => line.word === state), kind = colours[state] ?? "";
-  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, `${state[0].toUpperCase()}${state.slice(1)}: ${counted(own.map((line) => line.word)) || "no series in common"}`),
-    first && state !== "same" ? sentence(first.name, first.answer, state) : null, ...more);
+  const state = WORDS.find((name) => tried.some((line) => line.word === name)) ?? "unclear", first = tried.find((line) => line.word === state), fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "" : colours[state] ?? "";
+  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, fresh ? "First run, nothing to compare with" : `${state[0].toUpperCase()}${state.slice(1)}: ${counted(own.map((line) => line.word)) || "no series in common"}`),
+    first && !fresh && state !== "same" ? sentence(first.name, first.answer, state) : null, ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);
 const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));

@@ -207,6 +207,7 @@ def series_of(
 def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
     """Return the word that each run has by now: the one that matters most of its series.
 
+    A first run has none: no series of it was measured before.
     What is decided at a run holds until the next decision, so a run is worse while a change for the
     worse is open, and stays unclear if it might have begun one. A run has the word of its last
     re-measurement, the newest that of the answers.
@@ -222,7 +223,7 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
             end = levels[k + 1].decided if k + 1 < len(levels) else runs
             own = measured[measured >= level.start]
             for count, i in enumerate(own[own < end].tolist()):
-                if i >= level.decided:
+                if level.decided <= i != measured[0]:
                     if now.left:
                         words[i].add("worse")
                     elif level.side(float(line.value[i])):  # it may begin a level
@@ -231,7 +232,9 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
                         better = directed and now.improved(level, count)
                         words[i].add("better" if better else "same")
     planned = planned_points(medians)
-    newest = worst_word([line.answer for line in series if line.info.point in planned])
+    judged = [line for line in series if line.info.point in planned]
+    known = [line for line in judged if line.levels.measured > 1 or line.answer.word == "failed"]
+    newest = worst_word([line.answer for line in known])
     words[-1] = {newest} if newest else set()
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "recheck":

@@ -243,12 +243,12 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
     from perfdag.analysis.medians import read_run_medians
 
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        words = dict[str, str | None]()
+        words = dict[str, str]()
         for here, series in judged_clusters(store, read_run_medians(store, suite))[1]:
-            found = words_by_run(headlines(series), here)
+            found = [word or "first run" for word in words_by_run(headlines(series), here)]
             words |= dict(zip((run.run_id for run in here.runs), found, strict=True))
         for line in lines:
-            line["answer"] = words.get(line["run_id"]) or line["answer"]
+            line["answer"] = words.get(line["run_id"], line["answer"])
 
 
 def _age(run_id: str) -> str:
