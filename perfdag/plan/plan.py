@@ -408,8 +408,8 @@ def gated(plan: Plan) -> bool:
 class TimeLeft:
     """The expected seconds of some samples, and the ratio of measured to expected seconds.
 
-    The samples of an entry go by the ratio of its finished samples. Until one has finished, they go
-    by that of all.
+    The samples of an entry go by the ratio of its finished samples, until one has finished by what
+    the plan expects: one that fails at once tells nothing of other entries.
     """
 
     _left: dict[str, float] = field(default_factory=partial(defaultdict, float))
@@ -424,9 +424,9 @@ class TimeLeft:
     def done(self, point: Point, repetition: int, seconds: float | None = None) -> None:
         """Remove a sample that took `seconds`, or one that is not measured."""
         self._left[point.entry] -= expected_seconds(point, repetition)
-        for entry in (point.entry, "") if seconds is not None else ():
-            self._expected[entry] += point.seconds + SAMPLE_OVERHEAD
-            self._took[entry] += seconds or 0.0
+        if seconds is not None:
+            self._expected[point.entry] += point.seconds + SAMPLE_OVERHEAD
+            self._took[point.entry] += seconds
 
     def of_sample(self, point: Point) -> float:
         """Return the expected seconds of one sample."""
@@ -438,7 +438,6 @@ class TimeLeft:
         return max(left - (min(elapsed, self.of_sample(point)) if point else 0.0), 0.0)
 
     def _ratio(self, entry: str) -> float:
-        entry = entry if self._expected[entry] else ""
         return self._took[entry] / self._expected[entry] if self._expected[entry] else 1.0
 
 
