@@ -25,7 +25,7 @@ from tests.fakes.terminal import on_a_terminal
 SUITE = """name: shown
 repetitions: 2
 entries:
-  - {benchmark: command, name: nap, params: {argv: [sleep, '0.6'], expected: 0.6}}
+  - {benchmark: command, name: nap, params: {argv: [sleep, '0.8'], expected: 0.8}}
   - {benchmark: command, name: bad, params: {argv: ['false'], expected: 0.01}}
 """
 
