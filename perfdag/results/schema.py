@@ -161,9 +161,8 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     wanted = _encoded(schema)
     # A thread of Arrow that releases `data` while the interpreter exits would abort the process
     # (apache/arrow#34314).
-    names = [
-        name for name in {"schema_version": 0, **dict.fromkeys(wanted.names)} if name in present
-    ]
+    asked = dict.fromkeys(["schema_version", *wanted.names])
+    names = [name for name in asked if name in present]
     table = file.read(names, use_threads=False)
     newest = pc.max(table["schema_version"]).as_py() if "schema_version" in present else None
     if (newest or 0) > SCHEMA_VERSION:
