@@ -73,7 +73,7 @@ def look(name: str, namespace: str) -> View:
     """The Workflow as it is now."""
 
     async def work(client: Kube) -> View:
-        return View(await client.get(await client.resource(ARGO, "Workflow"), name, namespace))
+        return View(await client.get(f"{ARGO}/Workflow", name, namespace))
 
     return run_with_client(work)
 
@@ -215,9 +215,7 @@ def look_template(namespace: str) -> Object:
     """The installed WorkflowTemplate."""
 
     async def work(client: Kube) -> Object:
-        return await client.get(
-            await client.resource(ARGO, "WorkflowTemplate"), "perfdag", namespace
-        )
+        return await client.get(f"{ARGO}/WorkflowTemplate", "perfdag", namespace)
 
     return run_with_client(work)
 
@@ -264,7 +262,7 @@ class Seen:
         return [
             (kind, resource)
             for api, kind in kinds
-            for resource in await client.list(await client.resource(api, kind), self.namespace)
+            for resource in await client.list(f"{api}/{kind}", self.namespace)
         ]
 
     def _look(self) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import orjson
 import yaml
 
-from perfdag.kube.client import Kube, Resource
+from perfdag.kube.client import Kube
 from perfdag.steps.scale import cluster as kwok_nodes, vmi, workloads
 from perfdag.steps.scale.cluster import own_namespaces
 from perfdag.steps.scale.generate import Schedule, api_submitter, generate, plan
@@ -151,24 +151,24 @@ def burner(
     return peak, usage.ru_utime + usage.ru_stime
 
 
-async def appearances(kube: Kube, kind: Resource, namespace: str, count: int) -> float:
+async def appearances(kube: Kube, kind: str, namespace: str, count: int) -> float:
     """Objects a second that appear on a neutral watch of a namespace."""
     seen: list[int] = []
-    async for event in kube.watch(kind, namespace):
-        if event.type == "ADDED":
-            seen.append(event.received_ns)
+    async for change, _, received_ns in kube.watch(kind, namespace):
+        if change == "ADDED":
+            seen.append(received_ns)
         if len(seen) >= count:
             break
     return (count - 1) / ((max(seen) - min(seen)) / 1e9)
 
 
 async def deletions(
-    kube: Kube, kind: Resource, namespace: str, count: int, done: threading.Event
+    kube: Kube, kind: str, namespace: str, count: int, done: threading.Event
 ) -> None:
     """Set `done` when so many objects of a namespace were deleted."""
     seen = 0
-    async for event in kube.watch(kind, namespace):
-        seen += event.type == "DELETED"
+    async for change, _, _ in kube.watch(kind, namespace):
+        seen += change == "DELETED"
         if seen >= count:
             break
     done.set()
@@ -182,12 +182,13 @@ async def rate(
     """
     namespace = f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube(timeout=120) as kube, own_namespaces(kube, [namespace], "bench"):
-        resource_of = await kube.resource(*KINDS[kind])
-        watching = asyncio.create_task(appearances(kube, resource_of, namespace, count))
+        served = "/".join(KINDS[kind])
+        watching = asyncio.create_task(appearances(kube, served, namespace, count))
         await asyncio.sleep(0.5)
         memory, cpu = await asyncio.to_thread(work, namespace)
         created = await asyncio.wait_for(watching, 120)
-        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0})
+        path = await kube.path(served, namespace)
+        await kube.request("DELETE", path, json={"gracePeriodSeconds": 0})
         return created, memory, cpu
 
 
@@ -201,7 +202,7 @@ async def create(rounds: int) -> bool:
         print("kube-burner absent: NOT compared; name its program with KUBE_BURNER")
     async with Kube() as kube:  # the kind alone, with no Stage that reacts to it
         await simulation.install(kube, "kubevirt")
-        stages = await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        stages = "kwok.x-k8s.io/v1alpha1/Stage"
         for item in await kube.list(stages, labels=f"{kwok_nodes.SIMULATED_LABEL}=kubevirt"):
             await kube.delete(stages, item["metadata"]["name"])
     for kind, count in (("vmi", 1000), ("pod", 2000)):
@@ -251,8 +252,8 @@ async def memory() -> bool:
             f"generator and observer at 10,000 objects: {peak:.0f} MiB peak, {cpu:.1f} s CPU "
             f"(limit 100 MB: {verdict(ok)})"
         )
-        resource_of = await kube.resource(*KINDS["vmi"])
-        await kube.request("DELETE", resource_of.path(namespace), json={"gracePeriodSeconds": 0})
+        path = await kube.path("/".join(KINDS["vmi"]), namespace)
+        await kube.request("DELETE", path, json={"gracePeriodSeconds": 0})
         await simulation.install(kube, "kubevirt")
         return ok
 
@@ -358,14 +359,14 @@ async def truth() -> bool:
         await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
 
         async def look() -> None:
-            async for event in kube.watch(await kube.resource(*KINDS["vmi"]), namespace):
-                phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
+            async for _, body, _ in kube.watch("/".join(KINDS["vmi"]), namespace):
+                phases = body.get("status", {}).get("phaseTransitionTimestamps", [])
                 at = {
                     phase["phase"]: unix_ns(phase["phaseTransitionTimestamp"]) / 1e9
                     for phase in phases
                 }
                 if "Scheduling" in at:
-                    stamps[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
+                    stamps[body["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
         looking = asyncio.create_task(look())
         result = await vmi.burst(
@@ -430,7 +431,7 @@ async def suite(nodes: int) -> bool:
         await kwok_nodes.nodes_ready(kube, nodes, 300)
         await simulation.install(kube, "runai")
         document = load(params["template"], "bench").documents[-1]
-        kind = await kube.resource(document.api_version, document.kind)
+        kind = f"{document.api_version}/{document.kind}"
         watches = [
             asyncio.create_task(appearances(kube, kind, where, count))
             for where in ("runai-project-0", namespace)
@@ -445,7 +446,8 @@ async def suite(nodes: int) -> bool:
             )
         rates = [await watch for watch in watches]
         await ending
-        await kube.request("DELETE", kind.path(namespace), json={"gracePeriodSeconds": 0})
+        path = await kube.path(kind, namespace)
+        await kube.request("DELETE", path, json={"gracePeriodSeconds": 0})
         await kwok_nodes.remove_nodes(kube)
     ratio, ok = rates[0] / rates[1], measuring * 2**20 < MEMORY_LIMIT
     print(

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfdag.kube.client import Kube, KubeError, Object, Resource
+from perfdag.kube.client import Kube, KubeError, Object
 from perfdag.shape import canonical, digest
 from perfdag.steps.scale.cluster import SIMULATED_LABEL as LABEL
 
@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parent.parent / "deploy" / "kwok"
 DIGEST = "perfdag/digest"
 """Annotation of a Stage: the digest of its manifest."""
 _CRD = "CustomResourceDefinition"
+_DEFINITIONS = f"apiextensions.k8s.io/v1/{_CRD}"
+_STAGES = "kwok.x-k8s.io/v1alpha1/Stage"
 
 
 def objects(system: str, delays: Mapping[str, tuple[int, int]] | None = None) -> list[Object]:
@@ -47,20 +49,19 @@ async def install(
     """
     wanted = objects(system, delays)
     crds = [body for body in wanted if body["kind"] == _CRD]
-    definitions = await kube.resource("apiextensions.k8s.io/v1", _CRD)
-    stage_kind = await _stage_kind(kube)
+    await _require_stages(kube)
     known = True
     for body in crds:
         name = body["metadata"]["name"]
         try:
-            await kube.get(definitions, name)
+            await kube.get(_DEFINITIONS, name)
         except KubeError as error:
             if error.status != 404:
                 raise
             known = False
         await kube.apply(body)
     for body in crds:
-        await _established(kube, definitions, body["metadata"]["name"])
+        await _established(kube, body["metadata"]["name"])
     await _wait_for_openapi(
         kube, {f"{body['spec']['group']}/{body['spec']['versions'][0]['name']}" for body in crds}
     )
@@ -71,21 +72,21 @@ async def install(
             await kube.apply(body)
     installed = {
         body["metadata"]["name"]: (body["metadata"].get("annotations") or {}).get(DIGEST)
-        for body in await kube.list(stage_kind, labels=f"{LABEL}={system}")
+        for body in await kube.list(_STAGES, labels=f"{LABEL}={system}")
     }
     if known and digests == installed:
         return
     # KWOK ignores a Stage whose kind it did not know when it read the Stage: create it again.
     for name in installed:
-        await kube.delete(stage_kind, name)
+        await kube.delete(_STAGES, name)
     for name, body in stages.items():
         body["metadata"]["annotations"] = {DIGEST: digests[name]}
         await kube.apply(body)
 
 
-async def _stage_kind(kube: Kube) -> Resource:
+async def _require_stages(kube: Kube) -> None:
     try:
-        return await kube.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        await kube.path(_STAGES)
     except KubeError as error:
         if error.status != 404:
             raise
@@ -97,9 +98,9 @@ async def _stage_kind(kube: Kube) -> Resource:
         ) from None
 
 
-async def _established(kube: Kube, definitions: Resource, name: str) -> None:
+async def _established(kube: Kube, name: str) -> None:
     for _ in range(100):
-        body = await kube.get(definitions, name)
+        body = await kube.get(_DEFINITIONS, name)
         if any(
             c["type"] == "Established" and c["status"] == "True"
             for c in (body.get("status") or {}).get("conditions") or []

@@ -7,7 +7,9 @@ import base64
 import contextlib
 import json
 import os
+import re
 import ssl
+import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,13 +19,12 @@ import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube.client import Kube, KubeError, Resource
-from perfdag.kube.config import Cluster, Credentials, load_config
+from perfdag.kube.client import Cluster, Kube, KubeError, load_config, tls_context
 from tests.fakes.api_server import ApiServer, Handle, client, served
 from tests.fakes.files import write_programs
 
-PODS = Resource("v1", "Pod", "pods", True)
-PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+PODS = "v1/Pod"
+KINDS = {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
 
 
 def kubeconfig(
@@ -50,19 +51,45 @@ def config_of(kubeconfig: str) -> Cluster:
         return load_config()
 
 
+@pytest.fixture(scope="module")
+def key_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate and its key, in PEM."""
+    folder = tmp_path_factory.mktemp("key_pair")
+    subprocess.run(
+        "openssl req -x509 -newkey ed25519 -nodes -subj /CN=perfdag\\ test -keyout key -out crt",
+        shell=True,
+        check=True,
+        cwd=folder,
+        capture_output=True,
+    )
+    return (folder / "crt").read_text(), (folder / "key").read_text()
+
+
+def authorities(cluster: Cluster) -> list[str]:
+    """Return the names of the CAs that a cluster's certificate may be of."""
+    names = re.findall(r"'commonName', '([^']*)'", str(cluster.tls.get_ca_certs()))
+    return list(dict.fromkeys(names))
+
+
 class TestConfig:
-    async def test_files_are_relative_to_the_kubeconfig(self, tmp_path: Path) -> None:
-        for name, text in (("ca", PEM), ("crt", "C"), ("key", "K"), ("token", "t1\n")):
+    def test_files_are_relative_to_the_kubeconfig(
+        self, tmp_path: Path, key_pair: tuple[str, str]
+    ) -> None:
+        certificate, key = key_pair
+        for name, text in (("ca", certificate), ("crt", certificate), ("key", key)):
             (tmp_path / name).write_text(text)
+        (tmp_path / "token").write_text("t1\n")
         user = {"client-certificate": "crt", "client-key": "key", "tokenFile": "token"}
         cluster = config_of(kubeconfig(tmp_path / "c", user, {"certificate-authority": "ca"}))
-        assert cluster.credentials.certificate == ("C", "K")
-        assert cluster.ca == PEM
-        assert await cluster.credentials.header() == {"Authorization": "Bearer t1"}
+        assert authorities(cluster) == ["perfdag test"]
+        assert cluster.header() == {"Authorization": "Bearer t1"}
         (tmp_path / "token").write_text("t2")
-        assert await cluster.credentials.header() == {"Authorization": "Bearer t2"}
+        assert cluster.header() == {"Authorization": "Bearer t2"}
+        (tmp_path / "key").write_text("K")
+        with pytest.raises(KubeError, match=r"cannot read the kubeconfig .*PEM"):
+            config_of(str(tmp_path / "c"))
 
-    async def test_exec_plugin_gets_its_arguments_and_is_asked_once(self, tmp_path: Path) -> None:
+    def test_exec_plugin_gets_its_arguments_and_is_asked_once(self, tmp_path: Path) -> None:
         status = '{"token":"%s","expirationTimestamp":"2999-01-01T00:00:00Z"}'
         answer = f'{{"kind":"ExecCredential","status":{status}}}'
         script = f'echo x >> "$COUNT"\nprintf \'{answer}\' "$1"'
@@ -74,21 +101,21 @@ class TestConfig:
             "env": [{"name": "COUNT", "value": str(tmp_path / "count")}],
         }
         cluster = config_of(kubeconfig(tmp_path / "c", {"exec": spec}))
-        assert await cluster.credentials.header() == {"Authorization": "Bearer a b;c"}
-        assert await cluster.credentials.header() == {"Authorization": "Bearer a b;c"}
+        assert cluster.header() == {"Authorization": "Bearer a b;c"}
+        assert cluster.header() == {"Authorization": "Bearer a b;c"}
         assert (tmp_path / "count").read_text() == "x\n"
 
-    async def test_exec_plugin_that_is_missing_or_fails(self, tmp_path: Path) -> None:
+    def test_exec_plugin_that_is_missing_or_fails(self, tmp_path: Path) -> None:
         spec = {"apiVersion": "v1", "command": "no-such-plugin", "installHint": "get it there"}
         with pytest.raises(KubeError, match=r"no-such-plugin.*get it there"):
-            await config_of(kubeconfig(tmp_path / "c", {"exec": spec})).credentials.header()
+            config_of(kubeconfig(tmp_path / "c", {"exec": spec})).header()
         with pytest.raises(KubeError, match=r"exit status 1"):
-            await config_of(
-                kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})
-            ).credentials.header()
+            config_of(kubeconfig(tmp_path / "c", {"exec": {**spec, "command": "false"}})).header()
 
-    def test_several_files_merge_and_the_first_wins(self, tmp_path: Path) -> None:
-        ca = {"certificate-authority-data": base64.b64encode(PEM.encode()).decode()}
+    def test_several_files_merge_and_the_first_wins(
+        self, tmp_path: Path, key_pair: tuple[str, str]
+    ) -> None:
+        ca = {"certificate-authority-data": base64.b64encode(key_pair[0].encode()).decode()}
         both = os.pathsep.join(
             (
                 kubeconfig(tmp_path / "a", {"token": "a"}, ca),
@@ -96,13 +123,10 @@ class TestConfig:
             )
         )
         first = config_of(both)
-        assert (first.server, first.ca, first.credentials.token) == (
-            "https://127.0.0.1:1",
-            PEM,
-            "a",
-        )
+        assert (first.server, first.token) == ("https://127.0.0.1:1", "a")
+        assert authorities(first) == ["perfdag test"]
         (tmp_path / "a").write_text("current-context: two")
-        assert config_of(both).credentials.token == "b"
+        assert config_of(both).token == "b"
         (tmp_path / "a").write_text("current-context: three")
         with pytest.raises(KubeError, match=r"has no 'context three'"):
             config_of(both)
@@ -138,17 +162,19 @@ class TestConfig:
         with pytest.raises(KubeError, match=r"no kubeconfig at"):
             config_of(str(tmp_path / "none"))
 
-    async def test_in_a_pod(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", PEM)):
+    def test_in_a_pod(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: tuple[str, str]
+    ) -> None:
+        for name, text in (("token", "pod"), ("namespace", "mine"), ("ca.crt", key_pair[0])):
             (tmp_path / name).write_text(text)
-        monkeypatch.setattr("perfdag.kube.config.SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr("perfdag.kube.client.SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
         cluster = load_config()
         assert (cluster.server, cluster.namespace) == ("https://[fd00::1]:443", "mine")
-        assert await cluster.credentials.header() == {"Authorization": "Bearer pod"}
+        assert cluster.header() == {"Authorization": "Bearer pod"}
 
     def test_proxy_of_the_environment(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,40 +230,30 @@ class TestRetries:
             assert kube.counts["retry 503"] == 2
             with pytest.raises(KubeError, match=r"no answer.*: none in 0.1 s"):
                 await kube.request("GET", "/slow")
-            assert kube.counts["retry Timeout"] == 2
+            assert kube.counts["retry TimeoutError"] == 2
 
     async def test_nobody_listens(self) -> None:
-        cluster = Cluster("http://127.0.0.1:1", "gone", "default", Credentials())
+        cluster = Cluster("http://127.0.0.1:1", "gone", "default")
         async with Kube(cluster, retries=0) as kube:
             with pytest.raises(KubeError, match=r"is the cluster up.*'gone'"):
                 await kube.request("GET", "/x")
 
-    async def test_a_plugin_is_asked_again_once_for_a_refused_token(
-        self, fake: Any, tmp_path: Path
-    ) -> None:
-        async def answer(request: web.Request) -> web.Response:
-            good = request.headers["Authorization"] == "Bearer xx"
-            return web.json_response({}, status=200 if good and request.path == "/x" else 401)
-
-        answer_of = 'printf \'{"status":{"token":"%s"}}\' "$(cat token)"'
-        script = f"cd {tmp_path}; printf x >> token; {answer_of}"
+    async def test_a_token_without_an_end_is_asked_for_again(self, tmp_path: Path) -> None:
+        script = f"cd {tmp_path}; printf x >> token; "
+        script += 'printf \'{"status":{"token":"%s"}}\' "$(cat token)"'
         write_programs(tmp_path, {"plugin": script})
-        cluster = await fake(answer)
-        cluster.credentials.plugin = {"command": str(tmp_path / "plugin")}
-        async with Kube(cluster) as kube:
-            assert await kube.request("GET", "/x") == {}
-            with pytest.raises(KubeError, match="log in again"):
-                await kube.request("GET", "/y")
+        cluster = Cluster("", "", "", plugin={"command": str(tmp_path / "plugin")})
+        assert [cluster.header()["Authorization"] for _ in range(2)] == ["Bearer x"] * 2
+        cluster.expires -= 600
+        assert cluster.header() == {"Authorization": "Bearer xx"}
 
     async def test_a_create_whose_answer_was_lost_is_not_a_conflict(self, fake: Any) -> None:
         posts = 0
 
         async def answer(request: web.Request) -> web.Response:
             nonlocal posts
-            if request.method == "GET" and request.path == "/api/v1":
-                return web.json_response(
-                    {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
-                )
+            if request.path == "/api/v1":
+                return web.json_response(KINDS)
             if request.method == "GET":
                 return web.json_response({"metadata": {"name": "a"}})
             posts += 1
@@ -257,14 +273,14 @@ class TestRetries:
 
 
 class TestWatch:
-    async def test_410_relists_and_tells_what_vanished(self) -> None:
+    async def test_410_lists_again_and_tells_what_vanished(self) -> None:
         owned = pod("a", 1)
         owned["metadata"]["ownerReferences"] = [{"uid": "job"}]
         server = ApiServer(owned, pod("b", 2))
         seen: list[tuple[str, str, bool]] = []
         async with client(server) as kube:
-            async for event in kube.watch(PODS, "default"):
-                seen.append((event.type, event.object["metadata"].get("name", ""), event.late))
+            async for change, body, received in kube.watch(PODS, "default"):
+                seen.append((change, body["metadata"].get("name", ""), received > 0))
                 if len(seen) == 3:
                     server.add(pod("b", 3))
                 elif len(seen) == 4:
@@ -276,50 +292,51 @@ class TestWatch:
                     await kube.delete(PODS, "c")
                 elif len(seen) == 10:
                     break
-                elif event.type == "DELETED":
-                    assert event.object["metadata"]["ownerReferences"] == [{"uid": "job"}]
-            assert kube.counts["watch reconnects"] == 1
+                elif change == "DELETED":
+                    assert body["metadata"]["ownerReferences"] == [{"uid": "job"}]
+            assert kube.counts["watches broken"] == 1
         assert seen == [
-            ("ADDED", "a", True),
-            ("ADDED", "b", True),
-            ("BOOKMARK", "", True),
-            ("MODIFIED", "b", False),
-            ("ADDED", "b", True),
-            ("ADDED", "c", True),
-            ("DELETED", "a", True),
-            ("BOOKMARK", "", True),
+            ("ADDED", "a", False),
+            ("ADDED", "b", False),
             ("BOOKMARK", "", False),
-            ("DELETED", "c", False),
+            ("MODIFIED", "b", True),
+            ("ADDED", "b", False),
+            ("ADDED", "c", False),
+            ("DELETED", "a", False),
+            ("BOOKMARK", "", False),
+            ("BOOKMARK", "", True),
+            ("DELETED", "c", True),
         ]
 
-    async def test_what_happened_before_the_reconnect_is_replayed(self, fake: Any) -> None:
-        """The watch breaks after version 2, and comes back when the server is at version 5."""
-
+    async def test_a_watch_that_ends_goes_on_and_one_that_breaks_lists_again(
+        self, fake: Any
+    ) -> None:
         async def answer(request: web.Request) -> web.StreamResponse:
-            if "watch" not in request.query:
-                at = "5" if versions else "1"
-                return web.json_response({"metadata": {"resourceVersion": at}, "items": []})
-            after = int(request.query["resourceVersion"])
-            versions.append(after)
+            if request.path == "/api/v1":
+                return web.json_response(KINDS)
+            version = request.query.get("resourceVersion", "")
+            asked.append(version)
+            if not version:
+                items = [pod("p", 7)] if asked[1:] else []
+                return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
             stream = web.StreamResponse()
             await stream.prepare(request)
-            for version in (2,) if after == 1 else (4, 5, 6):
-                change = {"type": "ADDED", "object": pod(f"p{version}", version)}
+            if version == "2" and request.transport:
+                request.transport.abort()
+            else:
+                change = {"type": "ADDED", "object": pod("p", int(version) + 1)}
                 await stream.write(json.dumps(change).encode() + b"\n")
-            await asyncio.sleep(0.02)
             return stream
 
-        seen, versions = list[tuple[str, bool]](), list[int]()
+        asked, seen = list[str](), list[bool]()
         async with Kube(await fake(answer)) as kube:
-            async for event in kube.watch(PODS):
-                if event.type == "BOOKMARK":
-                    continue
-                seen.append((event.object["metadata"]["name"], event.late))
-                if len(seen) == 4:
+            async for change, _, received in kube.watch(PODS):
+                seen += [received > 0] if change == "ADDED" else []
+                if len(seen) == 3:
                     break
-            assert kube.counts["replayed changes"] == 2
-        assert seen == [("p2", False), ("p4", True), ("p5", True), ("p6", False)]
-        assert versions == [1, 2], "it goes on where it was"
+            assert kube.counts == {"watches broken": 1}
+        assert asked == ["", "1", "2", "", "1"]
+        assert seen == [True, False, True]
 
     async def test_an_api_server_that_is_away_is_waited_for_by_the_clock(self) -> None:
         """It expires the watch, refuses the new list and the watch after it more often than a
@@ -328,24 +345,23 @@ class TestWatch:
         server, seen = ApiServer(pod("a", 1), pod("b", 7)), list[str]()
         server.fail("GET /api/v1/pods", 403)  # the user may read the namespace alone
         async with served(server) as cluster, Kube(cluster, retries=0) as kube:
-            async for event in kube.watch(PODS, "default"):
-                seen.append(f"{event.type} {event.object['metadata'].get('name', '')}".strip())
+            async for change, body, _ in kube.watch(PODS, "default"):
+                seen.append(f"{change} {body['metadata'].get('name', '')}".strip())
                 if seen == ["ADDED a", "ADDED b", "BOOKMARK"]:
                     del server.objects[server.path(pod("a", 1))]
                     server.add(pod("b", 9))
                     server.expire()
-                    server.fail("/pods[?]limit", 503, times=2)
-                    server.fail("/pods[?]watch", 503, times=2)
+                    server.fail("/pods[?][^?]*Selector=$", 503, times=2)
+                    server.fail("/pods[?].*watch", 503, times=2)
                 elif seen[-1] == "DELETED a":
                     server.add(pod("c", 12))
                 elif seen[-1] == "ADDED c":
                     break
-        assert seen[3:] == ["ADDED b", "DELETED a", "BOOKMARK", "ADDED c"]
+        assert seen[3:] == ["ADDED b", "DELETED a", "BOOKMARK", "ADDED b", "ADDED c"]
 
-    @pytest.mark.parametrize("path", ["/pods", "/pods[?]watch"])
-    async def test_an_api_server_that_stays_away_is_given_up(self, path: str) -> None:
+    async def test_an_api_server_that_stays_away_is_given_up(self) -> None:
         server = ApiServer()
-        server.fail(path, 503)
+        server.fail("/pods", 503)
         async with served(server) as cluster, Kube(cluster, retries=0) as kube:
             with pytest.raises(KubeError) as error:
                 async for _ in kube.watch(PODS, "default", patience=0.3):
@@ -361,18 +377,6 @@ class TestWatch:
                     pass
 
 
-async def test_lists_are_paged(fake: Any) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        start = int(request.query.get("continue", "0"))
-        end = min(start + int(request.query["limit"]), 1100)
-        meta = {"resourceVersion": "1", **({"continue": str(end)} if end < 1100 else {})}
-        items = [pod(f"p{number}", number) for number in range(start, end)]
-        return web.json_response({"metadata": meta, "items": items})
-
-    async with Kube(await fake(answer)) as kube:
-        assert len(await kube.list(PODS)) == 1100
-
-
 def test_a_ca_without_key_usage_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_python_3_13(**_: str | None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -380,6 +384,4 @@ def test_a_ca_without_key_usage_is_trusted(monkeypatch: pytest.MonkeyPatch) -> N
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", of_python_3_13)
-    context = Cluster("https://x", "x", "default", Credentials()).tls()
-    assert isinstance(context, ssl.SSLContext)
-    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert not tls_context(None).verify_flags & ssl.VERIFY_X509_STRICT

@@ -30,9 +30,10 @@ from perfdag.commands.options import (
     print_now,
     verb,
 )
-from perfdag.commands.status import ARGO, NoRun, View, follow_run, workflows_of_run
+from perfdag.commands.status import NoRun, View, follow_run, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import KEEP_PODS, LEVEL, LEVELS, SUITE, enforced_level, label_command
+from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
@@ -356,19 +357,17 @@ async def remove_old_keys(client: Kube, secret: Object) -> None:
     known = {name for names in STORE_KEYS.values() for name in names}
     patch = {"data": dict.fromkeys(sorted(known - secret["data"].keys()))}
     metadata = secret["metadata"]
-    resource = await client.resource("v1", "Secret")
-    await client.patch(resource, metadata["name"], patch, metadata["namespace"])
+    await client.patch("v1/Secret", metadata["name"], patch, metadata["namespace"])
 
 
-_RBAC = "rbac.authorization.k8s.io/v1"
 INSTALLED_KINDS = (
-    (_RBAC, "RoleBinding"),
-    (_RBAC, "Role"),
-    (_RBAC, "ClusterRoleBinding"),
-    (_RBAC, "ClusterRole"),
-    ("v1", "ServiceAccount"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-    (ARGO, "WorkflowTemplate"),
+    "rbac.authorization.k8s.io/v1/RoleBinding",
+    "rbac.authorization.k8s.io/v1/Role",
+    "rbac.authorization.k8s.io/v1/ClusterRoleBinding",
+    "rbac.authorization.k8s.io/v1/ClusterRole",
+    "v1/ServiceAccount",
+    "networking.k8s.io/v1/NetworkPolicy",
+    f"{ARGO}/WorkflowTemplate",
 )
 """Kinds of an installation's own objects. Others are those of its runs, or of all installations."""
 
@@ -387,17 +386,17 @@ async def delete_obsolete(
     current = {identity(body) for body in bodies}
     labels = ",".join(f"{name}={value}" for name, value in installation.labels.items())
     unlisted = []
-    for api, kind in INSTALLED_KINDS:
-        resource, items = await client.resource(api, kind), None
+    for full_kind in INSTALLED_KINDS:
+        kind, items = full_kind.rpartition("/")[2], None
         for place in (None, installation.namespace):
             if items is None:
                 with ignore_status(403):
-                    items = await client.list(resource, place, labels=labels)
+                    items = await client.list(full_kind, place, labels=labels)
         unlisted += [kind] if items is None else []
         for item in items or []:
             if (name := identity({**item, "kind": kind})) not in current:
                 if not dry_run:
-                    await client.delete(resource, name[2], name[1])
+                    await client.delete(full_kind, name[2], name[1])
                 print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name[2]}")
     if unlisted:
         kinds = ", ".join(unlisted)
@@ -511,18 +510,17 @@ def start_run(
     async def create(client: Kube) -> str:
         if held:
             await client.create(held, namespace)
-        kind = await client.resource("v1", "ConfigMap")
         try:
             metadata = (await client.create(body, namespace))["metadata"]
         except KubeError:
             if held:
-                await client.delete(kind, held["metadata"]["name"], namespace)
+                await client.delete("v1/ConfigMap", held["metadata"]["name"], namespace)
             raise
         if held:
             owner = {"apiVersion": ARGO, "kind": "Workflow"}
             owner |= {key: metadata[key] for key in ("name", "uid")}
             patch = {"metadata": {"ownerReferences": [owner]}}
-            await client.patch(kind, held["metadata"]["name"], patch, namespace)
+            await client.patch("v1/ConfigMap", held["metadata"]["name"], patch, namespace)
         return str(metadata["name"])
 
     return run_with_client(create)

@@ -25,11 +25,16 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.status import ARGO
 from perfdag.commands.terminal import Finding
 from perfdag.hosts import base, disturbance, facts, local
-from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
-from perfdag.kube.config import load_config
+from perfdag.kube.client import (
+    Kube,
+    KubeError,
+    Object,
+    ignore_status,
+    load_config,
+    run_with_client,
+)
 from perfdag.kube.patch import (
     HELPER,
     LEVELS,
@@ -44,7 +49,7 @@ from perfdag.kube.patch import (
     priority_class,
     store_volume,
 )
-from perfdag.kube.pods import is_ready, read_pod, takes, with_events, without_simulated
+from perfdag.kube.pods import ARGO, is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
 from perfdag.steps.loop import needs_cluster
@@ -261,7 +266,7 @@ async def check_argo(client: Kube) -> Finding:
     advice = "install Argo Workflows 4.1 or newer (its CRDs and controller)"
     for kind in ARGO_KINDS:
         try:
-            await client.resource(ARGO, kind)
+            await client.path(f"{ARGO}/{kind}")
         except KubeError:
             return Finding("missing", f"Argo Workflows: no kind {kind}", advice)
     for deployment in await list_readable(client, "apps/v1", "Deployment") or []:
@@ -287,8 +292,7 @@ async def installed_template(client: Kube, namespace: str) -> Object:
     """
     found, template = "not installed", Object()
     with ignore_status(404):
-        kind = await client.resource(ARGO, "WorkflowTemplate")
-        template = await client.get(kind, "perfdag", namespace)
+        template = await client.get(f"{ARGO}/WorkflowTemplate", "perfdag", namespace)
         found = "of another version"
     templates = (template.get("spec") or {}).get("templates") or []
     if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
@@ -453,10 +457,10 @@ async def check_store(
         },
     }
     name = (await client.create(body, namespace))["metadata"]["name"]
-    resource, deadline = await client.resource("v1", "Pod"), time.monotonic() + POD_TIMEOUT
+    deadline = time.monotonic() + POD_TIMEOUT
     try:
         while True:
-            pods = [read_pod(await client.get(resource, name, namespace))]
+            pods = [read_pod(await client.get("v1/Pod", name, namespace))]
             [pod] = await with_events(client, namespace, pods)
             if pod.phase in ("Succeeded", "Failed"):
                 log = [line async for line in client.logs(name, namespace)]
@@ -467,7 +471,7 @@ async def check_store(
                 return [Finding("missing", f"{text}: {why}", "correct what this message names")]
             await asyncio.sleep(0.5)
     finally:
-        await client.delete(resource, name, namespace, grace=0)
+        await client.delete("v1/Pod", name, namespace, grace=0)
     if pod.phase == "Failed":
         advice = f"repair the store or its Secret ({_install_again(namespace)})"
         return [Finding("missing", f"store {root} from a pod: {' '.join(log)[-300:]}", advice)]

@@ -1,10 +1,8 @@
 """`perfdag ls`, `rm` and `prune`: the runs of a store, and the objects of one on a cluster."""
 
 import argparse
-import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +10,6 @@ import pyarrow as pa
 
 from perfdag.commands.options import (
     EXIT_OK,
-    EXIT_REACH,
     JSON,
     RUN_HELP,
     STORE,
@@ -21,15 +18,11 @@ from perfdag.commands.options import (
     duration,
     option,
     print_json,
-    print_now,
     verb,
 )
 from perfdag.commands.results import read_run
 from perfdag.commands.run import only_process
-from perfdag.commands.status import ARGO, View, workflows_of_run
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
-from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.kube.pods import WORKFLOW
 from perfdag.plan.plan import Plan
 from perfdag.results.runs import RunStore, age_of, baselines, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
@@ -105,6 +98,8 @@ def run_ls(args: argparse.Namespace) -> int:
 def run_rm(args: argparse.Namespace) -> int:
     """Remove a run from a store, or its objects from a cluster."""
     if args.namespace is not None:
+        from perfdag.commands.status import delete_workflows
+
         delete_workflows(args.name, args.namespace)
         return EXIT_OK
     runs, plan = read_run(args.store, args.name)
@@ -112,42 +107,6 @@ def run_rm(args: argparse.Namespace) -> int:
         runs.store.delete(key)
     print(f"removed run {plan.run_id} of suite {plan.suite} from {runs.store.root}")
     return EXIT_OK
-
-
-def delete_workflows(name: str, namespace: str) -> None:
-    """Delete the Workflows of a run, and wait until their pods are gone.
-
-    Kubernetes then deletes what the pods own. Raises CommandError, KubeError.
-    """
-    workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
-    view = View(workflows[-1])
-    remaining = run_with_client(lambda client: _delete(client, workflows, namespace))
-    for workflow in workflows:
-        run_id = view.run_id or "(no plan)"
-        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
-    if view.run_id:
-        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
-    if remaining:
-        raise CommandError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
-
-
-DELETE_TIMEOUT = 120.0
-"""Seconds to wait for deleted pods, or their grace period if that is longer."""
-
-
-async def _delete(client: Kube, workflows: list[Object], namespace: str) -> list[str]:
-    """Delete the Workflows and wait; return the names of the pods that remain. Raises KubeError."""
-    kind, pods = await client.resource(ARGO, "Workflow"), await client.resource("v1", "Pod")
-    start = time.monotonic()
-    for name in (names := [workflow["metadata"]["name"] for workflow in workflows]):
-        await client.delete(kind, name, namespace)
-    labels = f"{WORKFLOW} in ({','.join(names)})"
-    while remaining := await client.list(pods, namespace, labels=labels):
-        grace = max(pod["spec"].get("terminationGracePeriodSeconds") or 0 for pod in remaining)
-        if time.monotonic() > start + max(DELETE_TIMEOUT, grace):
-            break
-        await asyncio.sleep(0.5)
-    return [pod["metadata"]["name"] for pod in remaining]
 
 
 @verb(

@@ -1,4 +1,4 @@
-"""`perfdag status` and `perfdag logs`: runs on a cluster, their progress and their pods' logs."""
+"""Runs on a cluster: `perfdag status`, `perfdag logs`, and their deletion."""
 
 import argparse
 import asyncio
@@ -29,6 +29,7 @@ from perfdag.commands.options import (
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import RUN
 from perfdag.kube.pods import (
+    ARGO,
     WORKFLOW,
     Pod,
     inputs_of,
@@ -45,7 +46,6 @@ from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 
 logger = logging.getLogger(__name__)
-ARGO = "argoproj.io/v1alpha1"
 
 
 DONE = {"Succeeded", "Failed", "Error"}
@@ -185,10 +185,8 @@ async def program_lines(
 
 async def view_run(client: Kube, workflow: str, namespace: str) -> View:
     """Return the state of the run of a Workflow. Raises KubeError."""
-    workflows = await client.resource(ARGO, "Workflow")
-    pods = await client.resource("v1", "Pod")
-    body = await client.get(workflows, workflow, namespace)
-    items = await client.list(pods, namespace, labels=f"{WORKFLOW}={workflow}")
+    body = await client.get(f"{ARGO}/Workflow", workflow, namespace)
+    items = await client.list("v1/Pod", namespace, labels=f"{WORKFLOW}={workflow}")
     return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
 
 
@@ -206,7 +204,7 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
         raise CommandError("the name of the run or of the namespace is empty")
     workflows = [
         workflow
-        for workflow in await client.list(await client.resource(ARGO, "Workflow"), namespace)
+        for workflow in await client.list(f"{ARGO}/Workflow", namespace)
         if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
     ]
     workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
@@ -246,6 +244,41 @@ def kept(run_id: str | None, root: str, namespace: str) -> str:
         return "it had no plan, so nothing is stored"
     command = f"perfdag submit --resume {run_id} --namespace {namespace}"
     return f"what it measured is in {root or 'its store'}; go on: {command}"
+
+
+def delete_workflows(name: str, namespace: str) -> None:
+    """Delete the Workflows of a run, and wait until their pods are gone.
+
+    Kubernetes then deletes what the pods own. Raises CommandError, KubeError.
+    """
+    workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    view = View(workflows[-1])
+    remaining = run_with_client(lambda client: _delete(client, workflows, namespace))
+    for workflow in workflows:
+        run_id = view.run_id or "(no plan)"
+        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+    if view.run_id:
+        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
+    if remaining:
+        raise CommandError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
+
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait for deleted pods, or their grace period if that is longer."""
+
+
+async def _delete(client: Kube, workflows: list[Object], namespace: str) -> list[str]:
+    """Delete the Workflows and wait; return the names of the pods that remain. Raises KubeError."""
+    start = time.monotonic()
+    for name in (names := [workflow["metadata"]["name"] for workflow in workflows]):
+        await client.delete(f"{ARGO}/Workflow", name, namespace)
+    labels = f"{WORKFLOW} in ({','.join(names)})"
+    while remaining := await client.list("v1/Pod", namespace, labels=labels):
+        grace = max(pod["spec"].get("terminationGracePeriodSeconds") or 0 for pod in remaining)
+        if time.monotonic() > start + max(DELETE_TIMEOUT, grace):
+            break
+        await asyncio.sleep(0.5)
+    return [pod["metadata"]["name"] for pod in remaining]
 
 
 @verb(
@@ -410,7 +443,7 @@ async def _lost_nodes(client: Kube, view: View) -> list[str]:
     lost = []
     with contextlib.suppress(KubeError):  # the user may not read nodes, or the node is gone
         for name in sorted(names)[:MAX_NODES]:
-            node = await client.get(await client.resource("v1", "Node"), name)
+            node = await client.get("v1/Node", name)
             for condition in node["status"].get("conditions") or []:
                 if condition["type"] == "Ready" and condition["status"] != "True":
                     lost.append(f"{name} NotReady since {condition['lastTransitionTime']}")

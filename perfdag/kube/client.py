@@ -1,77 +1,65 @@
 """The Kubernetes client of perfdag: asynchronous, raw JSON, one pooled session.
 
     async with Kube() as kube:
-        pods = await kube.resource("v1", "Pod")
-        async for event in kube.watch(pods, "default", labels="app=web"):
+        async for event in kube.watch("v1/Pod", "default", labels="app=web"):
             ...
 
-Synchronous code calls `run_with_client(work)`. Every failure is a KubeError of one line.
+A kind of objects is named by its API version and kind: `v1/Pod`, `batch/v1/Job`. Synchronous code
+calls `run_with_client(work)`. Every failure is a KubeError of one line. The cluster and the user
+come from a kubeconfig file, or from the service account of the pod.
 API conventions: https://kubernetes.io/docs/reference/using-api/api-concepts/
+Kubeconfig: https://kubernetes.io/docs/reference/config-api/kubeconfig.v1/
 """
 
 import asyncio
+import base64
+import os
 import random
+import ssl
+import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlsplit
 
+import aiohttp
 import orjson
-
-from perfdag.kube.config import Cluster, KubeError, load_config
-
-if TYPE_CHECKING:
-    import aiohttp
-
-__all__ = ["Event", "Kube", "KubeError", "Object", "Resource", "run_with_client"]
 
 T = TypeVar("T")
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""
 Objects = list[Object]
-JSON = "application/json"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_POD = "in-cluster"
+"""`Cluster.context` without a kubeconfig."""
 
 
-@dataclass(frozen=True)
-class Resource:
-    """The path of a kind of objects on the API server."""
+class KubeError(Exception):
+    """An error of the cluster or of the connection, in one line that says what to do.
 
-    api_version: str
-    kind: str
-    plural: str
-    namespaced: bool
-
-    def path(
-        self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
-    ) -> str:
-        """Return the URL path of the collection, or of one object.
-
-        Without a namespace it is the collection over all namespaces.
-        """
-        where = ("namespaces", namespace) if self.namespaced and namespace else ()
-        parts = (_root(self.api_version), *where, self.plural, name, subresource)
-        return "/".join(part for part in parts if part)
-
-
-def _root(api_version: str) -> str:
-    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-
-
-@dataclass(slots=True)
-class Event:
-    """A change of an object.
-
-    `type` is ADDED, MODIFIED, DELETED or BOOKMARK. `received_ns` is time.monotonic_ns() at arrival,
-    which does not tell when a `late` change happened: it comes from a list, or is from before the
-    watch reconnected.
+    `status` is the HTTP status, or 0 without an answer. `reason` is the API server's word
+    (NotFound, Forbidden, AlreadyExists ...), `Config`, or the name of a connection's exception.
+    `repeated` tells that an earlier try of the same request had no answer, so that the server may
+    have carried it out.
     """
 
-    type: str
-    object: Object
-    received_ns: int
-    late: bool = False
+    repeated = False
+
+    def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
+        self.status, self.reason, self.message = status, reason, message
+        super().__init__(f"{message}; {hint}" if hint else message)
+
+    @property
+    def transient(self) -> bool:
+        """Whether the next try may succeed."""
+        return self.status in (0, 429) or self.status >= 500
 
 
 @contextmanager
@@ -84,12 +72,197 @@ def ignore_status(*statuses: int) -> Iterator[None]:
             raise
 
 
+def tls_context(ca: str | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """Return the TLS context for a CA in PEM, or for the system's.
+
+    Python 3.13 refuses a CA without the key usage extension by default. Go, and so kubectl,
+    accepts it, and many clusters have such a CA. Raises OSError.
+    """
+    context = ssl.create_default_context(cadata=ca)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@dataclass
+class Cluster:
+    """An API server and how to connect to it.
+
+    `server` has no trailing slash. `namespace` is that of the context. `expires` is when the
+    credential plugin has to be asked again, in seconds since the epoch.
+    """
+
+    server: str
+    context: str
+    namespace: str
+    tls: ssl.SSLContext = field(default_factory=tls_context)
+    token: str = ""
+    token_file: Path | None = None
+    plugin: dict[str, Any] | None = None
+    server_name: str | None = None
+    proxy: str | None = None
+    expires: float = 0.0
+
+    def header(self) -> dict[str, str]:
+        """Return the Authorization header, or nothing for a client certificate.
+
+        Every request has one: the kubelet renews a token file, and a plugin's token expires. Raises
+        KubeError, and OSError if the token file cannot be read.
+        """
+        if self.token_file:
+            self.token = self.token_file.read_text().strip()
+        elif self.plugin and time.time() >= self.expires:
+            self._run_plugin(self.plugin)
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def _run_plugin(self, plugin: dict[str, Any]) -> None:
+        """Take what an exec credential plugin (argv, never a shell) prints.
+
+        A token without a time of expiry is used for ten minutes.
+        """
+        extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
+        wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
+        info = orjson.dumps({**wanted, "spec": {"interactive": False}}).decode()
+        try:
+            done = subprocess.run(
+                [plugin["command"], *(plugin.get("args") or [])],
+                env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": info},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=True,
+                timeout=60,
+            )
+            status = orjson.loads(done.stdout)["status"]
+            self.token = status.get("token", "")
+            if "clientCertificateData" in status:
+                _present(self.tls, status["clientCertificateData"], status["clientKeyData"])
+            end = status.get("expirationTimestamp")
+            self.expires = (
+                datetime.fromisoformat(end).timestamp() - 10 if end else time.time() + 600
+            )
+        except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
+            printed = (getattr(error, "stderr", None) or b"").decode(errors="replace").split()
+            text = " ".join([f"the credential plugin gives no token: {error}:", *printed])
+            hint = plugin.get("installHint") or "run it by hand; it may want a login"
+            raise KubeError(0, "Config", text[:500].rstrip(": "), hint) from None
+
+
+def _present(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Present a client certificate. The ssl module reads it from a file only, of mode 0600."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(f"{certificate}\n{key}")
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def load_config() -> Cluster:
+    """Return the cluster of KUBECONFIG, or of ~/.kube/config, or the cluster of this pod.
+
+    Raises KubeError with the file and what it lacks.
+    """
+    configured = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if files := [file for file in map(Path, configured.split(os.pathsep)) if file.is_file()]:
+        return _from_files(files)
+    host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
+    if os.environ.get("KUBECONFIG") or not host or not token.is_file():
+        text = f"no cluster: no kubeconfig at {configured}, and not in a pod"
+        raise KubeError(0, "Config", text, "set KUBECONFIG=/path/to/kubeconfig")
+    host = f"[{host}]" if ":" in host else host
+    return Cluster(
+        server=f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",
+        context=IN_POD,
+        namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
+        tls=tls_context((SERVICE_ACCOUNT / "ca.crt").read_text()),
+        token_file=token,
+    )
+
+
+def _from_files(paths: list[Path]) -> Cluster:
+    """Return the cluster of the current context of kubeconfig files. Raises KubeError.
+
+    The first file that has a name wins, as for kubectl. Paths in a file are relative to it.
+    """
+    import yaml
+
+    where, name = os.pathsep.join(map(str, paths)), ""
+    entries: dict[str, dict[str, Any]] = {}
+    try:
+        for path in paths:
+            document = yaml.load(path.read_text(), yaml.CSafeLoader) or {}
+            name = name or document.get("current-context") or ""
+            for kind in ("cluster", "context", "user"):
+                for entry in document.get(f"{kind}s") or []:
+                    values = {**(entry.get(kind) or {}), "folder": path.parent}
+                    entries.setdefault(f"{kind} {entry['name']}", values)
+        if not name:
+            raise KubeError(
+                0,
+                "Config",
+                f"{where} has no current-context",
+                "choose one with `kubectl config use-context`",
+            )
+        context = entries[f"context {name}"]
+        cluster = entries[f"cluster {context['cluster']}"]
+        user = entries[f"user {context['user']}"] if context.get("user") else {}
+        tls = tls_context(
+            _pem(cluster, "certificate-authority"),
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        )
+        if certificate := _pem(user, "client-certificate"):
+            _present(tls, certificate, _pem(user, "client-key") or "")
+        if (plugin := user.get("exec")) and os.sep in plugin["command"]:
+            plugin = plugin | {"command": str(user["folder"] / plugin["command"])}
+        return Cluster(
+            server=cluster["server"].rstrip("/"),
+            context=name,
+            namespace=context.get("namespace") or "default",
+            tls=tls,
+            token=user.get("token") or "",
+            token_file=user["folder"] / user["tokenFile"] if user.get("tokenFile") else None,
+            plugin=plugin,
+            server_name=cluster.get("tls-server-name"),
+            proxy=cluster.get("proxy-url") or _environment_proxy(cluster["server"]),
+        )
+    except LookupError as error:
+        raise KubeError(0, "Config", f"the kubeconfig {where} has no {error}") from None
+    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
+        text = " ".join(f"cannot read the kubeconfig {where}: {error}".split())
+        raise KubeError(0, "Config", text) from None
+
+
+def _pem(entry: dict[str, Any], key: str) -> str | None:
+    """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
+    if data := entry.get(f"{key}-data"):
+        return base64.b64decode(data, validate=True).decode()
+    return (entry["folder"] / entry[key]).read_text() if entry.get(key) else None
+
+
+def _environment_proxy(server: str) -> str | None:
+    """Return the proxy of the environment for this server.
+
+    NO_PROXY lists names, suffixes, addresses and CIDRs, as in Go.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
+    url, proxies = urlsplit(server), getproxies()
+    host, excluded = url.hostname or "", proxies.get("no", "").split(",")
+    direct = host == "localhost" or bool(proxy_bypass(host))
+    with suppress(ValueError):  # a name is no address
+        address = ip_address(host)
+        networks = (ip_network(part.strip(), strict=False) for part in excluded if "/" in part)
+        direct |= address.is_loopback or any(address in network for network in networks)
+    return None if direct else proxies.get(url.scheme)
+
+
 class Kube:
     """A client of one API server, as an async context manager.
 
     `connections` limits the requests in flight, apart from watches and logs. `timeout` is in
     seconds for one request. `retries` is the number of retries after 429, 5xx, a timeout or a
-    broken connection. `counts` counts retries by cause, and what happened to watches.
+    broken connection. `counts` counts retries by cause, and watches that broke. `date` is the Date
+    header of the last answer.
     """
 
     def __init__(
@@ -100,92 +273,22 @@ class Kube:
         timeout: float = 30.0,
         retries: int = 6,
     ) -> None:
-        global aiohttp  # its import takes 0.1 s, and most commands open no client
-        import aiohttp
-
         self.cluster = cluster or load_config()
-        self.namespace = self.cluster.namespace
         self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(connections)
         self._timeout, self._retries = timeout, retries
-        self._session: aiohttp.ClientSession
-        self._resources: dict[tuple[str, str], Resource] = {}
+        self._served: dict[str, Object] = {}
 
     async def __aenter__(self) -> Self:
-        # An exec plugin may return the client certificate that tls() loads.
-        await self.cluster.credentials.header()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self.cluster.tls(), limit=0),
-            headers={"User-Agent": "perfdag", "Accept": JSON, "Accept-Encoding": "identity"},
-            timeout=aiohttp.ClientTimeout(),  # `raw` has one for the whole request
+            connector=aiohttp.TCPConnector(ssl=self.cluster.tls, limit=0),
+            headers={"User-Agent": "perfdag", "Accept-Encoding": "identity"},
+            timeout=aiohttp.ClientTimeout(),  # `request` has one for the whole request
         )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
-
-    async def raw(
-        self,
-        method: str,
-        path: str,
-        *,
-        json: Any = None,
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[Mapping[str, str], bytes]:
-        """Send a request with a JSON body, and return headers and body of a 2xx answer.
-
-        429, 5xx, a timeout and a broken connection are retried, after the Retry-After of the
-        server. `headers` are added, and the API server's proxy forwards them. Raises KubeError for
-        any other answer.
-        """
-        body = None if json is None else orjson.dumps(json)
-        headers = {"Content-Type": JSON, **(headers or {})}
-        tries, lost = 0, False
-        while True:
-            after = ""
-            try:
-                async with self._slots, asyncio.timeout(self._timeout):
-                    status, answered, data = await self._once(method, path, params, body, headers)
-                if status < 300:
-                    return answered, data
-                error = _refused(status, f"{method} {path}", data)
-                after = answered.get("Retry-After", "")
-            except (aiohttp.ClientError, OSError) as broken:
-                error = self._unreachable(broken)
-            renewed = error.status == 401 and not tries
-            if tries >= self._retries or not (error.transient or renewed):
-                error.repeated = lost
-                raise error
-            if renewed:
-                self.cluster.credentials.expires = 0.0
-            self.counts[f"retry {error.status or error.reason}"] += 1
-            wait = min(10.0, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
-            tries, lost = tries + 1, lost or error.status not in (401, 429)
-            await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
-
-    async def _once(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        body: bytes | None,
-        headers: Mapping[str, str],
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        async with await self._send(method, path, headers, params=params, data=body) as response:
-            return response.status, response.headers, await response.read()
-
-    async def _send(
-        self, method: str, path: str, headers: Mapping[str, str], **options: Any
-    ) -> "AbstractAsyncContextManager[aiohttp.ClientResponse]":
-        return self._session.request(
-            method,
-            self.cluster.server + path,
-            headers={**await self.cluster.credentials.header(), **headers},
-            proxy=self.cluster.proxy,
-            server_hostname=self.cluster.server_name,
-            **options,
-        )
 
     async def request(
         self,
@@ -196,18 +299,57 @@ class Kube:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Object:
-        """Return the JSON of an answer, as `raw` does. Raises KubeError."""
-        _, data = await self.raw(method, path, json=json, params=params, headers=headers)
-        answer: Object = orjson.loads(data)
-        return answer
+        """Send a request with a JSON body, and return the JSON of a 2xx answer.
+
+        429, 5xx, a timeout and a broken connection are retried, after the Retry-After of the
+        server. `headers` are added, and the API server's proxy forwards them. Raises KubeError for
+        any other answer.
+        """
+        body = None if json is None else orjson.dumps(json)
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        tries, lost = 0, False
+        while True:
+            after = ""
+            try:
+                async with (
+                    self._slots,
+                    asyncio.timeout(self._timeout),
+                    self._send(method, path, headers, params=params, data=body) as answer,
+                ):
+                    data = await answer.read()
+                self.date = answer.headers.get("Date", "")
+                if answer.status < 300:
+                    return cast(Object, orjson.loads(data))
+                error = _refused(answer.status, f"{method} {path}", data)
+                after = answer.headers.get("Retry-After", "")
+            except (aiohttp.ClientError, OSError) as broken:
+                error = self._unreachable(broken)
+            if tries >= self._retries or not error.transient:
+                error.repeated = lost
+                raise error
+            self.counts[f"retry {error.status or error.reason}"] += 1
+            wait = min(10.0, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
+            tries, lost = tries + 1, lost or error.status != 429
+            await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
+
+    def _send(
+        self, method: str, path: str, headers: Mapping[str, str], **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._session.request(
+            method,
+            self.cluster.server + path,
+            headers={**self.cluster.header(), **headers},
+            proxy=self.cluster.proxy,
+            server_hostname=self.cluster.server_name,
+            **options,
+        )
 
     def _unreachable(self, error: Exception) -> KubeError:
-        reason = "Timeout" if isinstance(error, TimeoutError) else "Unreachable"
-        if isinstance(error, aiohttp.ClientSSLError):
-            reason = "Certificate"
         why = str(error) or f"none in {self._timeout:g} s"
         hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
-        return KubeError(0, reason, f"no answer from {self.cluster.server}: {why}", hint)
+        return KubeError(
+            0, type(error).__name__, f"no answer from {self.cluster.server}: {why}", hint
+        )
 
     async def lines(
         self, path: str, params: Mapping[str, str] | None = None, silence: float = 60.0
@@ -219,7 +361,7 @@ class Kube:
         patience = aiohttp.ClientTimeout(sock_connect=self._timeout, sock_read=silence)
         options = {"params": params, "timeout": patience, "read_bufsize": 2**20}
         try:
-            async with await self._send("GET", path, {}, **options) as answer:
+            async with self._send("GET", path, {}, **options) as answer:
                 if answer.status >= 300:
                     raise _refused(answer.status, f"GET {path}", await answer.read())
                 rest = b""
@@ -233,47 +375,36 @@ class Kube:
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from None
 
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        """Return where `kind` of `api_version` is served. The answer is cached.
+    async def path(
+        self, kind: str, namespace: str | None = None, name: str = "", subresource: str = ""
+    ) -> str:
+        """Return the URL path of the objects of a kind, or of one of them.
 
-        Raises KubeError (404, `NoKind`) if the cluster does not serve it.
+        Without a namespace it is that of all namespaces, or of one object in the context's. Raises
+        KubeError (404, `NoKind`) if the cluster does not serve the kind.
         """
-        if (api_version, kind) not in self._resources:
+        namespace = namespace or (self.cluster.namespace if name else None)
+        version = kind.rpartition("/")[0]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if kind not in self._served:
             with ignore_status(404):
-                for each in (await self.request("GET", _root(api_version)))["resources"]:
+                for each in (await self.request("GET", root))["resources"]:
                     if "/" not in each["name"]:  # else a subresource
-                        found = Resource(
-                            api_version, each["kind"], each["name"], each["namespaced"]
-                        )
-                        self._resources[api_version, found.kind] = found
-        if (api_version, kind) not in self._resources:
-            text = f"the cluster does not serve {api_version} {kind}"
+                        self._served[f"{version}/{each['kind']}"] = each
+        if not (served := self._served.get(kind)):
             hint = "check both, or install its CustomResourceDefinition first"
-            raise KubeError(404, "NoKind", text, hint)
-        return self._resources[api_version, kind]
+            raise KubeError(404, "NoKind", f"the cluster does not serve {kind}", hint)
+        where = ("namespaces", namespace) if served["namespaced"] and namespace else ()
+        return "/".join(filter(None, (root, *where, served["name"], name, subresource)))
 
     async def list(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Objects:
-        """Return the objects of a collection, over all namespaces by default. Raises KubeError."""
-        items, _ = await self._list(resource.path(namespace), labels, fields)
-        return items
-
-    async def _list(self, path: str, labels: str, fields: str) -> tuple[Objects, str]:
-        """Return the objects of a collection, read in pages, and its resourceVersion."""
-        params = {"limit": "500", "labelSelector": labels, "fieldSelector": fields}
-        items: Objects = []
-        while True:
-            page = await self.request("GET", path, params=params)
-            items += page.get("items") or []
-            if not (more := page["metadata"].get("continue")):
-                return items, page["metadata"].get("resourceVersion", "")
-            params["continue"] = more
+        """Return the objects of a kind, over all namespaces by default. Raises KubeError."""
+        path = await self.path(kind, namespace)
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        listed = await self.request("GET", path, params=selectors)
+        return cast(Objects, listed["items"] or [])
 
     async def logs(
         self, pod: str, namespace: str, *, tail: int | None = None
@@ -285,89 +416,66 @@ class Kube:
 
     async def watch(
         self,
-        resource: Resource,
+        kind: str,
         namespace: str | None = None,
         *,
         labels: str = "",
         fields: str = "",
         patience: float = 60.0,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncIterator[tuple[str, Object, int]]:
         """Yield the present objects and a BOOKMARK, then every change, across reconnects.
 
-        After a 410 the objects are listed again, and those that disappeared are DELETED with a part
-        of their metadata. Without a namespace it covers all namespaces. Raises KubeError for a
-        permanent error, and after `patience` seconds of consecutive failures.
+        Each is ADDED, MODIFIED, DELETED or BOOKMARK, the object, and time.monotonic_ns() at arrival
+        or 0 for what comes from a list, since the change may be older. After a 410 or a broken
+        connection the objects are listed again, and those that disappeared are DELETED with a part
+        of their metadata. Raises KubeError for a permanent error, and after `patience` seconds in
+        which no list was answered.
         """
-        path = resource.path(namespace)
-        seen, version, newest, failing = dict[str, Object](), "", 0, 0.0
+        path = await self.path(kind, namespace)
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        seen, version, failing = dict[str, Object](), "", 0.0
         while True:
             try:
-                if version:  # until the server's version at the reconnect, changes were missed
-                    _, at = await self._list(path, "", "metadata.name=perfdag")
-                    newest = int(at)
-                else:
-                    items, at = await self._list(path, labels, fields)
-                    now, present = time.monotonic_ns(), dict[str, Object]()
+                if not version:
+                    listed = await self.request("GET", path, params=selectors)
+                    items, version = listed["items"] or [], listed["metadata"]["resourceVersion"]
+                    present = {item["metadata"]["uid"]: _identity(item) for item in items}
                     for item in items:
-                        present |= _identity(item)
-                        yield Event("ADDED", item, now, late=True)
+                        yield "ADDED", item, 0
                     for uid in seen.keys() - present.keys():
-                        yield Event("DELETED", {"metadata": seen[uid]}, now, late=True)
-                    seen, version = present, at
-                    mark: Object = {"metadata": {"resourceVersion": version}}
-                    yield Event("BOOKMARK", mark, now, late=True)
-                async for event in self._follow(path, labels, fields, version):
-                    version, failing = event.object["metadata"]["resourceVersion"], 0.0
-                    if event.type != "BOOKMARK" and int(version) <= newest:
-                        event.late = True
-                        self.counts["replayed changes"] += 1
-                    if event.type == "DELETED":
-                        seen.pop(event.object["metadata"]["uid"], None)
-                    elif event.type != "BOOKMARK":
-                        seen |= _identity(event.object)
-                    yield event
-                failing = 0.0
+                        yield "DELETED", seen[uid], 0
+                    seen, failing = present, 0.0
+                    yield "BOOKMARK", {"metadata": listed["metadata"]}, 0
+                # The server sends a bookmark a minute.
+                params = {"resourceVersion": version, "watch": "1", "allowWatchBookmarks": "true"}
+                async for line, received in self.lines(path, selectors | params, 300.0):
+                    change = orjson.loads(line)
+                    kind, body = change["type"], change["object"]
+                    if kind == "ERROR":
+                        raise KubeError(body["code"], body["reason"], body["message"])
+                    metadata = body["metadata"]
+                    version = metadata["resourceVersion"]
+                    if kind == "DELETED":
+                        seen.pop(metadata["uid"], None)
+                    elif kind != "BOOKMARK":
+                        seen[metadata["uid"]] = _identity(body)
+                    yield kind, body, received
             except KubeError as error:
-                failing = failing or time.monotonic()
-                if error.status == 410:
-                    version = ""
-                elif not error.transient or time.monotonic() - failing >= patience:
+                failing, version = failing or time.monotonic(), ""
+                away = error.transient and time.monotonic() - failing < patience
+                if not away and error.status != 410:
                     raise
-                else:
-                    await asyncio.sleep(random.uniform(0.2, 1.0))
-            self.counts["watch reconnects"] += 1
-
-    async def _follow(
-        self, path: str, labels: str, fields: str, version: str
-    ) -> AsyncIterator[Event]:
-        """Yield the events of one watch connection until the server ends it.
-
-        Raises KubeError (410 if `version` is too old).
-        """
-        life = random.randint(240, 290)  # watches that began together end apart
-        params = {
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            "timeoutSeconds": str(life),
-            "labelSelector": labels,
-            "fieldSelector": fields,
-        }
-        async for line, received in self.lines(path, params, life + 30.0):
-            change = orjson.loads(line)
-            if change["type"] == "ERROR":
-                status = change["object"]
-                raise KubeError(status["code"], status["reason"], status["message"])
-            yield Event(change["type"], change["object"], received)
+                self.counts["watches broken"] += 1
+                await asyncio.sleep(random.uniform(0.2, 1.0))
 
     async def _collection(self, body: Object, namespace: str | None) -> str:
         """Return the path of the collection of the object that `body` describes."""
-        resource = await self.resource(body["apiVersion"], body["kind"])
-        return resource.path(namespace or body["metadata"].get("namespace") or self.namespace)
+        namespace = namespace or body["metadata"].get("namespace") or self.cluster.namespace
+        return await self.path(f"{body['apiVersion']}/{body['kind']}", namespace)
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+    async def get(self, kind: str, name: str, namespace: str | None = None) -> Object:
         """Return one object. Raises KubeError (404 if it does not exist)."""
-        return await self.request("GET", resource.path(namespace or self.namespace, name))
+        return await self.request("GET", await self.path(kind, namespace, name))
 
     async def create(self, body: Object, namespace: str | None = None) -> Object:
         """Create the object and return it.
@@ -391,32 +499,27 @@ class Kube:
         A field that another manager owns becomes its own. With `dry_run` nothing changes.
         """
         path = f"{await self._collection(body, namespace)}/{body['metadata']['name']}"
-        dry = {"dryRun": "All"} if dry_run else {}
-        params = {"fieldManager": "perfdag", "force": "true", **dry}
+        params = {"fieldManager": "perfdag", "force": "true"}
+        params |= {"dryRun": "All"} if dry_run else {}
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return await self.request("PATCH", path, json=body, params=params, headers=headers)
 
     async def patch(
         self,
-        resource: Resource,
+        kind: str,
         name: str,
         patch: Any,
         namespace: str | None = None,
         *,
-        subresource: str | None = None,
+        subresource: str = "",
     ) -> Object:
         """Merge a patch into an object or its subresource and return it. Raises KubeError."""
-        path = resource.path(namespace or self.namespace, name, subresource)
+        path = await self.path(kind, namespace, name, subresource)
         headers = {"Content-Type": "application/merge-patch+json"}
         return await self.request("PATCH", path, json=patch, headers=headers)
 
     async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace: int | None = None,
+        self, kind: str, name: str, namespace: str | None = None, *, grace: int | None = None
     ) -> None:
         """Delete an object if it exists. Does not wait until it is removed.
 
@@ -424,8 +527,8 @@ class Kube:
         """
         # Jobs would orphan their pods by default.
         body = {"gracePeriodSeconds": grace, "propagationPolicy": "Background"}
+        path = await self.path(kind, namespace, name)
         with ignore_status(404):
-            path = resource.path(namespace or self.namespace, name)
             await self.request("DELETE", path, json=body)
 
 
@@ -434,17 +537,16 @@ def _refused(status: int, call: str, data: bytes) -> KubeError:
         details = orjson.loads(data)
         message, reason = details["message"], details["reason"]
     except (ValueError, LookupError, TypeError):  # not the API server's words
-        text = data[:200].decode(errors="replace")
-        message, reason = f"{call}: HTTP {status} {text}", f"HTTP {status}"
+        reason = f"HTTP {status}"
+        message = f"{call}: {reason} {data[:200].decode(errors='replace')}"
     hint = "log in again, or choose another context" if status == 401 else ""
     return KubeError(status, reason, " ".join(message.split()), hint)
 
 
-def _identity(item: Object) -> dict[str, Object]:
-    """Return what tells whose an object is, by its UID."""
+def _identity(item: Object) -> Object:
+    """Return the part of an object that tells whose it is."""
     names = ("namespace", "name", "uid", "ownerReferences")
-    own = {name: item["metadata"][name] for name in names if name in item["metadata"]}
-    return {own["uid"]: own}
+    return {"metadata": {key: value for key, value in item["metadata"].items() if key in names}}
 
 
 def run_with_client(work: Callable[[Kube], Awaitable[T]], **options: Any) -> T:

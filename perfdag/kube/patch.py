@@ -202,7 +202,7 @@ async def enforced_level(client: Kube, namespace: str) -> str | None:
     Raises KubeError.
     """
     with ignore_status(403, 404):
-        body = await client.get(await client.resource("v1", "Namespace"), namespace)
+        body = await client.get("v1/Namespace", namespace)
         return str(body["metadata"].get("labels", {}).get(LEVEL, ""))
     return None
 

@@ -100,6 +100,7 @@ def template_of(node: Object) -> str | None:
 
 
 WORKFLOW = "workflows.argoproj.io/workflow"
+ARGO = "argoproj.io/v1alpha1"
 _NEVER = {
     "ErrImageNeverPull",
     "InvalidImageName",
@@ -200,8 +201,8 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
         return pods
     events: list[Object] = []
     with ignore_status(403):
-        kind = await kube.resource("v1", "Event")
-        events = await kube.list(kind, namespace, fields="involvedObject.kind=Pod,type=Warning")
+        fields = "involvedObject.kind=Pod,type=Warning"
+        events = await kube.list("v1/Event", namespace, fields=fields)
     placed = {pod.uid for pod in pods if pod.node}
     last = {
         uid: event

@@ -30,7 +30,7 @@ async def list_readable(
     Raises KubeError.
     """
     with ignore_status(403, 404):
-        return await kube.list(await kube.resource(api, kind), namespace)
+        return await kube.list(f"{api}/{kind}", namespace)
     return None
 
 
@@ -252,7 +252,7 @@ async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) ->
     why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
     missing: Literal["network", "attachment"] = "attachment"
     try:
-        kind = await kube.resource("k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition")
+        kind = "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition"
         if space or not shape.network.default:  # without a namespace it may be Multus' own
             await kube.get(kind, name, space or namespace)
     except KubeError as error:

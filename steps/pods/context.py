@@ -23,6 +23,7 @@ from perfdag.kube.patch import (
     STORE_VARIABLES,
     SUITE,
 )
+from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.runs import report_key, run_folder
@@ -225,9 +226,8 @@ def _patch_workflow(context: PodContext, metadata: Object, what: str) -> Object:
     """
 
     async def patch(kube: Kube) -> Object:
-        kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
         body = {"metadata": metadata}
-        return await kube.patch(kind, context.workflow, body, context.namespace)
+        return await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
 
     try:
         return run_with_client(patch)

@@ -23,7 +23,7 @@ from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
-from perfdag.kube.client import Kube, Resource
+from perfdag.kube.client import Kube
 from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.plan.plan import Plan, TimeLeft, stored_duet
@@ -256,9 +256,8 @@ async def running(context: PodContext, labels: str, shape: Shape, limit: float) 
     """
     count, deadline = shape.hosts.count, time.monotonic() + limit
     async with Kube() as kube:
-        kind = Resource("v1", "Pod", "pods", namespaced=True)  # asks for nothing
         while True:
-            listed = await kube.list(kind, context.namespace, labels=labels)
+            listed = await kube.list("v1/Pod", context.namespace, labels=labels)
             pods = [read_pod(pod, shape.network.family) for pod in listed]
             started = {
                 pod.rank or 0: pod

@@ -353,7 +353,7 @@ async def _create(kube: Kube, context: PodContext, body: Object, owner: Object) 
             raise
         if body["kind"] not in ("Lease", "Service"):  # no step may read Secrets
             return body
-        kind = await kube.resource(body["apiVersion"], body["kind"])
+        kind = f"{body['apiVersion']}/{body['kind']}"
         return await kube.get(kind, body["metadata"]["name"], context.namespace)
 
 
@@ -365,9 +365,8 @@ def release(context: PodContext, plan: Plan) -> None:
     """
 
     async def work(kube: Kube) -> None:
-        leases = await kube.resource(LEASES, "Lease")
         for uid in (context.workflow_uid, *plan.where.get("before", {})):
-            await kube.delete(leases, LEASE_NAME.format(uid), context.namespace)
+            await kube.delete(f"{LEASES}/Lease", LEASE_NAME.format(uid), context.namespace)
 
     try:
         run_with_client(work)

@@ -11,9 +11,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from perfdag.kube.client import Kube, KubeError, Object, Resource, run_with_client
+from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE
 from perfdag.kube.pods import (
+    ARGO,
     WORKFLOW,
     Pod,
     inputs_of,
@@ -282,16 +283,14 @@ async def watch_run(context: PodContext, pending: str) -> None:
 
 async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
     """Look at the pods until the last batch is over. Raises KubeError."""
-    pods = await kube.resource("v1", "Pod")
-    workflows = await kube.resource("argoproj.io/v1alpha1", "Workflow")
     labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
-            listed = await kube.list(pods, context.namespace, labels=labels)
+            listed = await kube.list("v1/Pod", context.namespace, labels=labels)
             run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
-            workflow = await kube.get(workflows, context.workflow, context.namespace)
+            workflow = await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
             before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
             watchdog = watchdog or Watchdog(
                 limit, from_annotations(ours, before), unrecoverable_batches(workflow)
@@ -303,18 +302,18 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
             wanted: Object = dict.fromkeys((UNRECOVERABLE, NOTES))
             wanted |= as_annotation(ours, watchdog.reasons)
             over = finished(workflow)
-            if await _parent_ended(kube, workflows, workflow):
+            if await _parent_ended(kube, workflow):
                 body: Object = {"spec": {"shutdown": "Stop"}}
-                await kube.patch(workflows, context.workflow, body, context.namespace)
+                await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
             if not over:
                 wanted |= unrecoverable_annotation(ours, watchdog.unrecoverable)
             if any(before.get(name) != value for name, value in wanted.items()):
                 # before the pods end: then Argo decides about a retry
                 body = {"metadata": {"annotations": wanted}}
-                await kube.patch(workflows, context.workflow, body, context.namespace)
+                await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
             if over:
                 return
-            await _give_up(kube, pods, context, doomed)
+            await _give_up(kube, context, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
                 raise
@@ -322,7 +321,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def _parent_ended(kube: Kube, kind: Resource, workflow: Object) -> bool:
+async def _parent_ended(kube: Kube, workflow: Object) -> bool:
     """Return whether the Workflow whose task `measure()` made this one is over, or being stopped.
 
     Argo ends the pod of that task, and leaves what the pod created.
@@ -330,11 +329,12 @@ async def _parent_ended(kube: Kube, kind: Resource, workflow: Object) -> bool:
     metadata = workflow["metadata"]
     for each in metadata.get("ownerReferences") or []:
         if each["kind"] == "Workflow" and not workflow["spec"].get("shutdown"):
+            kind = f"{ARGO}/Workflow"
             return _ended_early(await kube.get(kind, each["name"], metadata["namespace"]))
     return False
 
 
-async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list[Pod]) -> None:
+async def _give_up(kube: Kube, context: PodContext, doomed: list[Pod]) -> None:
     """End pods so that Argo calls them failed: it creates a deleted Pending pod again.
 
     The message of a pod that never started is that of its node in the Workflow.
@@ -343,13 +343,13 @@ async def _give_up(kube: Kube, kind: Resource, context: PodContext, doomed: list
         if pod.phase == "Pending" and pod.node and not (pod.trouble or pod.abandoned):
             continue  # it starts: Argo would wait for its executor, and a later look ends it
         body: Object = {"spec": {"activeDeadlineSeconds": 1}}
-        subresource = None
+        subresource = ""
         if pod.abandoned or pod.phase == "Pending":
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
             body, subresource = {"status": status}, "status"
-        await kube.patch(kind, pod.name, body, context.namespace, subresource=subresource)
+        await kube.patch("v1/Pod", pod.name, body, context.namespace, subresource=subresource)
 
 
 def count_missing(store: Store, plans: Sequence[Plan]) -> int:
@@ -428,8 +428,7 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
 
 
 async def _workflow(kube: Kube, context: PodContext) -> Object:
-    kind = await kube.resource("argoproj.io/v1alpha1", "Workflow")
-    return await kube.get(kind, context.workflow, context.namespace)
+    return await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
 
 
 def end_of(workflow: Object, now: float) -> str | None:

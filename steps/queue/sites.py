@@ -107,14 +107,14 @@ class DeploymentSite(Site):
         client: str | None = None,
         client_namespace: str | None = None,
     ) -> None:
-        self.kube, self.namespace, self.name = kube, namespace or kube.namespace, name
+        self.kube, self.namespace, self.name = kube, namespace or kube.cluster.namespace, name
         self.client_namespace = client_namespace or self.namespace
         self.client = client or f"{name}-client"
 
     async def find(self) -> None:
         """Read the Deployment, and the token of its client. Raises KubeError."""
-        self.deployments = await self.kube.resource("apps/v1", "Deployment")
-        self.pods = await self.kube.resource("v1", "Pod")
+        self.deployments = "apps/v1/Deployment"
+        self.pods = "v1/Pod"
         body = await self.kube.get(self.deployments, self.name, self.namespace)
         labels = body["spec"]["selector"].get("matchLabels") or {}
         self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
@@ -173,7 +173,7 @@ async def token_of(kube: Kube, namespace: str) -> str:
     if token := os.environ.get(TOKEN_VARIABLE):
         return token
     with ignore_status(403, 404):
-        secret = await kube.get(await kube.resource("v1", "Secret"), TOKEN_SECRET, namespace)
+        secret = await kube.get("v1/Secret", TOKEN_SECRET, namespace)
         return base64.b64decode(secret["data"]["token"]).decode()
     return ""
 

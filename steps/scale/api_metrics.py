@@ -55,7 +55,7 @@ async def _list(
     kube: Kube, api_version: str, kind: str, namespace: str, labels: str
 ) -> list[dict[str, Any]]:
     with ignore_status(403, 404):
-        return await kube.list(await kube.resource(api_version, kind), namespace, labels=labels)
+        return await kube.list(f"{api_version}/{kind}", namespace, labels=labels)
     return []
 
 

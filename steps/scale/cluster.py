@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError, Object, Resource, ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status
 from perfdag.kube.pods import is_ready, is_schedulable
 from perfdag.steps.scale.objects import RUN_LABEL, VMI
 
@@ -20,7 +20,7 @@ LEASE_DURATION_S = 30
 """Time without renewal after which a Lease is free."""
 LEASE_NAMESPACE = "default"
 """Namespace of the Lease: runs on a laptop and in pods of any namespace must share one."""
-_COORDINATION = "coordination.k8s.io/v1"
+_LEASES = "coordination.k8s.io/v1/Lease"
 
 
 class ExclusiveRun:
@@ -55,12 +55,10 @@ class ExclusiveRun:
         await signals.cancel(self._tasks)
         with suppress(KubeError):
             if (lease := await self._read()) and self._ours(lease):
-                leases = await self._kube.resource(_COORDINATION, "Lease")
-                await self._kube.delete(leases, LEASE, LEASE_NAMESPACE)
+                await self._kube.delete(_LEASES, LEASE, LEASE_NAMESPACE)
 
     async def _read(self) -> Object | None:
-        kind = _COORDINATION, "Lease"
-        return await get_or_none(self._kube, *kind, LEASE, LEASE_NAMESPACE)
+        return await get_or_none(self._kube, _LEASES, LEASE, LEASE_NAMESPACE)
 
     async def _write(self, lease: Object | None) -> None:
         """Create the Lease, or replace the one that was read: of two takers only one succeeds.
@@ -71,14 +69,14 @@ class ExclusiveRun:
         metadata = {"name": LEASE, "labels": {RUN_LABEL: self._run}}
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         spec = {"holderIdentity": self._run, "leaseDurationSeconds": LEASE_DURATION_S}
-        body = {"apiVersion": _COORDINATION, "kind": "Lease", "metadata": metadata}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
         body["spec"] = {**spec, "renewTime": now}
         if lease is None:
             await self._kube.create(body, LEASE_NAMESPACE)
         else:
             metadata["resourceVersion"] = lease["metadata"]["resourceVersion"]
-            leases = await self._kube.resource(_COORDINATION, "Lease")
-            await self._kube.request("PUT", leases.path(LEASE_NAMESPACE, LEASE), json=body)
+            path = await self._kube.path(_LEASES, LEASE_NAMESPACE, LEASE)
+            await self._kube.request("PUT", path, json=body)
 
     def _ours(self, lease: Object) -> bool:
         """Return whether we still hold the Lease, and log its loss once."""
@@ -164,7 +162,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     Without the right to list them these are 0. Raises ValueError if all VMIs together exceed
     `per_node`; KubeError.
     """
-    every = await kube.list(await kube.resource("v1", "Node"))
+    every = await kube.list("v1/Node")
     nodes = [node for node in every if is_schedulable(node)]
     fake = [node for node in nodes if is_simulated(node)]
     marked = [node for node in nodes if _label(node, "kubevirt.io/schedulable") == "true"]
@@ -173,7 +171,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     usable = marked or fake or workers
     before = 0
     with ignore_status(403, 404):
-        vmis = await kube.list(await kube.resource("kubevirt.io/v1", VMI))
+        vmis = await kube.list(f"kubevirt.io/v1/{VMI}")
         phases = [(vmi.get("status") or {}).get("phase") for vmi in vmis]
         before = sum(phase not in ("Succeeded", "Failed") for phase in phases)
     if count + before > per_node * len(usable):
@@ -201,7 +199,7 @@ def _label(node: Object, name: str) -> str | None:
 async def _kubevirt_version(kube: Kube) -> str | None:
     """Return the version in KubeVirt's status; None if absent, simulated or not readable."""
     with suppress(KubeError):
-        for kubevirt in await kube.list(await kube.resource("kubevirt.io/v1", "KubeVirt")):
+        for kubevirt in await kube.list("kubevirt.io/v1/KubeVirt"):
             version: str | None = (kubevirt.get("status") or {}).get("observedKubeVirtVersion")
             return version
     return None
@@ -213,7 +211,7 @@ async def simulated_nodes(kube: Kube) -> set[str] | None:
     They are known by their annotation. Raises KubeError.
     """
     with ignore_status(403):
-        nodes = await kube.list(await kube.resource("v1", "Node"))
+        nodes = await kube.list("v1/Node")
         return {node["metadata"]["name"] for node in nodes if is_simulated(node)}
     return None
 
@@ -270,7 +268,7 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
 
 async def remove_nodes(kube: Kube) -> int:
     """Delete all nodes of `make_nodes`, and return how many."""
-    nodes = await kube.resource("v1", "Node")
+    nodes = "v1/Node"
     labelled = await kube.list(nodes, labels=f"{SIMULATED_LABEL}=true")
     # A real node may have the label by mistake.
     names = [node["metadata"]["name"] for node in labelled if is_simulated(node)]
@@ -280,7 +278,7 @@ async def remove_nodes(kube: Kube) -> int:
 
 async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
     """Wait until `count` simulated nodes are Ready; False after `timeout` s: KWOK does not run."""
-    nodes, deadline = await kube.resource("v1", "Node"), time.monotonic() + timeout
+    nodes, deadline = "v1/Node", time.monotonic() + timeout
     wanted = {f"{_PREFIX}{index}" for index in range(count)}
     while time.monotonic() < deadline:
         simulated = await kube.list(nodes, labels=f"{SIMULATED_LABEL}=true")
@@ -310,7 +308,7 @@ def belongs(run: str, metadata: Object) -> bool:
 async def remove(
     kube: Kube,
     run: str,
-    resources: Sequence[Resource],
+    kinds: Sequence[str],
     namespaces: Sequence[str | None],
     timeout: float,
     *,
@@ -323,18 +321,18 @@ async def remove(
     """
     deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
 
-    async def found() -> list[tuple[Resource, Object]]:
+    async def found() -> list[tuple[str, Object]]:
         return [
-            (resource, body["metadata"])
-            for resource in resources
+            (kind, body["metadata"])
+            for kind in kinds
             for namespace in namespaces
-            for body in await kube.list(resource, namespace, labels="" if also else RUN_LABEL)
+            for body in await kube.list(kind, namespace, labels="" if also else RUN_LABEL)
             if belongs(run, body["metadata"]) or (also and also(body))
         ]
 
-    async def work(resource: Resource, metadata: Object) -> None:
+    async def work(kind: str, metadata: Object) -> None:
         async with slots:
-            await kube.delete(resource, metadata["name"], metadata.get("namespace"))
+            await kube.delete(kind, metadata["name"], metadata.get("namespace"))
 
     while (left := await found()) and time.monotonic() <= deadline:
         deletions = [work(*item) for item in left if "deletionTimestamp" not in item[1]]
@@ -351,31 +349,31 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
     Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
     seconds. Raises KubeError.
     """
-    groups, resources = (await kube.request("GET", "/apis"))["groups"], []
+    groups, present = (await kube.request("GET", "/apis"))["groups"], []
     for version in ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]:
         path, kinds = f"/apis/{version}" if "/" in version else f"/api/{version}", list[Object]()
         with suppress(KubeError):  # an API service that is down serves nothing of ours
             kinds = (await kube.request("GET", path))["resources"]
         for kind in kinds:
-            resource = Resource(version, kind["kind"], kind["name"], kind["namespaced"])
             usable = {"list", "delete"} <= set(kind.get("verbs") or ()) and "/" not in kind["name"]
             if not usable or kind["kind"] in ("Event", "Namespace"):
                 continue
-            if namespace and not resource.namespaced:
+            if namespace and not kind["namespaced"]:
                 continue
             with ignore_status(403, 404, 405):
-                bodies = await kube.list(resource, namespace, labels=RUN_LABEL)
+                name = f"{version}/{kind['kind']}"
+                bodies = await kube.list(name, namespace, labels=RUN_LABEL)
                 if any(belongs(run, body["metadata"]) for body in bodies):
-                    resources.append(resource)
-    return await remove(kube, run, resources, [namespace], timeout)
+                    present.append(name)
+    return await remove(kube, run, present, [namespace], timeout)
 
 
 async def get_or_none(
-    kube: Kube, api_version: str, kind: str, name: str, namespace: str | None = None
+    kube: Kube, kind: str, name: str, namespace: str | None = None
 ) -> Object | None:
     """Return an object, or None if it does not exist. Raises KubeError."""
     with ignore_status(404):
-        return await kube.get(await kube.resource(api_version, kind), name, namespace)
+        return await kube.get(kind, name, namespace)
     return None
 
 
@@ -388,10 +386,9 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
             created += [name] if await ensure_namespace(kube, name, run) else []
         yield
     finally:
-        namespaces = await kube.resource("v1", "Namespace")
         for name in created:
             with suppress(KubeError):
-                await kube.delete(namespaces, name)
+                await kube.delete("v1/Namespace", name)
 
 
 async def ensure_namespace(
@@ -402,7 +399,7 @@ async def ensure_namespace(
     Waits up to `timeout` seconds for a namespace that is being deleted. Raises KubeError.
     """
     deadline = time.monotonic() + timeout
-    while namespace := await get_or_none(kube, "v1", "Namespace", name):
+    while namespace := await get_or_none(kube, "v1/Namespace", name):
         if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
@@ -412,7 +409,7 @@ async def ensure_namespace(
         await asyncio.sleep(POLL_S)
     metadata = {"name": name, "labels": {RUN_LABEL: run}}
     await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    accounts = await kube.resource("v1", "ServiceAccount")
+    accounts = "v1/ServiceAccount"
     for _ in range(100):  # pods are refused until the controller has created the account
         with suppress(KubeError):
             await kube.get(accounts, "default", name)

@@ -68,7 +68,7 @@ empty string if it is unknown. Raises KubeError."""
 async def api_submitter(kube: Kube, template: Template) -> Submit:
     """Return what POSTs to the API server. Raises KubeError for a kind that it does not know."""
     for document in template.documents:
-        await kube.resource(document.api_version, document.kind)
+        await kube.path(f"{document.api_version}/{document.kind}")
 
     async def submit(bodies: Sequence[bytes], namespace: str) -> str:
         for body in bodies:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdag.kube.client import Kube, KubeError
-from perfdag.kube.config import Cluster, Credentials
+from perfdag.kube.client import Cluster, Kube, KubeError, tls_context
 
 REQUESTS = "virt_requests"
 """Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
@@ -48,8 +47,9 @@ class Prometheus:
         at, token = self.url.rstrip("/"), self.token_file
         try:
             ca = Path(self.ca_file).read_text() if self.ca_file else None
-            credentials = Credentials(token_file=Path(token) if token else None)
-            async with Kube(Cluster(at, at, "", credentials, ca), retries=0) as server:
+            token_file = Path(token) if token else None
+            prometheus = Cluster(at, at, "", tls_context(ca), token_file=token_file)
+            async with Kube(prometheus, retries=0) as server:
                 return {
                     name: (await server.request("GET", "/api/v1/query", params=params))["data"]
                     for name, params in queries.items()

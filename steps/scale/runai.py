@@ -22,8 +22,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.kube.config import IN_POD, Cluster
+from perfdag.kube.client import IN_POD, Cluster, Kube, KubeError, Object
 from perfdag.steps.scale.cluster import (
     ensure_namespace,
     get_or_none,
@@ -201,7 +200,7 @@ async def submit(
     for namespace in namespaces:
         if create_namespace:
             await ensure_namespace(kube, namespace, run)
-        elif not await get_or_none(kube, "v1", "Namespace", namespace):
+        elif not await get_or_none(kube, "v1/Namespace", namespace):
             hint = "create the project, or give --create-namespace"
             raise KubeError(404, "NoNamespace", f"no namespace {namespace!r}", hint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -261,7 +260,7 @@ async def delete(kube: Kube, folder: Path, timeout: float) -> int:
     A namespace that `submit` made stays.
     """
     file = read_run(folder)
-    kinds = [await kube.resource(*kind) for kind in ((file.api_version, file.kind), *file.others)]
+    kinds = ["/".join(kind) for kind in ((file.api_version, file.kind), *file.others)]
 
     def named(body: Object) -> bool:
         return bool(body["metadata"]["name"].startswith(file.prefix))

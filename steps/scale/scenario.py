@@ -30,7 +30,7 @@ from perfdag.benchmark.contract import (
     SampleError,
     Skip,
 )
-from perfdag.kube.client import Kube, KubeError, Resource
+from perfdag.kube.client import Kube, KubeError
 from perfdag.shape import Problem, Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
@@ -193,18 +193,17 @@ class Session:
 
         return await self.observer.until(done, self._left(timeout) or 0.0)
 
-    async def resources(self, *, shared: bool = False) -> list[Resource]:
+    def kinds(self, *, shared: bool = False) -> list[str]:
         """Return the kinds of the template: the workload first, then what it needed."""
         documents = (*(self.template.shared if shared else ()), *self.template.documents)
-        kinds = [(document.api_version, document.kind) for document in documents]
-        return [await self.kube.resource(*kind) for kind in kinds[::-1]]
+        return [f"{document.api_version}/{document.kind}" for document in documents[::-1]]
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
         """Delete workloads and the objects that belong to them.
 
         Return False if some are left at the time limit.
         """
-        resources = await self.resources()
+        kinds = self.kinds()
         queue = iter([item for item in items if item.started_ns and item.name not in self.deleted])
         kind = self.template.kind
         by_name = {(record.namespace, record.name): record for record in self.observer.of(kind)}
@@ -214,8 +213,8 @@ class Session:
                 if record := by_name.get((item.namespace, item.name)):
                     record.put("deleting", received_ns=now_ns())
                 documents = self.template.documents[::-1]
-                for document, resource in zip(documents, resources, strict=True):
-                    await self.kube.delete(resource, document.name_of(item.name), item.namespace)
+                for document, served in zip(documents, kinds, strict=True):
+                    await self.kube.delete(served, document.name_of(item.name), item.namespace)
                 self.deleted.add(item.name)
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
@@ -242,10 +241,7 @@ class Session:
         run, namespaces, left = self.context.run, self.namespaces, "interrupted"
         try:
             await self.watch_lag.stop()
-            kinds = [
-                *await self.resources(shared=True),
-                await self.kube.resource("v1", "ConfigMap"),
-            ]
+            kinds = [*self.kinds(shared=True), "v1/ConfigMap"]
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
                 await asyncio.sleep(IN_FLIGHT_S)
@@ -342,10 +338,10 @@ class Session:
         }
         whole = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
         notes = [*self.notes]
-        if replayed := self.kube.counts["replayed changes"]:
+        if broken := self.kube.counts["watches broken"]:
             notes.append(
-                f"watches were away: {replayed} changes have the API's time or none, no receive "
-                "time"
+                f"watches broke {plural(broken, 'time')}: what changed meanwhile has no receive "
+                "time, but the API's, if any"
             )
         if self.observer.simulated is None:
             notes.append("no permission to list nodes: whether they are simulated is unknown")

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Event, Kube, KubeError, Resource, ignore_status
+from perfdag.kube.client import Kube, KubeError, ignore_status
 from perfdag.steps.scale.cluster import PROBE, simulated_nodes
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
@@ -79,21 +79,21 @@ class Observer:
     async def __aenter__(self) -> "Observer":
         self.ahead_s = await server_offset(self.kube)
         self.simulated = await simulated_nodes(self.kube)
-        resources = []
-        for kind in self.kinds:
+        served = []
+        for version, kind in self.kinds:
             with ignore_status(404):
-                resources.append(await self.kube.resource(*kind))
+                await self.kube.path(f"{version}/{kind}")
+                served.append((version, kind))
         # A kind such as PodGroup exists in several groups.
-        served = {resource.kind for resource in resources}
-        self.absent = [kind for _, kind in self.kinds if kind not in served]
-        if self._events:
-            resources.append(await self.kube.resource("v1", "Event"))
+        names = {kind for _, kind in served}
+        self.absent = [kind for _, kind in self.kinds if kind not in names]
+        served += [("v1", "Event")] if self._events else []
         gc.freeze()  # a full collection would delay the watches by tens of ms
         starting = []
-        for resource in resources:
+        for version, kind in served:
             for namespace in self.namespaces:
                 listed = asyncio.Event()
-                task = asyncio.create_task(self._follow(resource, namespace, listed))
+                task = asyncio.create_task(self._follow(version, kind, namespace, listed))
                 self._tasks.append(task)
                 starting.append(listed.wait())
         await asyncio.gather(*starting)
@@ -106,17 +106,18 @@ class Observer:
         await signals.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _follow(self, resource: Resource, namespace: str, listed: asyncio.Event) -> None:
+    async def _follow(self, version: str, kind: str, namespace: str, listed: asyncio.Event) -> None:
         """Note the existing objects, set `listed`, and note their changes until the end."""
-        labels = f"{RUN_LABEL}={self.run}" if resource.kind in self.primary else ""
-        kind = resource.kind
-        changes = self.kube.watch(resource, namespace, labels=labels, patience=PATIENCE_S)
+        labels = f"{RUN_LABEL}={self.run}" if kind in self.primary else ""
+        changes = self.kube.watch(
+            f"{version}/{kind}", namespace, labels=labels, patience=PATIENCE_S
+        )
         try:
-            async for event in changes:
-                if event.type == "BOOKMARK":
+            async for change, body, received_ns in changes:
+                if change == "BOOKMARK":
                     listed.set()
                 else:
-                    self.take(kind, event)
+                    self.take(kind, body, received_ns, deleted=change == "DELETED")
         except KubeError as error:
             self._failed.append(error)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -126,10 +127,11 @@ class Observer:
             listed.set()
             self._changed.set()  # waits raise the error; the records stay
 
-    def take(self, kind: str, event: Event) -> None:
-        """Note what a change of an object shows."""
-        body, deleted = event.object, event.type == "DELETED"
-        received = 0 if event.late else event.received_ns + CLOCK_NS
+    def take(
+        self, kind: str, body: dict[str, Any], received_ns: int, *, deleted: bool = False
+    ) -> None:
+        """Note what a change of an object shows. Without `received_ns` it is from a list."""
+        received = received_ns and received_ns + CLOCK_NS
         if kind == "Event":
             self._take_event(body, received)
             return
@@ -284,9 +286,9 @@ async def server_offset(kube: Kube) -> float:
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
         start = time.time()
-        headers, _ = await kube.raw("GET", "/version")
+        await kube.request("GET", "/version")
         end = time.time()
-        second = parsedate_to_datetime(headers["Date"]).timestamp()
+        second = parsedate_to_datetime(kube.date).timestamp()
         if previous is not None and second > previous:
             # `second` began between the middle of the last request and the end of this one.
             return second - (before + end) / 2
@@ -331,19 +333,19 @@ class WatchLag:
         """Wait for each change before the next is sent."""
         sent = 0
         try:
-            maps = await kube.resource("v1", "ConfigMap")
-            async for event in kube.watch(
-                maps, namespace, fields=f"metadata.name={name}", patience=PATIENCE_S
-            ):
-                if event.type == "BOOKMARK":
+            fields = f"metadata.name={name}"
+            changes = kube.watch("v1/ConfigMap", namespace, fields=fields, patience=PATIENCE_S)
+            async for change, _, received_ns in changes:
+                if change == "BOOKMARK":
                     continue
-                self.lags += [(event.received_ns - sent) / 1e9] if sent else []
+                received = received_ns or time.monotonic_ns()
+                self.lags += [(received - sent) / 1e9] if sent else []
                 sent = 0
                 await asyncio.sleep(PROBE_PERIOD_S)
                 now = time.monotonic_ns()
-                sent = 0 if event.late else now  # the watch opens after the list
+                sent = now if received_ns else 0  # the watch opens after the list
                 patch = {"metadata": {"annotations": {PROBES: str(now)}}}
-                await kube.patch(maps, name, patch, namespace)
+                await kube.patch("v1/ConfigMap", name, patch, namespace)
         except KubeError as error:
             self.error = str(error)
         finally:

@@ -37,8 +37,8 @@ def _missing() -> str | None:
         return "no S3: AWS_ENDPOINT_URL is not set"
 
     async def argo(client: Kube) -> None:
-        await client.resource("argoproj.io/v1alpha1", "Workflow")
-        nodes = await client.list(await client.resource("v1", "Node"))
+        "argoproj.io/v1alpha1/Workflow"
+        nodes = await client.list("v1/Node")
         real = [
             node
             for node in nodes
@@ -131,7 +131,7 @@ class Namespace:
         """Objects of a kind."""
 
         async def work(client: Kube) -> list[Object]:
-            return await client.list(await client.resource(api, kind), self.name, labels=labels)
+            return await client.list(f"{api}/{kind}", self.name, labels=labels)
 
         return run_with_client(work)
 
@@ -140,7 +140,7 @@ class Namespace:
 
         async def work(client: Kube) -> bool:
             try:
-                await client.resource(api, kind)
+                f"{api}/{kind}"
             except KubeError as error:
                 if error.status != 404:
                     raise
@@ -192,7 +192,7 @@ class Namespace:
         """Delete an object at once."""
 
         async def work(client: Kube) -> None:
-            await client.delete(await client.resource(api, kind), name, self.name, grace=0)
+            await client.delete(f"{api}/{kind}", name, self.name, grace=0)
 
         run_with_client(work)
 
@@ -332,12 +332,12 @@ def bench(restricted: Namespace) -> Iterator[Namespace]:
 async def _remove(name: str) -> None:
     async with Kube() as client:
         with contextlib.suppress(KubeError):
-            workflows = await client.resource("argoproj.io/v1alpha1", "Workflow")
+            workflows = "argoproj.io/v1alpha1/Workflow"
             for workflow in await client.list(workflows, name, labels="perfdag/suite"):
                 await client.delete(workflows, workflow["metadata"]["name"], name)
-        await client.delete(await client.resource("v1", "Namespace"), name)
+        await client.delete("v1/Namespace", name)
         for kind in ("ClusterRole", "ClusterRoleBinding"):
-            resource = await client.resource("rbac.authorization.k8s.io/v1", kind)
+            resource = f"rbac.authorization.k8s.io/v1/{kind}"
             for each in await client.list(resource, labels="app.kubernetes.io/managed-by=perfdag"):
                 if name in each["metadata"]["name"]:
                     await client.delete(resource, each["metadata"]["name"])

@@ -53,7 +53,7 @@ def cordoned(*nodes: str) -> Iterator[None]:
     """Let no new pod come to these nodes."""
 
     async def cordon(client: Kube, on: bool) -> None:
-        kind = await client.resource("v1", "Node")
+        kind = "v1/Node"
         for node in nodes:
             await client.patch(kind, node, {"spec": {"unschedulable": on or None}})
 
@@ -76,7 +76,6 @@ def drain(bench: Namespace, workflow: str, node: str) -> None:
         ]
 
     async def evict(client: Kube, names: list[str]) -> None:
-        kind = await client.resource("v1", "Pod")
         for name in names:
             body = {
                 "apiVersion": "policy/v1",
@@ -84,7 +83,8 @@ def drain(bench: Namespace, workflow: str, node: str) -> None:
                 "metadata": {"name": name, "namespace": bench.name},
             }
             with contextlib.suppress(KubeError):  # it ended by itself
-                await client.request("POST", kind.path(bench.name, name, "eviction"), json=body)
+                path = await client.path("v1/Pod", bench.name, name, "eviction")
+                await client.request("POST", path, json=body)
 
     with cordoned(node):
         names = left()
@@ -101,8 +101,7 @@ def kill(bench: Namespace, node: str, program: str) -> None:
     """Kill a program of a node with -9, and wait until its kubelet works again."""
 
     async def renewed(client: Kube) -> float:
-        kind = await client.resource("coordination.k8s.io/v1", "Lease")
-        lease = await client.get(kind, node, "kube-node-lease")
+        lease = await client.get("coordination.k8s.io/v1/Lease", node, "kube-node-lease")
         return datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
 
     command("PERFDAG_TEST_KILL", node, program)

@@ -90,7 +90,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
             await client.apply(each)
 
     async def suspend(client: Kube) -> None:
-        kind = await client.resource(ARGO, "CronWorkflow")
+        kind = f"{ARGO}/CronWorkflow"
         await client.patch(kind, "perfdag-stepped", {"spec": {"suspend": True}}, bench.name)
 
     run_with_client(apply)

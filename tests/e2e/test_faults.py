@@ -66,7 +66,7 @@ def places() -> Iterator[dict[str, Namespace]]:
         await simulation.install(client, "kubevirt")
 
     async def remove(client: Kube) -> None:
-        await client.delete(await client.resource("v1", "Namespace"), VMIS)
+        await client.delete("v1/Namespace", VMIS)
 
     run_with_client(simulate)
     names = ("peer", "lead", "rights", "plan", "finish")
@@ -186,7 +186,7 @@ def stop(place: Namespace, workflow: str) -> None:
     """End a run as `argo stop` does: its last step runs."""
 
     async def patch(client: Kube) -> None:
-        kind = await client.resource("argoproj.io/v1alpha1", "Workflow")
+        kind = "argoproj.io/v1alpha1/Workflow"
         await client.patch(kind, workflow, {"spec": {"shutdown": "Stop"}}, place.name)
 
     run_with_client(patch)

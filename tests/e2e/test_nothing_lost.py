@@ -87,9 +87,7 @@ def proxy(bench: Namespace) -> Iterator[Proxy]:
 
     async def point(client: Kube, port: int) -> None:
         data = {"AWS_ENDPOINT_URL": f"{endpoint.scheme}://{endpoint.hostname}:{port}"}
-        await client.patch(
-            await client.resource("v1", "Secret"), "perfdag-store", {"stringData": data}, bench.name
-        )
+        await client.patch("v1/Secret", "perfdag-store", {"stringData": data}, bench.name)
 
     run_with_client(lambda client: point(client, server.port))
     try:

@@ -74,7 +74,7 @@ def zoned() -> Iterator[tuple[Namespace, list[str]]]:
         zones = ("z-3", "z-2", "z-1")
 
         async def label(client: Kube, remove: bool) -> None:
-            kind = await client.resource("v1", "Node")
+            kind = "v1/Node"
             for name, zone, side in zip(names, zones, sides, strict=True):
                 labels = {ZONE: None if remove else zone, SIDE: None if remove else side}
                 await client.patch(kind, name, {"metadata": {"labels": labels}})

@@ -23,7 +23,7 @@ DEPLOYMENT = "perfdag-queue-nap"
 
 def deployment(namespace: str, name: str) -> dict[str, Any]:
     async def work(client: Kube) -> dict[str, Any]:
-        return await client.get(await client.resource("apps/v1", "Deployment"), name, namespace)
+        return await client.get("apps/v1/Deployment", name, namespace)
 
     return run_with_client(work)
 
@@ -56,7 +56,7 @@ def queues() -> Iterator[str]:
             await client.apply(body)
 
     async def remove(client: Kube) -> None:
-        await client.delete(await client.resource("v1", "Namespace"), namespace)
+        await client.delete("v1/Namespace", namespace)
 
     try:
         run_with_client(apply)

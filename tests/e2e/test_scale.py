@@ -37,7 +37,7 @@ def kubevirt(restricted: Namespace) -> Iterator[None]:
     yield
 
     async def remove(client: Kube) -> None:
-        await client.delete(await client.resource("v1", "Namespace"), VMIS)
+        await client.delete("v1/Namespace", VMIS)
 
     run_with_client(remove)
 
@@ -99,7 +99,7 @@ def test_a_burst_whose_run_is_deleted_leaves_nothing(
 
     def there(api: str, kind: str) -> int:
         async def work(client: Kube) -> int:
-            return len(await client.list(await client.resource(api, kind), VMIS, labels=RUN_LABEL))
+            return len(await client.list(f"{api}/{kind}", VMIS, labels=RUN_LABEL))
 
         return run_with_client(work)
 

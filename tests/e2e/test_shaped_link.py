@@ -64,11 +64,10 @@ def slow_node(bench: Namespace, *others: int) -> Iterator[str]:
         pytest.skip("fewer than three real nodes")
 
     async def take(client: Kube, on: bool) -> None:
-        kind = await client.resource("v1", "Node")
         for node, pods in zip([*fast, slow], [*others, 1], strict=True):
             slots = {SLOT: str(pods) if on else None}
             status = {"status": {"capacity": slots, "allocatable": slots}}
-            await client.patch(kind, node, status, subresource="status")
+            await client.patch("v1/Node", node, status, subresource="status")
 
     run_with_client(lambda client: take(client, True))
     change_link("PERFDAG_TEST_SHAPE", slow)

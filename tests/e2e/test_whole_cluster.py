@@ -22,7 +22,7 @@ def zones(bench: Namespace) -> Iterator[list[str]]:
         pytest.skip("fewer than three real nodes")
 
     async def label(client: Kube, on: bool) -> None:
-        kind = await client.resource("v1", "Node")
+        kind = "v1/Node"
         for number, node in enumerate(nodes):
             value = f"perfdag-{number}" if on else None
             await client.patch(

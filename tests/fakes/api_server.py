@@ -16,14 +16,14 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 import yaml
 from aiohttp import web
 
-from perfdag.kube.client import Kube, Object
-from perfdag.kube.config import Cluster, Credentials
+from perfdag.kube.client import Cluster, Kube, Object
 
 KINDS = {
     "v1": (
@@ -437,7 +437,7 @@ class _InProcess(Kube):
     """perfdag's client whose requests are answered without a connection."""
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
-        cluster = Cluster("http://fake", "fake", server.namespace, Credentials())
+        cluster = Cluster("http://fake", "fake", server.namespace)
         super().__init__(cluster, **options)
         self.server = server
 
@@ -447,19 +447,20 @@ class _InProcess(Kube):
     async def __aexit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    async def _once(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        body: bytes | None,
-        headers: Mapping[str, str],
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        content = json.loads(body) if body else None
-        answer = await self.server.answer(Request(method, path, params or {}, headers, content))
+    @contextlib.asynccontextmanager
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], **options: Any
+    ) -> AsyncIterator[Any]:
+        content = json.loads(options["data"]) if options["data"] else None
+        request = Request(method, path, options["params"] or {}, headers, content)
+        answer = await self.server.answer(request)
         if not answer.status:
             raise ConnectionError(answer.body["message"])
-        return answer.status, answer.headers, answer.data()
+
+        async def read() -> bytes:
+            return answer.data()
+
+        yield SimpleNamespace(status=answer.status, headers=answer.headers, read=read)
 
 
 def selects(selector: str, labels: Mapping[str, str]) -> bool:
@@ -521,9 +522,7 @@ async def served(server: ApiServer | Handle) -> AsyncIterator[Cluster]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield Cluster(
-            f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default", Credentials()
-        )
+        yield Cluster(f"http://127.0.0.1:{runner.addresses[0][1]}", "fake", "default")
     finally:
         await runner.cleanup()
 

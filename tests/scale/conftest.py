@@ -25,7 +25,7 @@ async def kube() -> AsyncIterator[Kube]:
     """A client of the cluster that KUBECONFIG names, which must have KWOK with Stages."""
     async with Kube() as client:
         try:
-            await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+            "kwok.x-k8s.io/v1alpha1/Stage"
         except KubeError as error:
             pytest.skip(f"no KWOK with Stages on this cluster: {error}")
         yield client
@@ -44,12 +44,12 @@ async def namespace(kube: Kube) -> AsyncIterator[str]:
     await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for _ in range(100):
         with contextlib.suppress(KubeError):
-            await kube.get(await kube.resource("v1", "ServiceAccount"), "default", name)
+            await kube.get("v1/ServiceAccount", "default", name)
             break
         await asyncio.sleep(0.05)
     yield name
-    await kube.delete(await kube.resource("v1", "Namespace"), name)
+    await kube.delete("v1/Namespace", name)
 
 
 async def left(kube: Kube, api_version: str, kind: str, namespace: str) -> int:
-    return len(await kube.list(await kube.resource(api_version, kind), namespace))
+    return len(await kube.list(f"{api_version}/{kind}", namespace))

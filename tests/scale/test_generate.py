@@ -164,7 +164,7 @@ CREATED = Answer(201, {"metadata": {"uid": "made"}})
             {"429": 1},
             "",
         ),
-        ([None, refusal(409, "AlreadyExists")], "there", {"Timeout": 1}, ""),
+        ([None, refusal(409, "AlreadyExists")], "there", {"TimeoutError": 1}, ""),
         ([refusal(429, "TooManyRequests")] * 3, "", {"429": 2}, "TooManyRequests"),
         ([refusal(409, "AlreadyExists")], "", {}, "AlreadyExists"),
     ],

@@ -56,14 +56,14 @@ async def test_vms_are_measured_as_their_stages_played_them_and_nothing_is_left(
     await simulation.install(kube, "kubevirt", {"vmi-scheduling": (800, 3300)})
     truth: dict[str, float] = {}
     params = vmi.VmiBurstParams(template="vm", namespace=namespace, primer=False, timeout=120)
-    vmis = await kube.resource(KUBEVIRT, VMI)
+    vmis = f"{KUBEVIRT}/{VMI}"
 
     async def read_truth() -> None:
-        async for event in kube.watch(vmis, namespace):
-            phases = event.object.get("status", {}).get("phaseTransitionTimestamps", [])
+        async for _, body, _ in kube.watch(vmis, namespace):
+            phases = body.get("status", {}).get("phaseTransitionTimestamps", [])
             at = {each["phase"]: unix_ns(each["phaseTransitionTimestamp"]) / 1e9 for each in phases}
             if "Scheduling" in at:
-                truth[event.object["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
+                truth[body["metadata"]["name"]] = at["Scheduling"] - at["Pending"]
 
     reader = asyncio.create_task(read_truth())
     result = await vmi.burst(kube, params, Context(), 40)
@@ -132,7 +132,7 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
             break
         await asyncio.sleep(0.1)
     assert there == [0, 0], "VMIs and pods"
-    maps = await kube.resource("v1", "ConfigMap")
+    maps = "v1/ConfigMap"
     assert await kube.list(maps, namespace, labels=RUN_LABEL) == []
 
 
@@ -189,7 +189,7 @@ async def test_workloads_of_the_runai_cli_are_found_by_name_and_deleted(
         "ok"
     ] * 2
     await run_cli("scale", "delete", *out)
-    there = await kube.list(await kube.resource("run.ai/v2alpha1", "TrainingWorkload"), namespace)
+    there = await kube.list("run.ai/v2alpha1/TrainingWorkload", namespace)
     assert [item["metadata"]["name"] for item in there] == ["theirs"]
 
 
@@ -218,8 +218,7 @@ async def test_kubectl_submits_and_every_plot_is_drawn(
         assert (folder / f"{plot}.png").stat().st_size > 5000
     assert "all deleted" in await run_cli("scale", "delete", *out)
     for kind in ("Pod", "ConfigMap"):
-        resource = await kube.resource("v1", kind)
-        assert await kube.list(resource, namespace, labels=RUN_LABEL) == []
+        assert await kube.list(f"v1/{kind}", namespace, labels=RUN_LABEL) == []
 
 
 async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
@@ -250,8 +249,7 @@ async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, name
         assert await left(kube, "v1", "PersistentVolumeClaim", namespace) == 0
     finally:
         for body in simulation.objects("storage"):
-            resource = await kube.resource(body["apiVersion"], body["kind"])
-            await kube.delete(resource, body["metadata"]["name"])
+            await kube.delete(f"{body['apiVersion']}/{body['kind']}", body["metadata"]["name"])
 
 
 SUITE = """name: control-plane

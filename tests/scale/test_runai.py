@@ -59,11 +59,11 @@ async def test_a_folder_takes_another_submission_once_its_own_is_deleted(
     ("template", "namespace", "message"),
     [
         ("pod", "nowhere", "no namespace 'nowhere'"),
-        (THING.format("v1", "Podd"), "ns", "does not serve v1 Podd; check both"),
+        (THING.format("v1", "Podd"), "ns", "does not serve v1/Podd; check both"),
         (
             THING.format("a.example/v1", "Thing"),
             "ns",
-            "does not serve a.example/v1 .*install its CustomResourceDefinition",
+            "does not serve a.example/v1/Thing.*install its CustomResourceDefinition",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from perfdag.kube.client import Event, KubeError
+from perfdag.kube.client import KubeError
 from perfdag.steps.scale import figures, watch
 from perfdag.steps.scale.objects import CLOCK_NS, SET, VMI
 from perfdag.steps.scale.watch import Observer, settled
@@ -38,7 +38,7 @@ def body(
 
 def see(observer: Observer, kind: str, *bodies: dict[str, Any]) -> None:
     for item in bodies:
-        observer.take(kind, Event("MODIFIED", item, 7))
+        observer.take(kind, item, 7)
 
 
 @pytest.fixture
@@ -103,10 +103,8 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
         "lastTransitionTime": "2026-01-01T00:00:01Z",
     }
     placed = body("p", run="r") | {"status": {"conditions": [condition]}}
-    created = Event("ADDED", body("p", run="r"), 1_000)
-    ours.take("Pod", created)
-    replayed = Event("MODIFIED", placed, 6_000_001_000, late=True)
-    ours.take("Pod", replayed)
+    ours.take("Pod", body("p", run="r"), 1_000)
+    ours.take("Pod", placed, 0)
     (row,) = [
         row
         for row in rows_for("Pod", *ours.records.values(), submitted="p")
@@ -117,7 +115,7 @@ def test_a_replayed_stage_has_the_time_of_the_api(ours: Observer) -> None:
 
 def test_times_of_a_server_whose_clock_is_ahead_are_those_of_our_clock(ours: Observer) -> None:
     ours.ahead_s = 30.0
-    ours.take("Pod", Event("ADDED", body("p", run="r"), 6_000_001_000, late=True))
+    ours.take("Pod", body("p", run="r"), 0)
     row = ours.rows(submissions_of("p"), "Pod", None)[0]
     assert (row.stage, row.reached) == ("created", (row.api_time or 0) - 30)
 
@@ -133,14 +131,12 @@ def test_a_pod_is_scheduled_when_it_has_a_node_whatever_its_event_says(
         "reason": "Scheduled",
         "eventTime": "2026-01-01T00:00:01.5Z",
     }
-    created = Event("ADDED", body("p", run="r"), 1_000)
-    decided = Event("ADDED", event, 2_000)
-    early = [("Pod", created), ("Event", decided)]
-    for kind, change in early if first == "pod" else early[::-1]:
-        ours.take(kind, change)
+    early = [("Pod", body("p", run="r"), 1_000), ("Event", event, 2_000)]
+    for change in early if first == "pod" else early[::-1]:
+        ours.take(*change)
     assert ours.count("Pod", "scheduled") == 0
     bound = body("p", run="r") | {"spec": {"nodeName": "n", "schedulerName": "kai-scheduler"}}
-    ours.take("Pod", Event("MODIFIED", bound, 245_000_000))
+    ours.take("Pod", bound, 245_000_000)
     received = 245_000_000 + CLOCK_NS
     assert ours.records["p"].stages["scheduled"] == (1767225601_500000000, received)
 
@@ -200,7 +196,7 @@ def test_what_it_said_last_stays_when_it_is_over(end: str) -> None:
     see(ours, kind, pod(("Synchronized", "False", "NoDisk")))
     last = body("p", run="r")
     last["status"] = {"phase": end} if end == "Failed" else {}
-    ours.take(kind, Event("DELETED" if end == "gone" else "MODIFIED", last, 7))
+    ours.take(kind, last, 7, deleted=end == "gone")
     assert ours.records["p"].error == ("NoDisk: 0/3 nodes" if end == "gone" else "Failed:")
 
 

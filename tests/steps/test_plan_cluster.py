@@ -72,8 +72,8 @@ def here(s3_root: str) -> Iterator[PodContext]:
         return str(owner["metadata"]["uid"])
 
     async def remove(client: Kube) -> None:
-        await client.delete(await client.resource("v1", "PersistentVolume"), name)
-        await client.delete(await client.resource("v1", "Namespace"), name)
+        await client.delete("v1/PersistentVolume", name)
+        await client.delete("v1/Namespace", name)
 
     uid = run_with_client(make)
     yield replace(place(), store=s3_root, workflow_uid=uid, namespace=name)
@@ -111,10 +111,8 @@ def as_account(
     async def remove(client: Kube) -> None:
         for each in rights:
             if each["kind"].startswith("Cluster"):
-                await client.delete(
-                    await client.resource(each["apiVersion"], each["kind"]),
-                    each["metadata"]["name"],
-                )
+                kind = f"{each['apiVersion']}/{each['kind']}"
+                await client.delete(kind, each["metadata"]["name"])
 
     usual = os.environ["KUBECONFIG"]
     config = yaml.safe_load(Path(usual).read_text())

@@ -325,11 +325,14 @@ def test_server_side_apply() -> None:
         try:
             for each in everything(namespace):
                 try:
-                    resource = await client.resource(each["apiVersion"], each["kind"])
+                    path = await client.path(
+                        f"{each['apiVersion']}/{each['kind']}",
+                        each["metadata"].get("namespace"),
+                        each["metadata"]["name"],
+                    )
                 except KubeError:
                     assert each["apiVersion"].startswith("argoproj.io/"), each["kind"]
                     continue
-                path = resource.path(each["metadata"].get("namespace"), each["metadata"]["name"])
                 params = {
                     "fieldManager": "perfdag-test",
                     "dryRun": "All",
@@ -349,7 +352,7 @@ def test_server_side_apply() -> None:
                         each["spec"], sort_keys=True
                     ), each["kind"]
         finally:
-            await client.delete(await client.resource("v1", "Namespace"), namespace)
+            await client.delete("v1/Namespace", namespace)
         return there
 
     result = run_with_client(check)

@@ -71,7 +71,7 @@ class Nodes:
         return run_with_client(place_all)
 
     async def _placed(self, client: Kube, body: Object, space: str) -> str | None:
-        kind = await client.resource("v1", "Pod")
+        kind = "v1/Pod"
         await client.create(body, space)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -92,7 +92,7 @@ class Nodes:
         """Whether no node of ours is tainted but by us: a busy KWOK beats late, and what the
         scheduler said then is not of our pods.
         """
-        nodes = await client.list(await client.resource("v1", "Node"), labels=f"pool={self.name}")
+        nodes = await client.list("v1/Node", labels=f"pool={self.name}")
         return all(
             [each["key"] for each in node["spec"].get("taints") or []] == [self.key]
             for node in nodes
@@ -102,7 +102,7 @@ class Nodes:
         """Delete all pods at once."""
 
         async def work(client: Kube) -> None:
-            kind = await client.resource("v1", "Pod")
+            kind = "v1/Pod"
             for space in self.spaces:
                 for each in await client.list(kind, space):
                     await client.delete(kind, each["metadata"]["name"], space, grace=0)
@@ -115,7 +115,7 @@ def pool() -> Iterator[Nodes]:
     nodes = Nodes(f"place-{uuid.uuid4().hex[:6]}")
 
     async def make(client: Kube) -> None:
-        await client.resource("kwok.x-k8s.io/v1alpha1", "Stage")
+        await client.path("kwok.x-k8s.io/v1alpha1/Stage")
         for space in nodes.spaces:
             await client.create(
                 {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}
@@ -123,7 +123,7 @@ def pool() -> Iterator[Nodes]:
         for each in nodes.bodies():
             await client.create(each)
             await client.patch(
-                await client.resource("v1", "Node"),
+                "v1/Node",
                 each["metadata"]["name"],
                 {"status": each["status"]},
                 subresource="status",
@@ -132,16 +132,16 @@ def pool() -> Iterator[Nodes]:
         while not await nodes._ready(client):
             assert time.monotonic() < deadline, "nodes that KWOK does not make ready"
             await asyncio.sleep(0.1)
-        account = await client.resource("v1", "ServiceAccount")
+        account = "v1/ServiceAccount"
         while len([space for space in nodes.spaces if await client.list(account, space)]) < 2:
             assert time.monotonic() < deadline, "no service account"
             await asyncio.sleep(0.1)
 
     async def remove(client: Kube) -> None:
         for each in nodes.bodies():
-            await client.delete(await client.resource("v1", "Node"), each["metadata"]["name"])
+            await client.delete("v1/Node", each["metadata"]["name"])
         for space in nodes.spaces:
-            await client.delete(await client.resource("v1", "Namespace"), space)
+            await client.delete("v1/Namespace", space)
 
     try:
         run_with_client(make)
