@@ -57,6 +57,18 @@ ON_A_STORE = [
 ]
 
 
+def test_what_contributing_points_to_is_defined_there() -> None:
+    named = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", PAGES[ROOT / "CONTRIBUTING.md"])
+    assert len(named) > 5
+    for name, file in named:
+        text = (ROOT / "perfdag" / file).read_text()
+        for part in name.split("."):
+            assert re.search(rf"^ *(class |(async )?def )?{part}\b *[(:=]", text, re.M), (
+                name,
+                file,
+            )
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_one_that_perfdag_takes(command: str) -> None:
     words = shlex.split(command)[1:]
