@@ -1,4 +1,4 @@
-// Tables that sort, charts that can be copied, and what is folded on paper. Without it, the page has all its content.
+// Tables that sort, and charts that can be copied. Without it, the page has all its content.
 "use strict";
 
 /** Return a chart as Markdown: its run, its result, and its values. */
@@ -12,5 +12,4 @@ document.querySelectorAll("table.values").forEach((table) => sortable(table));
 for (const figure of document.querySelectorAll("figure")) {
   figure.after(make("div", { className: "controls copy" }, copyButton("PNG", "image/png", () => pngOf(figure)), copyButton("Markdown", "text/plain", () => markdownOf(figure))));
 }
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((fold) => { fold.open = true; }));
 document.body.dataset.ready = "yes";

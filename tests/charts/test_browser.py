@@ -69,3 +69,11 @@ async def test_a_chart_is_copied_as_a_picture_and_as_markdown(page: Page) -> Non
     text = await page.value(f"markdownOf({figure})")
     assert text.startswith("**Throughput up to 23.5 Gbit/s at streams=4** (trial, run 2026")
     assert "\n- plain ~, 4: 23.5 (23.2 to 23.7) Gbit/s, n=3\n" in text
+
+
+async def test_a_print_leaves_out_what_is_folded(page: Page) -> None:
+    await page.value("document.querySelector('details').open = true")
+    await page.look(718, 900, media="print")
+    await page.value("window.dispatchEvent(new Event('beforeprint'))")
+    shown = "[...document.querySelectorAll('details')].map((fold) => fold.checkVisibility())"
+    assert await page.value(f"({shown}).slice(0, 3)") == [True, False, False]
