@@ -46,8 +46,6 @@ def spread_text(series: Series) -> str:
 def value_words(series: Series) -> str:
     """Return median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
     band, kind = series.band, (series.unit, series.metric)
-    if band.n < 2:
-        return f"{short(series.middle, *kind)}, n={band.n}"
     return f"{with_spread(series.middle, band.low, band.high, *kind)}, n={band.n}"
 
 

@@ -266,7 +266,9 @@ def short(value: float | None, unit: str, metric: str = "") -> str:
 
 
 def with_spread(middle: float, low: float, high: float, unit: str, metric: str = "") -> str:
-    """Return a median with its spread in one unit, such as `9.96 (9.89 to 9.99) Gbit/s`."""
+    """Return a median with its spread, if any, in one unit: `9.96 (9.89 to 9.99) Gbit/s`."""
+    if low == high:
+        return short(middle, unit, metric)
     factor, name = scaled(unit, middle, metric)
     middle, low, high = middle / factor, low / factor, high / factor
     return f"{digits(middle)} ({digits(low)} to {digits(high)}) {name}".rstrip()

@@ -20,7 +20,7 @@ from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import median, spread
 from perfdag.suite.points import Point
-from perfdag.units import short, short_seconds, with_spread
+from perfdag.units import short_seconds, with_spread
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ def styled(lines: Iterable[str | tuple[str, str]]) -> str:
     """Return lines, or pairs of a line and its style, as text for standard output.
 
     On a terminal it has colours, also for lines that tell of a failure, and a line that would be
-    too long is broken between words.
+    too long is broken between words. What follows hangs below its text, which a name such as
+    `since` precedes in 8 characters.
     """
     console, width = Console(), terminal_width() if sys.stdout.isatty() else PIPE
     with console.capture() as capture:
@@ -64,7 +65,9 @@ def styled(lines: Iterable[str | tuple[str, str]]) -> str:
             text, style = (each, None) if isinstance(each, str) else each
             for line in text.splitlines() or [""]:
                 own = (BAD if FAILURE.match(line) else "") if style is None else style
-                folded = "\n".join(wrap(line, width, subsequent_indent="  ", **WHOLE_WORDS))
+                indent = len(line) - len(line.lstrip())
+                below = " " * (8 if line[7:8] == " " and not indent else indent + 2)
+                folded = "\n".join(wrap(line, width, subsequent_indent=below, **WHOLE_WORDS))
                 console.print(Text(folded, style=own), soft_wrap=True)
     return capture.get().removesuffix("\n")
 
@@ -149,12 +152,8 @@ class _Row:
         own = next((row for row in part.rows if row["headline"]), None)
         if own is not None and part.repetition > 0 and part.status == "ok":
             self.values.append(own["value"])
-            unit, metric = own["unit"], own["metric"]
-            if len(self.values) < 2:
-                self.value = short(own["value"], unit, metric)
-            else:
-                band = spread(self.values)
-                self.value = with_spread(median(self.values), band.low, band.high, unit, metric)
+            band, kind = spread(self.values), (own["unit"], own["metric"])
+            self.value = with_spread(median(self.values), band.low, band.high, *kind)
 
 
 class Progress:

@@ -411,9 +411,8 @@ class ProgressReporter:
         if best is None:
             return counts
         point, row, values = best
-        band, text = spread(values), short(values[0], row["unit"], row["metric"])
-        if len(values) > 1:
-            text = with_spread(median(values), band.low, band.high, row["unit"], row["metric"])
+        band, kind = spread(values), (row["unit"], row["metric"])
+        text = with_spread(median(values), band.low, band.high, *kind)
         return f"{point.label} {text}, {counts}".strip()
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
