@@ -41,14 +41,13 @@ from perfdag.kube.patch import (
     STORE_ADDRESS,
     SUITE,
     SUMMARY,
-    UNRECOVERABLE,
     hardened,
     node_loss_tolerations,
     pod_security,
     store_variables,
     store_volume,
 )
-from perfdag.results.samples import NOTES
+from perfdag.results.samples import FINAL, NOTES
 from perfdag.suite.document import dump
 from perfdag.workflows.installation import Grant, Installation, supporting_objects
 
@@ -74,9 +73,9 @@ Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the 
   podSpecPatch). `kindof` has the kind of a batch.
 - measure is an attempt at a batch: all its pods `host` at once, of which rank 0 leads and stores
   the samples. Argo makes two more attempts, but none where the API server refused a pod (an Error
-  at once), and none at a batch in the annotation {UNRECOVERABLE}.
+  at once), and none at a batch that is "final" in the annotation {NOTES}.
 - watchdog lasts as long as the run. It fails pods that cannot start or are on a lost node, and
-  writes that annotation, and into {NOTES} why samples are missing.
+  writes into that annotation why samples are missing.
 - recheck plans batches that measure suspicious points again, if the suite runs on a schedule or
   has checks.
 - finish collects the samples, judges them and writes the report. It is the exit handler.
@@ -266,7 +265,6 @@ def _template(
             {"name": "HOME", "value": "/tmp"},
             *({"name": f"PERFDAG_{name}", "value": value} for name, value in values.items()),
             _of_pod("NAMESPACE", "metadata.namespace"),
-            _of_pod("POD", "metadata.name"),
             _of_pod("NODE", "spec.nodeName"),
             _of_pod("IPS", "status.podIPs"),
         ],
@@ -397,7 +395,7 @@ def _step(
         command=["perfdag", "step", name],
         args=args,
         env=[m.EnvVar(name=key, value=value) for key, value in variables.items()],
-        env_from=[m.EnvFromSource(secret_ref=secret)],
+        env_from=[m.EnvFromSource(secret_ref=secret)] if store else None,
         resources=m.ResourceRequirements.model_validate(resources),
         volumes=[*([source] if store else []), *volumes],
         volume_mounts=[*([mount] if store else []), *mounts],
@@ -446,7 +444,7 @@ def _watchdog(installation: Installation) -> Container:
         "watchdog",
         ["--pending", "{{workflow.outputs.parameters.pending}}"],
         run=_RUN,
-        store=False,  # the claim of a store may be a lead's, on another node
+        store=False,  # it may run on a node that the claim of a store is not on
         requests={"cpu": "10m", "memory": "64Mi"},
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
         tolerations=_tolerations(seconds=0),
@@ -512,10 +510,10 @@ def _measure(installation: Installation, pod: Container) -> DAG:
     """
     refused = "lastRetry.status == 'Error' && asFloat(lastRetry.duration) < 2"
     # the uid comes first since `argo resubmit` copies the annotations of another Workflow
-    batches = _annotation(UNRECOVERABLE)
-    ours = f"{batches} startsWith workflow.uid + ' '"
-    recorded = f"{batches} contains ',' + inputs.parameters.batch + ','"
-    expression = f"!({refused}) && {{{{=!({ours} && {recorded})}}}}"
+    notes = _annotation(NOTES)
+    ours = f"{notes} startsWith workflow.uid + ' '"
+    final = f"{notes} contains '\"' + inputs.parameters.batch + '{FINAL}\":'"
+    expression = f"!({refused}) && {{{{=!({ours} && {final})}}}}"
     with DAG(
         name="measure",
         inputs=[Parameter(name="batch"), Parameter(name="kind")],

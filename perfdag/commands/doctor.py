@@ -430,7 +430,7 @@ async def check_store(
     except AddressError as error:
         return [_missing(error)]
     spec = template["spec"]
-    step = next(item for item in spec["templates"] if item["name"] == "watchdog-pod")["container"]
+    step = next(item for item in spec["templates"] if item["name"] == "plan-pod")["container"]
     main = {
         "name": "main",
         "image": step["image"],

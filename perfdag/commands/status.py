@@ -32,8 +32,8 @@ from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
     Pod,
-    inputs_of,
     nodes_of,
+    parameters_of,
     read_pod,
     refusal,
     template_of,
@@ -157,7 +157,7 @@ class View:
             phase, message = node.get("phase"), node.get("message")
             if node.get("type") != "Pod" or phase not in ("Pending", "Error", "Failed"):
                 continue
-            batch = str(inputs_of(node).get("batch", ""))
+            batch = str(parameters_of(node).get("batch", ""))
             if message and is_shown(int(batch) if batch.isdigit() else None, phase):
                 text = f"{node.get('displayName')}: {refusal(message)}"
                 texts.setdefault(_hash(name), (phase != "Pending", text))

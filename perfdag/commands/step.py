@@ -94,11 +94,11 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
 @verb("step watchdog", "Record why pods cannot start.", "", PENDING)
 def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends."""
-    import asyncio
+    from perfdag.kube.client import run_with_client
+    from perfdag.steps.pods.context import pending_limit
+    from perfdag.steps.pods.watchdog import watch_pods
 
-    from perfdag.steps.pods.watchdog import watch_run
-
-    asyncio.run(watch_run(pod, args.pending))
+    run_with_client(lambda kube: watch_pods(kube, pod, pending_limit(args.pending)))
     return EXIT_OK
 
 

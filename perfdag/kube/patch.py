@@ -25,11 +25,6 @@ ROLE = f"{LABEL}/role"
 """Label of a pod: its step. It is "measure" in a batch."""
 MEASURING = f"{LABEL}/measuring"
 """Label of every measuring pod, with the value "true"."""
-UNRECOVERABLE = f"{LABEL}/unrecoverable"
-"""Annotation of a Workflow: its owner and the numbers of the batches that no retry can repair.
-
-The watchdog writes it, and the retryStrategy of a batch reads it. The owner is that of
-`perfdag.steps.pods.context.owner`."""
 STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED = f"{LABEL}/step", "began", "ended", "refused"
 """Annotation of a Workflow: its uid, the step that began last, and the state of the step.
 

@@ -88,9 +88,9 @@ def nodes_of(workflow: Object) -> dict[str, Object]:
     return nodes
 
 
-def inputs_of(node: Object) -> Object:
-    """Return the input parameters of a node, by name."""
-    parameters = (node.get("inputs") or {}).get("parameters") or []
+def parameters_of(node: Object, kind: str = "inputs") -> Object:
+    """Return the input or output parameters of a node, by name."""
+    parameters = (node.get(kind) or {}).get("parameters") or []
     return {parameter["name"]: parameter.get("value") for parameter in parameters}
 
 

@@ -2,15 +2,15 @@
 
 A sample is `runs/<run_id>/parts/<point>-<repetition>.json`, and a retry replaces the file. A pod
 that cannot start, a node that dies and a budget that ends are noticed in different places, and each
-writes a `MissingReason` as a note in the store. The watchdog of a run whose store is a claim has no
-access to it: it writes an annotation of the Workflow, which the last step copies. Collect calls
+writes a `MissingReason` as a note in the store. The watchdog has no access to the store: it writes
+an annotation of the Workflow, which the last step copies. Collect calls
 `reason_for` for every sample that is not stored.
 """
 
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -216,9 +216,15 @@ PRECEDENCE: Mapping[Kind, str] = {
 """The kinds of reason in order of precedence, and what each says about a sample."""
 
 NOTES = "perfdag/notes"
-"""Annotation of a Workflow whose store is a claim: its owner, then the reasons by batch."""
-NOTE_LENGTH, NOTES_BYTES = 400, 60_000
-"""Limits of the annotation, as objects are limited: characters of a reason, bytes of all."""
+"""Annotation of a Workflow: its owner, then the reasons by batch.
+
+The watchdog writes it. The retryStrategy of a batch reads which batches are FINAL, and the last
+step the reasons."""
+FINAL = " final"
+"""The end of the key of a batch that no retry can repair. No reason has such a key in its text,
+because JSON escapes the quotes of a text."""
+NOTE_LENGTH, NOTES_LENGTH = 400, 60_000
+"""Limits of the annotation, as objects are limited: characters of a reason, and of all."""
 
 
 @dataclass(frozen=True)
@@ -304,23 +310,29 @@ def stored_reasons(store: Store, run_id: str) -> list[MissingReason]:
     return reasons
 
 
-def as_annotation(owner: str, texts: Mapping[int, str]) -> dict[str, str]:
-    """Return the annotation with the reasons of batches, or an empty mapping if there are none.
+def as_annotation(
+    owner: str, texts: Mapping[int, str], final: Set[int] = frozenset()
+) -> dict[str, str | None]:
+    """Return the annotation with the reasons of batches; it is None where there is nothing to say.
 
-    `owner` identifies the Workflow and its attempt, and is the start of the annotation. Reasons are
-    truncated, and dropped where they exceed the limits of an object.
+    `owner` identifies the Workflow and its attempt, and is the start of the annotation. No retry
+    can repair the batches `final`. Reasons are truncated, so that those of all batches fit.
     """
-    annotations: dict[str, str] = {}
-    for batch, text in sorted(texts.items()):
-        annotations[str(batch)] = text[:NOTE_LENGTH]
-        if len(orjson.dumps(annotations)) > NOTES_BYTES:
-            del annotations[str(batch)]
-            break
-    return {NOTES: f"{owner}{orjson.dumps(annotations).decode()}"} if annotations else {}
+    batches = sorted(texts.keys() | final)
+    length = min(NOTE_LENGTH, NOTES_LENGTH // max(len(batches), 1))
+    notes = {
+        f"{batch}{FINAL if batch in final else ''}": texts.get(batch, "")[:length]
+        for batch in batches
+    }
+    return {NOTES: f"{owner}{orjson.dumps(notes).decode()}" if notes else None}
 
 
-def from_annotations(owner: str, annotations: Mapping[str, str]) -> dict[int, str]:
-    """Return the reasons by batch number, or none if the annotation has another owner."""
-    value = annotations.get(NOTES, "")
-    items = orjson.loads(value.removeprefix(owner)) if value.startswith(owner) else {}
-    return {int(batch): text for batch, text in items.items()}
+def from_annotations(owner: str, annotations: Mapping[str, Any]) -> tuple[dict[int, str], set[int]]:
+    """Return the reasons by batch number, and the batches that no retry can repair.
+
+    There are none if the annotation has another owner.
+    """
+    value = annotations.get(NOTES) or ""
+    notes = orjson.loads(value.removeprefix(owner)) if value.startswith(owner) else {}
+    texts = {int(key.removesuffix(FINAL)): text for key, text in notes.items() if text}
+    return texts, {int(key.removesuffix(FINAL)) for key in notes if key.endswith(FINAL)}

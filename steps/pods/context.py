@@ -66,7 +66,6 @@ class PodContext:
     trigger: str
     images: str
     namespace: str
-    pod: str
     node: str
     addresses: tuple[str, ...]
     """Its addresses of every family; the first is that of the cluster's main family."""
@@ -78,11 +77,6 @@ class PodContext:
     store_secret: str = ""
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
-
-    @property
-    def claimed(self) -> bool:
-        """Whether the store is a PersistentVolumeClaim, which only some pods mount."""
-        return self.store.startswith("claim://")
 
     @property
     def where(self) -> dict[str, str]:
@@ -99,7 +93,7 @@ class PodContext:
         if not is_run_id(self.run_id):
             raise refuse(f"{self.run_id!r}: a run id is such as 20260101T020000Z-0a1b2c3d")
         check_cluster_address(self.store)
-        return STORE if self.claimed else self.store
+        return STORE if self.store.startswith("claim://") else self.store
 
     def services_key(self, batch: int) -> str:
         """Return the key of the addresses and ports of the Services of a batch, by rank.
@@ -133,7 +127,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> PodContext:
         trigger="cron" if of("CRON") else "manual",
         images=of("IMAGES"),
         namespace=of("NAMESPACE"),
-        pod=of("POD"),
         node=of("NODE"),
         addresses=tuple(of("IPS").split(",")),
         allowed=tuple(of("ALLOWED").split()),

@@ -8,25 +8,27 @@ lead writes into the store what only it knows: the samples under way and a spent
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+import orjson
+
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import ROLE, RUN, UNRECOVERABLE
+from perfdag.kube.patch import ROLE, RUN
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
     Pod,
-    inputs_of,
     is_pulling,
     is_unpacking,
     nodes_of,
+    parameters_of,
     read_pod,
     refusal,
     template_of,
     with_events,
 )
-from perfdag.plan.plan import Plan, gated
+from perfdag.plan.plan import Plan
 from perfdag.results.runs import plan_of_batch, stored_plan, variants
 from perfdag.results.samples import (
     NOTES,
@@ -38,13 +40,13 @@ from perfdag.results.samples import (
     stored_samples,
     write_reason,
 )
-from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext, pending_limit
-from perfdag.store.base import Store, StoreError
+from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext
+from perfdag.store.base import Store
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 2.0
 """Seconds between two looks at the pods."""
 UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
 """Seconds for which a pod may have a lasting trouble, and one of pulling its image."""
@@ -68,18 +70,6 @@ def owner(workflow: Object) -> str:
     """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
     started = (workflow.get("status") or {}).get("startedAt") or ""
     return f"{workflow['metadata'].get('uid', '')} {started}"
-
-
-def unrecoverable_batches(workflow: Object) -> set[int]:
-    """Return the batches that no retry can repair; none where the annotation has another owner."""
-    value = (workflow["metadata"].get("annotations") or {}).get(UNRECOVERABLE, "")
-    batches = value.removeprefix(owner(workflow)) if value.startswith(owner(workflow)) else ""
-    return {int(batch) for batch in batches.split(",") if batch}
-
-
-def unrecoverable_annotation(owner: str, batches: Collection[int]) -> dict[str, str]:
-    """Return that annotation, for the Workflow and attempt `owner`; empty where there are none."""
-    return {UNRECOVERABLE: f"{owner},{','.join(map(str, sorted(batches)))},"} if batches else {}
 
 
 class Watchdog:
@@ -217,12 +207,14 @@ class Watchdog:
 
 def _pod_of(node: Object) -> tuple[int, int, str | None] | None:
     """Return the batch, the attempt and the rank of a measuring pod's node; None of others."""
-    inputs = inputs_of(node)
+    inputs = parameters_of(node)
     if node.get("type") != "Pod" or not str(inputs.get("batch", "")).isdigit():
         return None
     return int(inputs["batch"]), int(inputs.get("attempt") or 0), inputs.get("rank")
 
 
+GATED = ("gated", "true")
+"""Output of the plan step of a run that may have rechecks."""
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 _KILLED_EXECUTOR: Object = {
     "name": "wait",
@@ -235,22 +227,32 @@ _KILLED_EXECUTOR: Object = {
 """Argo's own container in a pod that is given up: else Argo waits 10 min for its report."""
 
 
-def finished(workflow: Object) -> bool:
-    """Return whether the Workflow or all its batches are over, rechecks included.
+def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
+    """Return whether the Workflow is over or no pod is left to watch, those of rechecks included.
 
-    The DAG of the batches may be a task of another Workflow.
+    A batch is over once a lead of it ended well, which a pod says before Argo looks at it: so the
+    watchdog ends together with the last pods, and costs the controller no look of its own, which
+    takes 10 s. The DAG of the batches may be a task of another Workflow.
     """
     if _ended_early(workflow):
         return True
     nodes = nodes_of(workflow).values()
-    fans, rechecks = (
-        [node.get("phase") for node in nodes if template_of(node) == template]
-        for template in ("batches", "recheck")
-    )
-    if not fans or not rechecks or not _DONE.issuperset([*fans, *rechecks]):
+    leads = [_pod_of(node) for node in nodes if node.get("phase") == "Succeeded"]
+    measured: set[int | None] = {lead[0] for lead in leads if lead and lead[2] == "0"}
+    measured |= {pod.batch for pod in pods if pod.rank == 0 and pod.ended_at and not pod.trouble}
+    fans = [node for node in nodes if template_of(node) == "batches"]
+    rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}
+    if not fans or not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
         return False
+    if not rechecks:
+        return not any(GATED in parameters_of(node, "outputs").items() for node in nodes)
     # the batches of a recheck are a second fan, whose node may not exist yet
-    return "Succeeded" not in rechecks or len(fans) > 1
+    return rechecks <= _DONE and ("Succeeded" not in rechecks or len(fans) > 1)
+
+
+def _batches(fan: Object) -> set[int]:
+    """Return the numbers of the batches of a fan that the cluster does not refuse."""
+    return {int(item["n"]) for item in orjson.loads(parameters_of(fan)["batches"]) if item["n"]}
 
 
 def _ended_early(workflow: Object) -> bool:
@@ -259,30 +261,11 @@ def _ended_early(workflow: Object) -> bool:
     return phase in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
-async def watch_run(context: PodContext, pending: str) -> None:
-    """Watch the run until its last batch ends.
-
-    The watch ends when the last sample is stored, unless the gate may add rechecks. So the
-    watchdog does not end after the measuring pods, which would cost the controller a look of 10 s.
-    The watchdog does not mount a claim, which only one node may have. It waits while the API
-    server is out of reach. Raises StoreError, KubeError.
-    """
-    async with Kube() as kube:
-        watches = [asyncio.create_task(watch_pods(kube, context, pending_limit(pending)))]
-        if not context.claimed:
-            store = context.open()
-            plan = stored_plan(store, context.run_id)
-            if not gated(plan):
-                watches.append(asyncio.create_task(all_stored(store, variants(store, plan))))
-        done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            task.cancel()
-        for task in done:
-            task.result()
-
-
 async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
-    """Look at the pods until the last batch is over. Raises KubeError."""
+    """Look at the pods until the last batch is over, also while the API server is out of reach.
+
+    `limit` is the suite's pending_limit in seconds. Raises KubeError.
+    """
     labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
     while True:
@@ -292,24 +275,20 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
             run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
             workflow = await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
             before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
-            watchdog = watchdog or Watchdog(
-                limit, from_annotations(ours, before), unrecoverable_batches(workflow)
-            )
+            watchdog = watchdog or Watchdog(limit, *from_annotations(ours, before))
             doomed: list[Pod] = []
             if not _ended_early(workflow):  # else Argo ended the pods
                 doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
-            # what an earlier attempt left has to go: retries read it
-            wanted: Object = dict.fromkeys((UNRECOVERABLE, NOTES))
-            wanted |= as_annotation(ours, watchdog.reasons)
-            over = finished(workflow)
             if await _parent_ended(kube, workflow):
                 body: Object = {"spec": {"shutdown": "Stop"}}
                 await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
-            if not over:
-                wanted |= unrecoverable_annotation(ours, watchdog.unrecoverable)
-            if any(before.get(name) != value for name, value in wanted.items()):
+            over = finished(workflow, run_pods)
+            # what was final has to go at the end: `argo retry` would read it
+            final = set[int]() if over else watchdog.unrecoverable
+            notes = as_annotation(ours, watchdog.reasons, final)
+            if notes != {NOTES: before.get(NOTES)}:
                 # before the pods end: then Argo decides about a retry
-                body = {"metadata": {"annotations": wanted}}
+                body = {"metadata": {"annotations": notes}}
                 await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
             if over:
                 return
@@ -352,35 +331,6 @@ async def _give_up(kube: Kube, context: PodContext, doomed: list[Pod]) -> None:
         await kube.patch("v1/Pod", pod.name, body, context.namespace, subresource=subresource)
 
 
-def count_missing(store: Store, plans: Sequence[Plan]) -> int:
-    """Return how many samples of runs are not stored. Raises StoreError."""
-    stored = [stored_samples(store, plan.run_id) for plan in plans]
-    return sum(
-        plan.key(position) not in known
-        for plan, known in zip(plans, stored, strict=True)
-        for position in range(len(plan.order))
-    )
-
-
-async def all_stored(store: Store, plans: Sequence[Plan]) -> None:
-    """Wait until every sample of these runs is stored.
-
-    Waits while the store is out of reach, without holding up the watch of the pods. A count costs
-    the store a listing: many missing samples and a long listing make the counts rarer.
-    """
-    while True:
-        began, delay = time.monotonic(), LOOK_SECONDS
-        try:
-            left = await asyncio.to_thread(count_missing, store, plans)
-        except StoreError as error:
-            print(f"waiting for the store: {error}", flush=True)  # noqa: T201
-        else:
-            if not left:
-                return
-            delay = max(0.5, 20 * (time.monotonic() - began), min(0.2 * left, 10 * LOOK_SECONDS))
-        await asyncio.sleep(delay)
-
-
 # -- the last step --------------------------------------------------------------------------------
 
 
@@ -400,7 +350,7 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     try:
         workflow = run_with_client(lambda kube: _workflow(kube, context))
         annotations = workflow["metadata"].get("annotations") or {}
-        texts = from_annotations(owner(workflow), annotations)
+        texts, _ = from_annotations(owner(workflow), annotations)
         ended = end_of(workflow, time.time())
     except KubeError as error:  # only the reasons are lost, not the samples
         logger.info(f"cannot read why batches failed; their rows have no reason: {error}")

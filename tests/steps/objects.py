@@ -1,12 +1,13 @@
 """Objects of a run that its API server has: the Workflow, and the pods of gangs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from perfdag.steps.pods.context import PodContext
 
 
 def workflow_of(
-    context: PodContext, annotations: dict[str, str] | None = None, **status: Any
+    context: PodContext, annotations: Mapping[str, str | None] | None = None, **status: Any
 ) -> dict[str, Any]:
     """Return a Workflow with these annotations and fields of its status."""
     metadata = {"name": context.workflow, "namespace": context.namespace, "uid": "u-1"}

@@ -38,7 +38,6 @@ def place(run_id: str = "20260101T000000Z-00000000") -> PodContext:
         "manual",
         "r/perfdag-{name}:1",
         "bench",
-        "pod",
         "node",
         ("10.0.0.1",),
     )

@@ -10,6 +10,7 @@ from perfdag.plan.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import put_plan, put_rechecks
 from perfdag.results.samples import (
+    NOTES,
     MissingReason,
     SampleRecord,
     as_annotation,
@@ -19,7 +20,7 @@ from perfdag.results.samples import (
     write_reason,
 )
 from perfdag.steps.pods import watchdog
-from perfdag.steps.pods.watchdog import end_of, record_end, unrecoverable_annotation
+from perfdag.steps.pods.watchdog import end_of, record_end
 from perfdag.store.base import FolderStore, Store
 from perfdag.suite.load import parse_suite
 
@@ -120,10 +121,11 @@ def test_a_run_that_it_was_not_let_go_on_with_is_none_of_its(
 def test_annotations_fit_into_an_object_and_are_of_this_attempt_at_the_workflow(
     store: FolderStore, plan: Plan, tells: dict[str, Any]
 ) -> None:
-    many = as_annotation(OURS, dict.fromkeys(range(1000), "x" * 5000))
-    many |= unrecoverable_annotation(OURS, range(1000))
-    assert sum(map(len, many.values())) < 66_000
-    assert len(from_annotations(OURS, many)) > 100
+    every = {*range(1000)}
+    many = as_annotation(OURS, dict.fromkeys(every, "x" * 5000), every)
+    assert len(str(many[NOTES])) < 80_000
+    texts, final = from_annotations(OURS, many)
+    assert texts.keys() == final == every
     tells["metadata"]["annotations"] = as_annotation(RETRIED, {0: PENDING})
     record_end(place(), store, plan, "Succeeded")
     assert store.list(f"runs/{plan.run_id}/notes") == []

@@ -10,36 +10,19 @@ from typing import Any
 
 import pytest
 
-from perfdag.kube.patch import UNRECOVERABLE
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
-from perfdag.plan.plan import Plan, make_plan, prepare_duet
-from perfdag.results.samples import as_annotation, from_annotations, sample_key
+from perfdag.results.samples import as_annotation, from_annotations
 from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.watchdog import (
     Watchdog,
-    all_stored,
-    count_missing,
     finished,
     owner,
-    unrecoverable_annotation,
-    unrecoverable_batches,
     watch_pods,
 )
-from perfdag.store.base import FolderStore, Store, StoreError
-from perfdag.suite.load import parse_suite
 from tests.fakes.api_server import ApiServer
 
 from .objects import gang_pod, workflow_of
 from .test_plan_step import place
-
-ONE_SAMPLE = (
-    "name: s\npending_limit: 60s\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
-)
-
-
-@pytest.fixture
-def plan() -> Plan:
-    return make_plan(parse_suite(ONE_SAMPLE))
 
 
 @pytest.fixture
@@ -226,8 +209,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 ) -> None:
     waiting = [waits("InvalidImageName", "no")]
     pod = gang_pod({"phase": "Pending", "containerStatuses": waiting})
-    marks = unrecoverable_annotation(earlier, {7})
-    marks |= as_annotation(earlier, {7: "full"})
+    marks = as_annotation(earlier, {7: "full"}, {7})
     here = replace(place(), workflow_uid="u-1")
     workflow = workflow_of(here, marks)
     server = ApiServer(workflow)
@@ -248,13 +230,10 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     assert done[1][1]["status"]["message"].startswith("InvalidImageName on node-1"), (
         "what its node in Argo says"
     )
-    workflow["metadata"] |= done[0][1]["metadata"]
-    unrecoverable = unrecoverable_batches(workflow)
-    notes = from_annotations(OURS, workflow["metadata"]["annotations"])
     expected = {0, 7} if believed else {0}
-    assert unrecoverable == expected
-    assert set(notes) == expected
-    assert done[2][1]["metadata"]["annotations"][UNRECOVERABLE] is None
+    for (_, patch), final in ((done[0], expected), (done[2], set[int]())):
+        notes = from_annotations(OURS, patch["metadata"]["annotations"])
+        assert (set(notes[0]), notes[1]) == (expected, final), "`argo retry` makes other attempts"
 
 
 def test_a_watchdog_that_came_late_still_gives_up_before_argo_does(watchdog: Watchdog) -> None:
@@ -446,36 +425,6 @@ def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused
     assert watchdog.unrecoverable == ({0} if final else set())
 
 
-def test_the_samples_of_both_variants_are_counted(store: FolderStore) -> None:
-    text = "name: s\nentries: [{benchmark: command, repetitions: 2, params: {argv: ['true']}}]\n"
-    duel = prepare_duet(parse_suite(text), parse_suite(text), ("a", "b"), 8)
-    plans = [duel.a, duel.b, make_plan(parse_suite(text))]
-    samples = [len(each.order) for each in plans]
-    for number, each in enumerate(plans):
-        store.put(f"runs/{each.run_id}/plan.json", each.dump())
-        assert count_missing(store, plans) == sum(samples[number:]) if number else True
-        for position in range(len(each.order)):
-            store.put(sample_key(each.run_id, each.key(position)), b"{}")
-        assert count_missing(store, plans) == sum(samples[number + 1 :])
-
-
-async def test_it_waits_for_the_last_sample_also_of_a_store_that_is_away(
-    store: FolderStore, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers: list[int | None] = [1, None, 1, 0]
-
-    def counted(store: Store, plans: Sequence[Plan]) -> int:
-        answer = answers.pop(0)
-        if answer is None:
-            raise StoreError("away")
-        return answer
-
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.count_missing", counted)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    await all_stored(store, [plan])
-    assert answers == []
-
-
 def test_finished_reads_compressed_nodes() -> None:
     nodes = {
         "a": {"name": "w.batches", "templateName": "batches", "phase": "Failed"},
@@ -488,14 +437,17 @@ def test_finished_reads_compressed_nodes() -> None:
         "status": {"phase": "Running", "compressedNodes": packed},
     }
     assert nodes_of(workflow) == nodes
-    assert finished(workflow)
+    assert finished(workflow, [])
+
+
+ONE_BATCH = {"parameters": [{"name": "batches", "value": '[{"benchmark": "b", "n": "0"}]'}]}
 
 
 @pytest.mark.parametrize(
     ("fans", "suspects", "over"),
     [
         (["Running"], [], False),
-        (["Failed"], [], False),
+        ([], [], False),
         (["Succeeded"], ["Skipped"], True),
         (["Succeeded", "Omitted"], ["Failed", "Failed", "Error"], True),
         (["Succeeded"], ["Running", "Failed"], False),
@@ -509,7 +461,8 @@ def test_the_batches_of_a_recheck_are_guarded_too_and_in_a_dag_of_ones_own(
     root: str, fans: list[str], suspects: list[str], over: bool
 ) -> None:
     nodes: list[dict[str, Any]] = [
-        {"name": f"{root}.batches", "templateName": "batches", "phase": phase} for phase in fans
+        {"name": f"{root}.batches", "templateName": "batches", "phase": phase, "inputs": ONE_BATCH}
+        for phase in fans
     ]
     nodes += [
         {
@@ -520,7 +473,40 @@ def test_the_batches_of_a_recheck_are_guarded_too_and_in_a_dag_of_ones_own(
         for phase in suspects
     ]
     status = {"phase": "Running", "nodes": {str(number): each for number, each in enumerate(nodes)}}
-    assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}) == over
+    assert finished({"metadata": {"name": "w"}, "spec": {}, "status": status}, []) == over
+
+
+LEAD = replace(pod(None, phase="Running"), ended_at="2026-01-02T00:00:09Z")
+WENT_WELL = node("", "Succeeded", rank="0")
+
+
+@pytest.mark.parametrize(
+    ("batches", "nodes", "pods", "gated", "over"),
+    [
+        ("0", [], [LEAD], "false", True),
+        ("0", [WENT_WELL], [], "false", True),
+        ("01", [WENT_WELL], [replace(LEAD, batch=1)], "false", True),
+        ("01", [], [LEAD], "false", False),
+        ("0", [], [LEAD], "true", False),
+        ("0", [], [replace(LEAD, rank=1)], "false", False),
+        ("0", [], [replace(LEAD, ended_at="")], "false", False),
+        ("0", [], [replace(LEAD, trouble="main ended with exit code 75")], "false", False),
+        ("0", [node("", "Failed", rank="0")], [], "false", False),
+        ("0", [node("", "Succeeded", rank="1")], [], "false", False),
+    ],
+)
+def test_the_watch_ends_with_the_leads_that_measured_before_argo_looks(
+    batches: str, nodes: list[dict[str, Any]], pods: list[Pod], gated: str, over: bool
+) -> None:
+    """A refused batch, without a number, has no lead. Others may begin where a lead failed, and
+    where a gate may add rechecks.
+    """
+    items = [{"benchmark": "b", "n": number} for number in ("", *batches)]
+    given = [{"name": "batches", "value": json.dumps(items)}]
+    fan = {"templateName": "batches", "phase": "Running", "inputs": {"parameters": given}}
+    said = {"outputs": {"parameters": [{"name": "gated", "value": gated}]}}
+    status = {"nodes": {str(number): each for number, each in enumerate([fan, said, *nodes])}}
+    assert finished({"spec": {}, "status": status}, pods) == over
 
 
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
@@ -647,9 +633,8 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     assert executor["state"]["terminated"]["exitCode"] != 0
     assert status == {"phase": "Failed", "reason": "GivenUp", "message": "node node-1 was lost"}
     notes = server.of("Workflow")[0]["metadata"]["annotations"]
-    assert from_annotations(owner(server.of("Workflow")[0]), notes) == {
-        0: "pod of rank 1: node node-1 was lost"
-    }
+    why = "pod of rank 1: node node-1 was lost"
+    assert from_annotations(owner(server.of("Workflow")[0]), notes) == ({0: why}, set())
 
 
 async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_kubelet(
@@ -701,4 +686,4 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, 
         "its batch ended early (attempt 3 on node-1 at 2026-01-02T00:00:09Z): "
         "pod of rank 0: main ended with exit code 137"
     )
-    assert from_annotations(OURS, notes) == ({} if end else {0: why})
+    assert from_annotations(OURS, notes) == ({} if end else {0: why}, set())
