@@ -13,7 +13,7 @@ from perfdag.results.labels import Facts, difference
 from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import PointState, Series, points_of
 from perfdag.stats.nodes import FEWEST_NODES, slow
-from perfdag.units import metric_text, plural
+from perfdag.units import plural
 
 NUMBERS = 12  # most hosts whose states carry their numbers
 MOST_NAMES, MOST_REASON = 3, 160
@@ -67,9 +67,9 @@ def finding(
 ) -> tuple[str, str]:
     """Return the slow node or link, and the facts in which the slow ones differ."""
     if not by_place:
-        return f"no valid sample{between}", ""
+        return f"No valid sample{between}", ""
     first = next(iter(by_place.values()))
-    metric = metric_text(first.metric)
+    metric = first.metric
     if first.better not in ("higher", "lower"):
         return f"{metric} by pair", ""
     if len({host for place in by_place for host in place}) < FEWEST_NODES:
@@ -80,7 +80,7 @@ def finding(
     values = {(names[a], names[b]): series.values for (a, b), series in by_place.items()}
     outliers = slow(values, first.better == "higher")
     if not outliers:
-        return f"no node and no link stands out in {metric}{between}", ""
+        return f"No node and no link stands out in {metric}{between}", ""
     words, reasons = [], []
     for own, effect in [*outliers.items()][:MOST_NAMES]:
         kind = "node" if len(own) == 1 else "link"
@@ -89,7 +89,7 @@ def finding(
             reasons.append(f"{own[0]}: {differs}")
     more = f" and {len(outliers) - 1} more" if len(outliers) > 1 else ""
     rest = ["slow too: " + ", ".join(words[1:])] if words[1:] else []
-    return f"slow in {metric}{between}: {words[0]}{more}", "; ".join([*rest, *reasons])
+    return f"Slow in {metric}{between}: {words[0]}{more}", "; ".join([*rest, *reasons])
 
 
 def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts) -> Figure:

@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from perfdag.units import metric_text, scaled, short
+from perfdag.units import scaled, short
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
 ON_PALE, ON_DARK = "#000001", "#fffffe"
@@ -110,9 +110,7 @@ def figure(
     number of samples, the band and the run. `subplot_options` go to
     Figure.subplots (sharex, sharey).
     """
-    starts_with_parameter = "=" in title.split(" ", 1)[0]  # `bs=4KiB` is how a suite writes it
     width, letters, small = (NARROW, 34, 50) if is_narrow() else (WIDTH, 70, 104)
-    title = title if starts_with_parameter else title[:1].upper() + title[1:]
     lines = textwrap.wrap(title, letters, break_on_hyphens=False)
     under = textwrap.wrap(subtitle, small, break_on_hyphens=False)
     all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
@@ -243,7 +241,7 @@ def legend_beside(ax: Axes) -> None:
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:
     """Return the label of an axis: `throughput (Gbit/s), higher is better`."""
-    name = metric_text(metric) + (f" ({unit})" if unit else "")
+    name = metric + (f" ({unit})" if unit else "")
     return f"{name}, {better} is better" if better in ("higher", "lower") else name
 
 

@@ -23,7 +23,7 @@ from perfdag.charts.series import (
     notes,
 )
 from perfdag.results.summary import PointState, points_of, unusable
-from perfdag.units import digits, metric_text, plural, scaled, setting, short
+from perfdag.units import digits, plural, scaled, setting, short
 
 SWEPT = 3  # values of a number that make a line
 GRID = 24  # points of two such numbers that make a heat map
@@ -282,7 +282,7 @@ def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Fi
             draw.lines(ax, drawn[key], unit, far or view.log or view.ideal == "time", names)
             if not multiples:
                 draw.name_lines(ax, list(drawn[key]))
-            ax.set_xlabel(x.replace("_", " "))
+            ax.set_xlabel(x)
         limits = [ax.get_ylim() for ax in same.values()]
         for number, ax in enumerate(same.values()):  # small multiples share the axis of values
             ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -316,7 +316,7 @@ def _scaling(view: View, items: Sequence[Item], x: str) -> str:
         faster = most.series.middle / few.series.middle
         found.append((most.numbers[x], (faster if view.ideal == "rate" else 1 / faster) / more))
     largest, part = max(found)
-    return f"{100 * part:.0f}\u00a0% of linear scaling at {largest:g} {x.replace('_', ' ')}"
+    return f"{100 * part:.0f}\u00a0% of linear scaling at {largest:g} {x}"
 
 
 def _dots(panels: Panels, note: str) -> Figure:
@@ -390,8 +390,8 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
             np.arange(len(ys)) + 0.5,
             [setting(y, f"{value:g}" if value < 1e6 else int(value)) for value in ys],
         )
-        ax.set_xlabel(x.replace("_", " "))
-        ax.set_ylabel(y.replace("_", " ") if number % 3 == 0 else "")
+        ax.set_xlabel(x)
+        ax.set_ylabel(y if number % 3 == 0 else "")
     return fig
 
 
@@ -410,7 +410,7 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     ratio = worst[-1].middle / worst[0].middle if worst[0].middle else 1.0
     title = f"{worst[-1].stat} is {digits(ratio)} times {worst[0].stat}"
     if any(map(unusable, worst)):
-        title = f"{metric_text(metric)}: unusable"
+        title = f"{metric}: unusable"
     fig = _lines(view, {metric: [item for own in whole for item in own]}, "stat", note, title)
     (ax,) = fig.axes
     ax.set_xticks(range(len(known)), known)
@@ -429,9 +429,7 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     own = series[0]
     value = "unusable" if unusable(own) else amount(own.middle, own.unit, own.metric)
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
-    fig, (ax,) = style.figure(
-        heights=(2.4,), title=f"{metric_text(own.metric)}: {value}", subtitle=subtitle
-    )
+    fig, (ax,) = style.figure(heights=(2.4,), title=f"{own.metric}: {value}", subtitle=subtitle)
     order = range(1, len(own.values) + 1)
     ax.plot(order, own.values, "o", color=style.SERIES[0], gid="samples", label="sample")
     ax.axhline(own.middle, color=style.MUTED, lw=1, gid="median")
@@ -449,7 +447,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     Values whose samples are too far apart are left out. Points that no number orders and those of
     several entries are not ranked: they are no alternatives. Nor is what moves no bytes.
     """
-    name = metric_text(items[0].series.metric)
+    name = items[0].series.metric
     usable = [item for item in items if not unusable(item.series)]
     usable = [item for item in usable if item.numbers.get("message_bytes") != 0] or usable
     if not usable:
@@ -468,7 +466,7 @@ def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") 
     keys = _varied(items)
     many = len(items) > 1
     values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
-    differs = f"{name} by {x or ', '.join(keys) or 'entry'}".replace("_", " ")
+    differs = f"{name} by {x or ', '.join(keys) or 'entry'}"
     count = f"{name} of {plural(len(usable), 'value')}"
     titles = [f"{name}: {', '.join(values)}", differs, count]
     return next((title for title in titles if len(title) <= TITLE), name[:TITLE])
@@ -489,6 +487,5 @@ def _ratio(items: Sequence[Item], pair: str) -> str:
     ratios = [i.series.middle / before[_name(i, keys)] for i in right if before.get(_name(i, keys))]
     if not ratios:
         return ""
-    metric = metric_text(items[0].series.metric)
-    title = f"{metric}: {b} is {digits(median(ratios))} times {a}"
+    title = f"{items[0].series.metric}: {b} is {digits(median(ratios))} times {a}"
     return title if len(title) <= TITLE else ""

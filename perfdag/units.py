@@ -294,13 +294,6 @@ def readable(text: str) -> str:
     return _LARGE.sub(lambda match: f"{match[1]}={setting(match[1], match[2])}", text)
 
 
-def metric_text(metric: str) -> str:
-    """Return the name of a metric for people: `user CPU` for `user_cpu`."""
-    return re.sub(
-        r"\b(iops|cpu|rtt|gpu|api)\b", lambda match: match[0].upper(), metric.replace("_", " ")
-    )
-
-
 def to_base(unit: str) -> tuple[str, float]:
     """Return the SI base unit of a unit that a tool prints, and the factor to it: `ms`: s, 0.001.
 

@@ -86,4 +86,5 @@ def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:
     assert "\x1b" not in piped
     trust = re.search(r"^trust   .*$", piped, re.M)
     narrow = on_a_terminal(SHOW, "stdout", 40, 1, NO_COLOR="1")
-    assert trust and trust[0] in re.sub(r"\r\n {8}(?=\S)", " ", narrow)
+    assert trust
+    assert trust[0] in re.sub(r"\r\n {8}(?=\S)", " ", narrow)

@@ -35,7 +35,7 @@ from perfdag.results.summary import (
     unusable,
     worst_of_points,
 )
-from perfdag.units import digits, metric_text, plural, scaled, setting, short, short_seconds
+from perfdag.units import digits, plural, scaled, setting, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
@@ -292,7 +292,7 @@ def _value(state: PointState, series: Series) -> Iterator[Any]:
     factor, unit = scaled(series.unit, series.middle, series.metric)
     stat = "" if series.stat == "value" else f" {series.stat}"
     about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
-    yield metric_text(series.metric) + stat, about
+    yield series.metric + stat, about
     yield digits(series.middle / factor), series.middle
     yield unit or "1"
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""

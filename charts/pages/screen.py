@@ -21,7 +21,7 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.series import amount, spread_text
 from perfdag.results.runs import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
-from perfdag.units import metric_text, setting
+from perfdag.units import setting
 
 ROWS = 6
 """Headline values on the first screen."""
@@ -86,7 +86,7 @@ def rows(run: Judged) -> list[Row]:
             where = f"{state.entry}: {where}" if where else state.entry
         found.append(
             Row(
-                metric_text(series.metric) + stat,
+                series.metric + stat,
                 where,
                 amount(series.middle, series.unit, series.metric),
                 spread_text(series),
