@@ -6,7 +6,6 @@ lines, two of them a heat map, and anything else a row of dots for each point.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +22,7 @@ from perfdag.charts.series import (
     notes,
 )
 from perfdag.results.summary import PointState, points_of, unusable
-from perfdag.units import digits, plural, scaled, setting, short
+from perfdag.units import digits, plural, scaled, setting
 
 SWEPT = 3  # values of a number that make a line
 GRID = 24  # points of two such numbers that make a heat map
@@ -127,7 +126,7 @@ def _varied(items: Sequence[Item]) -> list[str]:
 
 
 def _name(item: Item, keys: Sequence[str]) -> str:
-    """Return the name of an item by some of its words. A disturbed one ends with ~."""
+    """Return the name of an item by some of its words."""
     words = [item.words[key] for key in keys if key in item.words]
     name = " ".join(words) or item.state.entry
     return name.removeprefix("subject=")
@@ -258,12 +257,12 @@ def _curves(panels: Panels, x: str, facet: str) -> tuple[Curves, list[str], str]
     return {key: own for key, own in drawn.items() if own}, names, cut
 
 
-def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Figure:
+def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
     """Draw each metric over x, with a small multiple for each value of what splits best."""
     first = next(iter(panels.values()))
     drawn, names, cut = _curves(panels, x, "" if view.tail else _facet(first, x))
     every = [item for items in panels.values() for item in items]
-    title = title or (_scaling(view, first, x) if view.ideal else claim(first, x))
+    title = claim(panels, x, ideal=view.ideal)
     ideal = "dashed: linear" if view.ideal else ""
     subtitle = "; ".join(filter(None, (cut, band_words(every), ideal, note)))
     multiples = len(drawn) > len(panels)
@@ -277,9 +276,9 @@ def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Fi
         series = [one for key in same for line in drawn[key].values() for one in line.values()]
         far = draw.needs_log([value for one in series for value in one.values])
         for key, ax in same.items():
+            draw.lines(ax, drawn[key], unit, far or view.log or bool(view.ideal), names)
             if view.ideal:
                 _ideal(ax, view.ideal, drawn[key])
-            draw.lines(ax, drawn[key], unit, far or view.log or view.ideal == "time", names)
             if not multiples:
                 draw.name_lines(ax, list(drawn[key]))
             ax.set_xlabel(x)
@@ -295,28 +294,15 @@ def _lines(view: View, panels: Panels, x: str, note: str, title: str = "") -> Fi
 
 
 def _ideal(ax: Any, ideal: str, curves: Mapping[str, draw.Line]) -> None:
-    """Draw the line that begins at the first point and scales linearly."""
-    for line in list(curves.values())[:1]:
+    """Draw for each line the one that begins at its first point and scales linearly."""
+    for line in curves.values():
         xs = sorted(line)
         base = line[xs[0]].middle
-        ratios = [x / xs[0] if ideal == "rate" else xs[0] / x for x in xs]
+        ys = [base * (x / xs[0] if ideal == "rate" else xs[0] / x) for x in xs]
         look: Any = {"color": style.MUTED, "ls": "--", "lw": 1, "gid": "ideal", "label": "_ideal"}
-        ax.plot(xs, [base * ratio for ratio in ratios], **look)
-
-
-def _scaling(view: View, items: Sequence[Item], x: str) -> str:
-    """Return how much of linear scaling the largest x has, of the best line there."""
-    keys = [key for key in _varied(items) if key != x]
-    lines = _named((item for item in items if x in item.numbers), keys)
-    found = []
-    for own in lines.values():
-        own.sort(key=lambda item: item.numbers[x])
-        few, most = own[0], own[-1]
-        more = most.numbers[x] / few.numbers[x]
-        faster = most.series.middle / few.series.middle
-        found.append((most.numbers[x], (faster if view.ideal == "rate" else 1 / faster) / more))
-    largest, part = max(found)
-    return f"{100 * part:.0f}\u00a0% of linear scaling at {largest:g} {x}"
+        ax.plot(xs, ys, **look)
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, *ys), max(high, *ys))
 
 
 def _dots(panels: Panels, note: str) -> Figure:
@@ -337,7 +323,7 @@ def _dots(panels: Panels, note: str) -> Figure:
     fig, axes = style.figure(
         len(drawn),
         [draw.dots_height(groups) for groups in drawn.values()],
-        title=claim(next(iter(panels.values())), "", joined),
+        title=claim(panels, pair=joined),
         subtitle="; ".join(filter(None, (cut, band_words(every), note))),
     )
     for ax, groups in zip(axes, drawn.values(), strict=True):
@@ -372,7 +358,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     unit = scaled(first.unit, max(middles), first.metric)[1]
     fig, axes = _multiples(
         {(first.metric, name): own for name, own in groups.items()},
-        claim(items, x, second=y),
+        claim({first.metric: items}, x, second=y),
         "; ".join(filter(None, (f"number: median in {unit}, grey: none or unusable", cut, note))),
         max(1.6, 0.32 * len(ys) + 0.9),
     )
@@ -400,18 +386,19 @@ def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]
     metric, items = next(iter(panels.items()))
     known = [stat for stat in PERCENTILES if any(item.series.stat == stat for item in items)]
     items = [item for item in items if item.series.stat in known]
-    items = [replace(i, numbers={"stat": float(known.index(i.series.stat))}) for i in items]
-    curves = _named(items, [key for key in _varied(items) if key != "stat"])
-    whole = [sorted(own, key=lambda item: item.numbers["stat"]) for own in curves.values()]
-    whole = [own for own in whole if len(own) >= SWEPT]
+    items = [
+        replace(
+            item,
+            words={"percentile" if key == "stat" else key: w for key, w in item.words.items()},
+            numbers={"percentile": known.index(item.series.stat)},
+        )
+        for item in items
+    ]
+    curves = _named(items, [key for key in _varied(items) if key != "percentile"])
+    whole = [own for own in curves.values() if len(own) >= SWEPT]
     if not whole:
         return
-    worst = [item.series for item in max(whole, key=lambda own: own[-1].series.middle)]
-    ratio = worst[-1].middle / worst[0].middle if worst[0].middle else 1.0
-    title = f"{worst[-1].stat} is {digits(ratio)} times {worst[0].stat}"
-    if any(map(unusable, worst)):
-        title = f"{metric}: unusable"
-    fig = _lines(view, {metric: [item for own in whole for item in own]}, "stat", note, title)
+    fig = _lines(view, {metric: [item for own in whole for item in own]}, "percentile", note)
     (ax,) = fig.axes
     ax.set_xticks(range(len(known)), known)
     ax.set_xlabel("")
@@ -441,43 +428,58 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     yield "samples", fig
 
 
-def claim(items: Sequence[Item], x: str = "", pair: str = "", second: str = "") -> str:
-    """Return the result in at most 60 letters: the best value over x, each value, or what differs.
+def claim(panels: Panels, x: str = "", pair: str = "", second: str = "", ideal: str = "") -> str:
+    """Return in at most 60 letters what holds for a whole chart: a result, or what differs in it.
 
-    Values whose samples are too far apart are left out. Points that no number orders and those of
-    several entries are not ranked: they are no alternatives. Nor is what moves no bytes.
+    A result is how the first panel scales or what a value of `pair` is to the other, and of one
+    panel each value, or the ends of its only line. Unusable values are left out.
     """
-    name = items[0].series.metric
-    usable = [item for item in items if not unusable(item.series)]
-    usable = [item for item in usable if item.numbers.get("message_bytes") != 0] or usable
+    name, items = next(iter(panels.items()))
+    keys = _varied(items)
+    usable = [i for i in items if not unusable(i.series) and x in ("", *i.numbers)]
     if not usable:
         return f"{name}: unusable"
-    if pair and (ratio := _ratio(usable, pair)):
-        return ratio
-    better = usable[0].series.better
-    alternatives = len({item.state.entry for item in usable}) == 1
-    if x and alternatives and better in ("higher", "lower"):
-        end, verb = (max, "up to") if better == "higher" else (min, "down to")
-        best = end(usable, key=lambda item: item.series.middle)
-        at = " ".join(best.words[key] for key in (x, second) if key in best.words)
-        at = short(best.numbers[x], "B") if x == "message_bytes" else at
-        short_title = f"{name} {verb} {_median(best)}"
-        return long if len(long := f"{short_title} at {at}") <= TITLE else short_title
-    keys = _varied(items)
-    many = len(items) > 1
-    values = [(f"{_name(item, keys)} " if many else "") + _median(item) for item in usable]
-    differs = f"{name} by {x or ', '.join(keys) or 'entry'}"
-    count = f"{name} of {plural(len(usable), 'value')}"
-    titles = [f"{name}: {', '.join(values)}", differs, count]
-    return next((title for title in titles if len(title) <= TITLE), name[:TITLE])
+    told = usable if len(panels) == 1 else []
+    if x:
+        single = keys == [x] and usable[0].series.better in ("higher", "lower")
+        told = sorted(told, key=lambda item: item.numbers[x]) if single else []
+        told = told[:1] + told[1:][-1:]
+    values = ", ".join(f"{_name(item, keys)} {_median(item)}" for item in told)
+    by = [key for key in (x, second) if key] or [key for key in keys if key != "stat"] or ["entry"]
+    titles = [
+        _scaling(usable, x, ideal) if ideal else _ratio(usable, pair) if pair else "",
+        values and f"{name}: {values}",
+        f"{', '.join(panels)} by {', '.join(by)}",
+        f"{name} of {plural(len(usable), 'value')}",
+    ]
+    return next((title for title in titles if 0 < len(title) <= TITLE), name[:TITLE])
 
 
 def _median(item: Item) -> str:
     return amount(item.series.middle, item.series.unit, item.series.metric)
 
 
+def _span(values: Iterable[float]) -> str:
+    """Return the least and the largest of some numbers, or the one that they are."""
+    ordered = sorted(values)
+    return " to ".join(dict.fromkeys(digits(value) for value in (ordered[0], ordered[-1])))
+
+
+def _scaling(items: Sequence[Item], x: str, ideal: str) -> str:
+    """Return how much of linear scaling the lines have at the largest x."""
+    parts: dict[float, list[float]] = {}
+    for own in _named(items, [key for key in _varied(items) if key != x]).values():
+        few, most = (end(own, key=lambda item: item.numbers[x]) for end in (min, max))
+        more = most.numbers[x] / few.numbers[x]
+        faster = most.series.middle / few.series.middle
+        part = (faster if ideal == "rate" else 1 / faster) / more
+        parts.setdefault(most.numbers[x], []).append(round(100 * part))
+    largest = max(parts)
+    return f"{_span(parts[largest])}\u00a0% of linear scaling at {largest:g} {x}"
+
+
 def _ratio(items: Sequence[Item], pair: str) -> str:
-    """Return by how much one value of a setting differs from the other in the middle."""
+    """Return how many times one value of a setting the other is, of the points that have both."""
     keys = [key for key in _varied(items) if key != pair]
     groups = _grouped(items, pair)
     if len(groups) != 2:
@@ -485,7 +487,4 @@ def _ratio(items: Sequence[Item], pair: str) -> str:
     (a, left), (b, right) = groups.items()
     before = {_name(item, keys): item.series.middle for item in left}
     ratios = [i.series.middle / before[_name(i, keys)] for i in right if before.get(_name(i, keys))]
-    if not ratios:
-        return ""
-    title = f"{items[0].series.metric}: {b} is {digits(median(ratios))} times {a}"
-    return title if len(title) <= TITLE else ""
+    return f"{items[0].series.metric}: {b} is {_span(ratios)} times {a}" if ratios else ""
