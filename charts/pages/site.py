@@ -25,7 +25,7 @@ from perfdag.store.base import NotStoredError, Store
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Version of the data. The site of another version is written again."""
 SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""
@@ -153,10 +153,10 @@ def _write_suite(store: Store, suite: str) -> None:
     folder, records = _Folder(store, suite), read_records(store, suite)
     rules, clusters = judged_clusters(store, medians)
     runs = site_data.run_data(store, medians, folder.runs(), records)
-    site_data.add_words(clusters, runs)
+    lost = site_data.add_words(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
     _write_runs(folder, medians, runs)
-    for benchmark, lines in site_data.series_data(clusters).items():
+    for benchmark, lines in site_data.series_data(clusters, lost).items():
         for number, start in enumerate(range(0, len(lines), SERIES)):
             name = site_data.key_name(benchmark)
             data = {"folder": name, "series": lines[start : start + SERIES]}

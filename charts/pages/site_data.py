@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from typing import Any
 
@@ -110,22 +110,36 @@ def _of_rows(table: pa.Table) -> Data:
         "why": trust.text,
         "verdict": verdicts[0][0].word if verdicts else None,
         "verdict_why": verdicts[0][0].text if verdicts else "",
+        "failed": [
+            {"id": state.point, "benchmark": state.benchmark, "name": state.name}
+            | {"word": "failed", "answer": state.why, "headline": True}
+            | {"noise": None, "newest": None, "levels": [], "changes": [], "left": None}
+            for state in summary.points
+            if state.why and state.point in trust.points
+        ],
         "seconds": seconds,
         "duration": short_seconds(seconds) if seconds is not None else "-",
     }
 
 
-def add_words(clusters: Clusters, runs: Sequence[Data]) -> None:
-    """Add the answer about each run: the word of its headline series."""
-    by_id = {run["id"]: run for run in runs}
+def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
+    """Add the answer about each run: the word of its headline series.
+
+    Return a row for each point that failed in a newest run and has no series.
+    """
+    by_id, lost = {run["id"]: run for run in runs}, list[Data]()
     for own, series in clusters:
         lines = headlines(series)
         for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
             by_id[run.run_id]["word"] = word
         newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
+        known = {line.info.point for line in series}
+        bare = [row for row in newest.get("failed", ()) if row["id"] not in known]
+        lost += [row | {"cluster": newest["cluster"]} for row in bare]
         deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
         said = [[line.name, line.answer.text] for line in deciding]
-        newest["answers"] = said[:ANSWERS]
+        newest["answers"] = [*said, *([row["name"], row["answer"]] for row in bare)][:ANSWERS]
+    return lost
 
 
 def card(clusters: Clusters) -> Data | None:
@@ -138,9 +152,11 @@ def card(clusters: Clusters) -> Data | None:
     return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
-def series_data(clusters: Clusters) -> dict[str, list[Data]]:
-    """Return the series of all clusters by benchmark, in the order of the history."""
+def series_data(clusters: Clusters, lost: Iterable[Data]) -> dict[str, list[Data]]:
+    """Return the series of all clusters by benchmark, in the order of the history, and `lost`."""
     by_benchmark: dict[str, list[Data]] = {}
+    for row in lost:
+        by_benchmark.setdefault(row["benchmark"], []).append(row)
     for here, series in clusters:
         for line in series:
             data = _series(line) | _answers(line)

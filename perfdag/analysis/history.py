@@ -205,15 +205,15 @@ def series_of(
 
 
 def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
-    """Return the word that each run has by now: the one that matters most of its series.
+    """Return the word that each run has by now: failed, or what matters most of its series.
 
-    A first run has none: no series of it was measured before.
+    A first run has none: no series of it was measured before. A point without a value is a failure.
     What is decided at a run holds until the next decision, so a run is worse while a change for the
     worse is open, and stays unclear if it might have begun one. A run has the word of its last
     re-measurement, the newest that of the answers.
     """
     runs = len(medians.runs)
-    words: list[set[Word]] = [set() for _ in range(runs)]
+    words: list[set[Word]] = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
         measured = np.flatnonzero(np.isfinite(line.value))
         levels = line.levels.levels
@@ -235,7 +235,7 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
     judged = [line for line in series if line.info.point in planned]
     known = [line for line in judged if line.levels.measured > 1 or line.answer.word == "failed"]
     newest = worst_word([line.answer for line in known])
-    words[-1] = {newest} if newest else set()
+    words[-1] = {"failed"} if medians.runs[-1].failed else {newest} if newest else set()
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "recheck":
             words[i] |= words[i + 1]

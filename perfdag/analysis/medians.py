@@ -41,6 +41,15 @@ class RunInfo:
     env: dict[str, str]
     points: dict[str, PointCount]
 
+    @property
+    def failed(self) -> list[str]:
+        """The points without a valid sample, but those that were skipped and the canary."""
+        return [
+            key
+            for key, own in self.points.items()
+            if not own.ok and not own.error.startswith("skipped") and key != "canary"
+        ]
+
 
 def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
