@@ -35,6 +35,7 @@ from perfdag.results.summary import (
     unusable,
     worst_of_points,
 )
+from perfdag.stats.levels import STEP
 from perfdag.units import digits, plural, scaled, setting, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
@@ -170,12 +171,12 @@ def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
 
 def _first_picture(run: Judged, pictures: Sequence[pick.Picture]) -> pick.Picture | None:
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
-    deciding = run.deciding()
-    if deciding and deciding[0].answer.word in ("worse", "better"):
-        with style.narrow():
-            narrow = to_svg(screen.history(deciding[0]))
-        svg, png = to_bytes(screen.history(deciding[0]))
-        return pick.Picture("history", "first", deciding[0].name, svg, png, narrow)
+    for line in run.deciding()[:1]:
+        if line.answer.word in ("worse", "better") and line.levels.measured >= STEP:
+            with style.narrow():
+                narrow = to_svg(screen.history(line))
+            svg, png = to_bytes(screen.history(line))
+            return pick.Picture("history", "first", line.name, svg, png, narrow)
     shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
     return next((drawn for drawn in own if len(drawn.svg) <= pick.INLINE), None)

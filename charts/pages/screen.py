@@ -21,6 +21,7 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.series import amount, spread_text
 from perfdag.results.runs import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
+from perfdag.stats.levels import STEP
 from perfdag.units import setting
 
 ROWS = 6
@@ -102,7 +103,7 @@ def spark(line: Line) -> Markup:
     """Return the last runs of a series as an SVG, with the band of the noise of its level."""
     values = line.value[-SPARK:]
     known = np.flatnonzero(np.isfinite(values))
-    if known.size < 2:
+    if known.size < STEP:
         return Markup()
     level, first = line.levels.levels[-1], len(line.value) - len(values)
     low = float(np.nanmin([level.low, *values[known]]))
@@ -203,7 +204,7 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     big: Any = {"fontsize": 24, "fontweight": "bold", "va": "top"}
     fig.text(0.04, 0.89, sentence, color=_TONES.get(colour(said.word), style.INK), **big)
     fig.text(0.04, 0.72, "; ".join(said.why)[:130], fontsize=12, color=style.MUTED)
-    lines = [line for line in run.deciding() if line.levels.measured > 1][:1]
+    lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
     places = [(0.04 + 0.48 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
     for (x, y), row in zip(places, shown, strict=False):
         delta = row.answer.size if row.answer and row.answer.word in ("worse", "better") else ""

@@ -8,6 +8,8 @@ function shape(tag, attributes, ...children) {
   return element;
 }
 
+const FEWEST_RUNS = 3; // of a chart, as of a level: words say as much of fewer
+
 /** Return round numbers between two, about five. */
 function ticks(low, high) {
   const rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough);
@@ -20,12 +22,12 @@ function ticks(low, high) {
 function chartOf(series, points, width, height = 96, wide = false) {
   const [left, right, top, bottom] = wide ? [52, 8, 36, 22] : [4, 4, 18, 4], last = points.length - 1;
   const runs = points.map(({ run }) => run), known = points.map((point, i) => ({ ...point, i })).filter(({ value }) => value !== null);
-  if (!known.length || (!wide && known.length < 2)) return null;
+  if (known.length < FEWEST_RUNS) return null;
   const place = (run) => Math.max(0, runs.findIndex((other) => other >= run) - 0.5), start = (i) => i in series.levels ? place(series.levels[i][0]) : last;
   const levels = series.levels.map(([, middle, low, high], i) => ({ from: start(i), to: start(i + 1), middle, low, high })).filter(({ from, to, low, high }) => to > from && low !== null && high !== null);
   const bounds = [...known.map(({ value }) => value), ...levels.flatMap(({ low, high }) => [low, high])];
   const low = Math.min(...bounds), range = Math.max(...bounds) - low || Math.abs(low) || 1, floor = height - bottom;
-  const x = (i) => left + (last ? i / last : 0.5) * (width - left - right), y = (value) => Math.max(top, Math.min(floor, floor - (value - low) / range * (floor - top)));
+  const x = (i) => left + i / last * (width - left - right), y = (value) => Math.max(top, Math.min(floor, floor - (value - low) / range * (floor - top)));
   const box = (from, to, above, below, name, opacity) => shape("rect", { x: x(from), y: above, width: x(to) - x(from), height: below - above, fill: `var(--${name})`, opacity });
   const line = (x1, y1, x2, y2, name, more = {}) => shape("line", { x1, y1, x2, y2, stroke: `var(--${name})`, ...more });
   const label = (x, y, text, name, more = {}) => shape("text", { x, y, fill: `var(--${name})`, "font-size": 12, ...more }, text);

@@ -145,9 +145,10 @@ const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ ru
 function seriesChart(series, points) {
   const own = ownPoints(series, points), texts = series.changes.map(changeText);
   const markdown = () => `**${series.head.suite}: ${series.name}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
-  const chart = own.length ? plot(series, own) : make("p", { className: "muted" }, "no value in these months");
+  const told = own.map(({ run, value }) => `${whenOf(run)}: ${shown(value, series)}`).join(", ") || "no value in these months";
+  const chart = own.length < FEWEST_RUNS ? make("p", { className: "muted" }, told) : plot(series, own);
   const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ",
-    copyButton("PNG", "image/png", () => pngOf(chart)), " ", copyButton("Markdown", "text/plain", markdown));
+    chart.draw ? copyButton("PNG", "image/png", () => pngOf(chart)) : null, " ", copyButton("Markdown", "text/plain", markdown));
   const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
   return make("section", { id: series.id, className: "chart" }, heading, chart, changes.length ? make("ul", { className: "small" }, ...changes) : null);
 }

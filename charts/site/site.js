@@ -70,9 +70,8 @@ function table(columns, rows, options) {
 
 /** Return a select that reports its choice. */
 function select(label, choices, chosen, change) {
-  const list = make("select", { ariaLabel: label }, ...choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text)));
-  list.onchange = () => change(list.value);
-  return make("label", {}, `${label} `, list);
+  const options = choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text));
+  return make("label", {}, `${label} `, make("select", { ariaLabel: label, onchange: (event) => change(event.target.value) }, ...options));
 }
 
 /** Show a page: a title, and what `content` returns. An error becomes one line. */

@@ -109,7 +109,7 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
         "a value"
     )
     of_nights = case in list(CASES)[:4]
-    assert html.count('class="spark"') == of_nights
+    assert html.count('class="spark"') == (case in list(CASES)[:3]), "two runs make no level"
     assert ('href="../../site/history.html?suite=net"' in html) is of_nights
     assert ('href="../../site/benchmark.html?name=iperf"' in html) is of_nights
 

@@ -1,6 +1,7 @@
 """The site in Chromium, from a folder: 30 runs."""
 
 import json
+import re
 from urllib.parse import unquote, urlsplit
 
 from perfdag.charts.pages import site_data
@@ -78,6 +79,9 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert "kernel: 6.1.112 -> 6.12.4" in text
     assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
     assert "Worse: 1 worse, 2 same" in text
+    await page.value("document.querySelector('select').value = 'grid'")
+    await page.value("document.querySelector('select').dispatchEvent(new Event('change'))")
+    await page.until("location.search === '?suite=grid'")
     await page.open(f"{site}/compare.html?suite=grid")
     text = await page.value("document.querySelector('main').innerText")
     assert "fio.runtime: 1 -> 2" in text
@@ -119,6 +123,13 @@ async def test_a_benchmark_has_its_series_of_all_suites(site: str, page: Page) -
     assert set(await page.value(rows)) == {"disk", "grid"}
     link = "document.querySelector('.card h2 a').href"
     assert "history.html?suite=grid&cluster=blue#" in await page.value(link)
+
+
+async def test_fewer_runs_than_a_level_has_are_told_in_words(site: str, page: Page) -> None:
+    await page.open(f"{site}/history.html?suite=grid")
+    text = await page.value("document.querySelector('.chart p').textContent")
+    assert re.fullmatch(r"2026-01-0\d \d\d:\d\d: [\d.]+ µs", text)
+    assert await page.value("document.querySelectorAll('.chart svg').length") == 0
 
 
 async def test_an_unknown_suite_gives_one_line(site: str, page: Page) -> None:
