@@ -99,8 +99,8 @@ class LocalPool:
         if reason := needs_cluster(shape):
             raise Skip(reason)
 
-    def misplacement(self, shape: Shape, hosts: Sequence[Host]) -> str | None:
-        """Return why the hosts break the placement of the shape, or None."""
+    def mismatch(self, hosts: Sequence[Host]) -> str | None:
+        """Return why these hosts cannot be measured together, or None."""
         return None
 
     def lost(self) -> str | None:
@@ -195,7 +195,7 @@ class Sampler:
             guard.include(hosts)
             gang = Gang(hosts, shape, point.timeout, scratch, self.pool.volume, starter=starter)
             self._run(record, benchmark, point, gang)
-            if fault := self.pool.misplacement(shape, hosts):
+            if fault := self.pool.mismatch(hosts):
                 record.status, record.error = "invalid", fault
         except SampleError as error:
             record.status, record.error = error.status, str(error)

@@ -20,7 +20,7 @@ from perfdag.results.collect import collect, gather
 from perfdag.shape import Shape
 from perfdag.steps.hunt import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
-from perfdag.steps.pods.lead import pool_of, wrong_placement
+from perfdag.steps.pods.lead import pool_of
 from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -169,9 +169,6 @@ class Nodes(LocalPool):
 
     def check(self, point: Point, shape: Shape) -> None: ...
 
-    def misplacement(self, shape: Shape, hosts: Sequence[Any]) -> str | None:
-        return wrong_placement(shape, hosts)
-
 
 def lead(
     tmp_path: Path, plan: Plan, nodes: list[str]
@@ -190,50 +187,15 @@ def rows(store: FolderStore, plan: Plan) -> list[dict[str, Any]]:
     return [row for row in gather(store, plan)[0].to_pylist() if row["benchmark"] != "canary"]
 
 
-@pytest.mark.parametrize(
-    ("placement", "nodes", "expected"),
-    [
-        (
-            "any",
-            "caa",
-            {
-                "0-1": (["a", "a"], True, None),
-                "0-2": (["a", "c"], False, None),
-                "1-2": (["a", "c"], False, None),
-            },
-        ),
-        (
-            "spread",
-            "abb",
-            {
-                "0-1": (["a", "b"], False, None),
-                "0-2": (["a", "b"], False, None),
-                "1-2": (
-                    ["b", "b"],
-                    True,
-                    "placement: spread, but 2 hosts were on b",
-                ),
-            },
-        ),
-    ],
-)
-def test_hosts_are_numbered_by_their_nodes_and_two_on_a_node_are_invalid_where_spread_was_asked(
-    tmp_path: Path,
-    pairwise: type[FakeBenchmark],
-    placement: str,
-    nodes: str,
-    expected: dict[str, tuple[list[str], bool, str | None]],
-) -> None:
-    plan = planned(f"{{count: 3, pairs: all, placement: {placement}}}", name="fake")
-    measuring, store, _ = lead(tmp_path, plan, list(nodes))
+def test_hosts_are_numbered_by_their_nodes(tmp_path: Path, pairwise: type[FakeBenchmark]) -> None:
+    plan = planned("{count: 3, pairs: all, placement: any}", name="fake")
+    measuring, store, _ = lead(tmp_path, plan, list("caa"))
     measuring.measure(range(3))
-    result = {row["pair"]: row for row in rows(store, plan)}
-    assert result.keys() == expected.keys()
-    for pair, (used, same, error) in expected.items():
-        row = result[pair]
-        assert (row["nodes"], row["same_node"]) == (used, same)
-        assert row["status"] == ("invalid" if error else "ok")
-        assert (error or "None") in str(row["error"])
+    assert {row["pair"]: (row["nodes"], row["same_node"]) for row in rows(store, plan)} == {
+        "0-1": (["a", "a"], True),
+        "0-2": (["a", "c"], False),
+        "1-2": (["a", "c"], False),
+    }
 
 
 def test_pairs_at_once_overlap_and_say_so(

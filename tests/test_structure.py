@@ -94,7 +94,7 @@ def test_a_measuring_pod_needs_no_library_of_analysis() -> None:
         "for name in 'jinja2', 'matplotlib', 'numpy', 'pyarrow', 'rich': sys.modules[name] = None\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "from perfdag.commands.main import main\n"
-        "sys.exit(main(['step', 'watchdog', '--pending', '1']))"
+        "sys.exit(main(['step', 'watchdog', '--pending', '1s']))"
     )
     argv = [sys.executable, "-c", code, *sorted(modules | steps)]
     result = subprocess.run(argv, env={"HOME": "/"}, capture_output=True, text=True, check=False)

@@ -34,7 +34,11 @@ RECORDED = ("plan", "recheck", "finish")
 """Steps whose state is recorded on the Workflow."""
 OUT = option("--out", type=Path, required=True, help="folder of the output parameters")
 PENDING = option(
-    "--pending", metavar="TIME", default="", help="how long Argo lets pods of a batch be Pending"
+    "--pending",
+    type=duration,
+    metavar="TIME",
+    default=0.0,
+    help="how long Argo lets pods of a batch be Pending",
 )
 RANK = (
     option("--batch", type=int, required=True),
@@ -95,10 +99,10 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
 def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends."""
     from perfdag.kube.client import run_with_client
-    from perfdag.steps.pods.context import pending_limit
+    from perfdag.steps.pods.context import PENDING_GRACE
     from perfdag.steps.pods.watchdog import watch_pods
 
-    run_with_client(lambda kube: watch_pods(kube, pod, pending_limit(args.pending)))
+    run_with_client(lambda kube: watch_pods(kube, pod, args.pending - PENDING_GRACE))
     return EXIT_OK
 
 
@@ -120,7 +124,7 @@ def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.kube.patch import SSH
     from perfdag.steps.pods import context, peer
 
-    limit = context.pending_limit(args.pending)
+    limit = args.pending - context.PENDING_GRACE
     return peer.serve(Path(SSH), peer.HOME / "peer", pod.addresses, args.port, limit)
 
 

@@ -86,6 +86,7 @@ def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
+                "minDomains": shape.hosts.count,  # so no node gets a second one
                 "topologyKey": _HOSTNAME,
                 "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": batch,

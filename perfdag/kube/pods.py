@@ -307,8 +307,10 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     if terminated and name != "wait" and (code := terminated.get("exitCode")):
         message = " ".join((terminated.get("message") or "").split())
         text = f"{name} ended with exit code {code}: {message}".rstrip(": ")
-        # the kernel answers every attempt to set an MTU alike, unless a signal ended `ip`
-        return (f"network.mtu: {text}", code < 128) if name == MTU else (text, False)
+        # the kernel answers every attempt to set an MTU alike, unless a signal ended `ip`, and a
+        # lead that refused its batch would refuse it again
+        final = code < 128 if name == MTU else (name, code) == ("main", 2)
+        return (f"network.mtu: {text}" if name == MTU else text), final
     return None
 
 

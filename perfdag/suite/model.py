@@ -351,7 +351,7 @@ class Suite(Strict):
     budget: PositiveDuration | None = Field(
         None,
         description="wall time after which no further sample starts; "
-        "on a cluster it counts from the plan step",
+        "on a cluster it counts from the first pods that measure",
     )
     isolation: Literal["batch", "point", "pod"] = Field(
         "batch", description="point: all rounds of a point in pods of their own; pod: each sample"

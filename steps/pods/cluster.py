@@ -1,7 +1,7 @@
 """What a cluster has: the facts of it that rows keep, and whether it can run a shape at all."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,12 +34,14 @@ async def list_readable(
     return None
 
 
-async def exists(kube: Kube, path: str) -> bool:
-    """Return whether a path exists; False where it may not be read. Raises KubeError."""
+async def read(kube: Kube, path: str) -> Object | None:
+    """Return what is at a path; None where it does not exist or may not be read.
+
+    Raises KubeError.
+    """
     with ignore_status(403, 404):
-        await kube.request("GET", path)
-        return True
-    return False
+        return await kube.request("GET", path)
+    return None
 
 
 async def has_class(kube: Kube, name: str) -> bool:
@@ -47,7 +49,7 @@ async def has_class(kube: Kube, name: str) -> bool:
 
     Raises KubeError.
     """
-    return await exists(kube, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+    return await read(kube, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}") is not None
 
 
 # -- facts ----------------------------------------------------------------------------------------
@@ -76,10 +78,8 @@ async def cluster_name(kube: Kube) -> str | None:
 
     A cluster has no name of its own: the uid of its namespace kube-system stands for it.
     """
-    with ignore_status(403):
-        namespace = await kube.request("GET", "/api/v1/namespaces/kube-system")
-        return str(namespace["metadata"]["uid"])
-    return None
+    namespace = await read(kube, "/api/v1/namespaces/kube-system")
+    return str(namespace["metadata"]["uid"]) if namespace else None
 
 
 def driver_images(daemons: list[Object]) -> Object:
@@ -112,18 +112,6 @@ def _node(node: Object) -> Object:
 
 
 @dataclass(frozen=True)
-class ClusterInventory:
-    """The nodes and storage classes of the cluster; None where they are not known."""
-
-    nodes: Sequence[Object] | None = None
-    """Nodes that run pods; None also where nodes are added on demand."""
-    classes: frozenset[str] | None = None
-    """Storage classes of objects and of volumes; an empty name: a claim needs no class."""
-    more_classes: bool = False
-    """Whether there may be others, since one of the two may not be read."""
-
-
-@dataclass(frozen=True)
 class Requirement:
     """Something that a shape requires of the cluster.
 
@@ -143,24 +131,23 @@ async def requirements(
 ) -> list[list[Requirement]]:
     """Return what the pods of each shape require, and whether it is there. Raises KubeError."""
     nodes = await list_readable(kube, "v1", "Node")
-    if await exists(kube, "/apis/karpenter.sh") or await exists(
+    if await read(kube, "/apis/karpenter.sh") or await read(
         kube, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
     ):
         nodes = None  # they are added on demand
+    measuring = None if nodes is None else without_simulated(nodes)
     classes = await list_readable(kube, "storage.k8s.io/v1", "StorageClass")
     volumes = await list_readable(kube, "v1", "PersistentVolume")
     names = {item["spec"].get("storageClassName") or "" for item in volumes or []}
     for item in classes or []:
         default = (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
         names |= {item["metadata"]["name"], *([""] if default else [])}
-    inventory = ClusterInventory(
-        None if nodes is None else without_simulated(nodes),
-        None if classes is None else frozenset(names),
-        volumes is None,
-    )
+    all_read = classes is not None and volumes is not None
     return [
         [
-            *requirements_of_nodes(shape, inventory),
+            *_class(shape.volume, names, all_read),
+            *_resources(shape, measuring),
+            *_hosts(shape, measuring),
             *[
                 await _attachment(kube, each, shape, namespace)
                 for each in shape.network.attachments
@@ -176,15 +163,6 @@ async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int
     required = await requirements(kube, shapes, namespace)
     reasons = [[each.why for each in of_shape if each.there is False] for of_shape in required]
     return {number: whys[0] for number, whys in enumerate(reasons) if whys}
-
-
-def requirements_of_nodes(shape: Shape, inventory: ClusterInventory) -> list[Requirement]:
-    """Return what pods of this shape require of storage and nodes, and whether it is there."""
-    return [
-        *_class(shape.volume, inventory),
-        *_resources(shape, inventory.nodes),
-        *_hosts(shape, inventory.nodes),
-    ]
 
 
 def _resources(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
@@ -230,19 +208,22 @@ def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement
         yield Requirement(kind, f"{count} {what} to spread over", there, why)
 
 
-def _class(volume: Volume | None, inventory: ClusterInventory) -> Iterator[Requirement]:
+def _class(volume: Volume | None, classes: Set[str], all_read: bool) -> Iterator[Requirement]:
+    """Yield the storage class that a claim requires of those of objects and of volumes.
+
+    The empty one means that a claim needs none. There are more unless `all_read`.
+    """
     if volume is None or volume.kind != "claim" or volume.claim:
         return
     template = volume.claim_template
     if template and template.storageClassName == "":
         return  # an existing volume without a class
-    name, classes = volume.storage_class or "", inventory.classes or frozenset()
+    name = volume.storage_class or ""
     listed = ", ".join(sorted(classes - {""})) or "none"
     why = "there is no default storage class"
     if name:
         why = f"there is no storage class {name}; there are: {listed}"
-    unknown = inventory.classes is None or inventory.more_classes
-    there = True if name in classes else None if unknown else False
+    there = True if name in classes else False if all_read else None
     yield Requirement("class", f"storage class {name or '(default)'}", there, why)
 
 
@@ -268,5 +249,5 @@ async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) ->
 
 async def _volcano(kube: Kube) -> Requirement:
     why = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
-    there = await exists(kube, "/apis/scheduling.volcano.sh/v1beta1")
+    there = await read(kube, "/apis/scheduling.volcano.sh/v1beta1") is not None
     return Requirement("volcano", "Volcano", there, why)

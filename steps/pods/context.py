@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from perfdag.hosts.local import hidden
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.kube.client import KubeError, Object, run_with_client
 from perfdag.kube.patch import (
     REPORT,
     RUN,
@@ -22,6 +22,7 @@ from perfdag.kube.patch import (
     STORE,
     STORE_VARIABLES,
     SUITE,
+    Context,
 )
 from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
@@ -30,7 +31,6 @@ from perfdag.results.runs import report_key, run_folder
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store, print_wait
 from perfdag.suite.document import BadDocument, Problem
-from perfdag.units import seconds
 
 EXIT_RETRYABLE = 75
 """EX_TEMPFAIL: another attempt may succeed."""
@@ -55,37 +55,23 @@ The watchdog enforces the limit itself and records the reason.
 """
 
 
-@dataclass(frozen=True)
-class PodContext:
-    """The environment of a pod of a run; a text is empty if its variable is not set."""
+@dataclass(frozen=True, kw_only=True)
+class PodContext(Context):
+    """The environment of a pod of a run; a text is empty if its variable is not set.
 
-    store: str
-    run_id: str
+    The plan step makes the patches of measuring pods from its own.
+    """
+
     workflow: str
-    workflow_uid: str
     trigger: str
-    images: str
     namespace: str
     node: str
     addresses: tuple[str, ...]
     """Its addresses of every family; the first is that of the cluster's main family."""
     allowed: tuple[str, ...] = ()
     """Benchmarks whose Kubernetes rights this installation grants."""
-    account: str = ""
-    """The ServiceAccount of a benchmark with rights of its own, in its pods."""
-    pull_policy: str = "IfNotPresent"
-    store_secret: str = ""
     network_policy: bool = False
     """Whether a NetworkPolicy of this installation selects measuring pods."""
-
-    @property
-    def where(self) -> dict[str, str]:
-        """Provenance of a sample that this run measures."""
-        return {
-            "store": self.store,
-            "namespace": self.namespace,
-            "workflow_uid": self.workflow_uid,
-        }
 
     @property
     def root(self) -> str:
@@ -150,14 +136,6 @@ def take_store_variables() -> None:
             register([os.environ[own]])
 
 
-def pending_limit(timeout: str) -> float:
-    """Return the suite's pending_limit in seconds, from Argo's pendingTimeout.
-
-    Raises ValueError.
-    """
-    return seconds(timeout) - PENDING_GRACE
-
-
 TERMINATION_MESSAGE = Path("/dev/termination-log")
 """What a container writes there is the message of its node in Argo, after its exit code."""
 
@@ -203,8 +181,7 @@ def label_workflow(context: PodContext, plan: Plan, store: Store) -> None:
     """
     report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
-    labels = {RUN: plan.run_id, SUITE: plan.suite}
-    metadata = {"annotations": annotations, "labels": labels}
+    metadata = {"annotations": annotations, "labels": {RUN: plan.run_id, SUITE: plan.suite}}
     workflow = _patch_workflow(context, metadata, "its report")
     reference = (workflow.get("status") or {}).get("artifactRepositoryRef") or {}
     if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
@@ -217,39 +194,34 @@ def _patch_workflow(context: PodContext, metadata: Object, what: str) -> Object:
 
     An error of the API server is printed, and the Workflow is empty.
     """
-
-    async def patch(kube: Kube) -> Object:
-        body = {"metadata": metadata}
-        return await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
-
+    kind, body = f"{ARGO}/Workflow", {"metadata": metadata}
     try:
-        return run_with_client(patch)
+        return run_with_client(
+            lambda kube: kube.patch(kind, context.workflow, body, context.namespace)
+        )
     except KubeError as error:
         print(f"cannot record on the workflow {what}: {error}", file=sys.stderr)  # noqa: T201
         return {}
 
 
-def begin_clock(store: Store, run_id: str) -> float:
-    """Start the clock of a run; return the time in seconds since 1970. Raises StoreError."""
-    now = time.time()
-    store.put(_clock_key(run_id), f"{now:.3f}\n".encode())
-    return now
+def clock_deadline(store: Store, plan: Plan) -> float | None:
+    """Return when the budget is spent, in monotonic seconds; None: no budget. Raises StoreError.
+
+    The first gang of a Workflow starts the clock of its run.
+    """
+    if not plan.budget:
+        return None
+    try:
+        began = float(store.get(_clock_key(plan.run_id)))
+    except NotStoredError:
+        began = time.time()
+        store.put(_clock_key(plan.run_id), f"{began:.3f}\n".encode())
+    return time.monotonic() + plan.budget - (time.time() - began)
 
 
 def end_clock(store: Store, run_id: str) -> None:
     """Stop the clock of a run; the next gang starts it again. Raises StoreError."""
     store.delete(_clock_key(run_id))
-
-
-def clock_deadline(store: Store, run_id: str, plan: Plan) -> float | None:
-    """Return when the budget is spent, in monotonic seconds; None: no budget. Raises StoreError."""
-    if not plan.budget:
-        return None
-    try:
-        began = float(store.get(_clock_key(run_id)))
-    except NotStoredError:
-        began = begin_clock(store, run_id)
-    return time.monotonic() + plan.budget - (time.time() - began)
 
 
 def _clock_key(run_id: str) -> str:

@@ -87,10 +87,7 @@ class GangPool(LocalPool):
         if point.id in self.crashed:
             raise Failed(f"{CRASHES} pods were lost while they measured this point")
 
-    def misplacement(self, shape: Shape, hosts: Sequence[Host]) -> str | None:
-        return wrong_placement(shape, hosts) or self._wrong_images(hosts)
-
-    def _wrong_images(self, hosts: Sequence[Host]) -> str | None:
+    def mismatch(self, hosts: Sequence[Host]) -> str | None:
         """Return why hosts run different images, or None: a tag may differ between nodes.
 
         An image that was loaded, not pulled, may have only the digest of its configuration. No
@@ -215,7 +212,9 @@ def pool_of(
         where={
             "image_digest": own.image_digest if own else None,
             "pods": sorted(pod.name for pod in pods.values()),
-            **context.where,
+            "store": context.store,
+            "namespace": context.namespace,
+            "workflow_uid": context.workflow_uid,
         },
         facts={"volume_reused": True} if reused else {},
         volume=VOLUME if volume else None,
@@ -309,15 +308,6 @@ def extra_address(host: Host, shape: Shape) -> str | None:
             f"of network {', '.join(shape.network.attachments)}: "
             f"{listing.tail()}"
         ) from None
-
-
-def wrong_placement(shape: Shape, hosts: Sequence[Host]) -> str | None:
-    """Return why hosts break the placement: spread needs one node a host, packed one node."""
-    nodes = sorted({host.name for host in hosts})
-    placement = shape.hosts.placement
-    if len(nodes) == {"spread": len(hosts), "packed": 1}.get(placement or "any", len(nodes)):
-        return None
-    return f"placement: {placement}, but {len(hosts)} hosts were on {', '.join(nodes)}"
 
 
 def forward(context: PodContext, store: Store, number: int, gang: GangPool) -> None:
@@ -432,7 +422,7 @@ class ProgressReporter:
                     Path(self._file).write_text(f"{self.done}/{self.total}\n")
 
 
-def check_account(account: str, plan: Plan, number: int) -> None:
+def check_account(account: str | None, plan: Plan, number: int) -> None:
     """Raise BadDocument if a pod with rights of one benchmark is to measure another one.
 
     The plan is read again from the store, so it may differ from the one that the plan step checked.
@@ -518,7 +508,7 @@ def measure_batch(
     Write why the rest is missing if the budget ends.
     """
     loops = {plan.variant: MeasuringLoop(plan, store, pool, listener, note=note) for plan in plans}
-    deadline = clock_deadline(store, plans[0].run_id, plans[0])
+    deadline = clock_deadline(store, plans[0])
     turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
     if len(plans) > 1:
         turns = stored_duet(*plans).turns(index)

@@ -5,12 +5,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -49,7 +49,7 @@ from perfdag.results.samples import (
 )
 from perfdag.shape import Shape
 from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
-from perfdag.steps.pods.context import PENDING_GRACE, PodContext, begin_clock, refuse
+from perfdag.steps.pods.context import PENDING_GRACE, PodContext, end_clock, refuse
 from perfdag.steps.pods.peer import make_keys
 from perfdag.store.base import NotStoredError, Store
 from perfdag.suite.document import BadDocument
@@ -103,19 +103,15 @@ def _text_of(plan: Plan, batch: Batch) -> str:
             name, _, value = word.partition("=")
             varied.setdefault(name, []).append(value)
     words = [f"{name}={_span(values)}" for name, values in varied.items()]
-    what = " ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])])
+    what = _plain(" ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])]))
     shape = plan.shapes[batch.shape]
     where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
     if shape.hosts.count > 1:
         where += f" {network_of(shape)} network"
     rounds = sorted({repetition for repetition in repetitions if repetition > 0})
-    which = "warm-up"
-    if rounds:
-        first, last = rounds[0], rounds[-1]
-        which = f"round {first}" if first == last else f"rounds {first} to {last}"
-        which += f" of {max(point.rounds for point in points)}"
+    last = max(point.rounds for point in points)
+    which = f"round {_span([*map(str, rounds)])} of {last}" if rounds else "warm-up"
     end = f"{where}, {which}"
-    what = _plain(what)
     return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
 
 
@@ -127,28 +123,15 @@ def _span(values: Sequence[str]) -> str:
     return ",".join(distinct)
 
 
-def check_own_images(plan: Plan, images: str, allowed: Iterable[str]) -> None:
-    """Raise BadDocument if a benchmark with rights of its own has another image.
-
-    `images` is the pattern of the installation, `allowed` names these benchmarks.
-    """
-    for point in plan.points:
-        image = plan.shapes[point.shape].image
-        if point.benchmark in allowed and not own_image(image, images):
-            raise refuse(
-                f"entry {point.entry}: {point.benchmark} has rights of its own here, "
-                f"so {image} may not be its image; leave image out"
-            )
-
-
 def kinds_of(
     plan: Plan, context: Context | None = None, allowed: Collection[str] = ()
 ) -> list[Object]:
     """Return what Argo gets of each kind of batches: what its batches and their pods share.
 
     Without `context` it is about as long as on a cluster. `allowed` names the benchmarks with
-    rights of their own. Raises BadDocument if a plan has too many batches or kinds, or a wrong
-    shape: a stored plan may come from elsewhere. The message names the settings that change this.
+    rights of their own, which no other image may have. Raises BadDocument for such an image, if a
+    plan has too many batches or kinds, or a wrong shape: a stored plan may come from elsewhere. The
+    message names the settings that change this.
     """
     if len(plan.batches) > MAX_BATCHES:
         raise refuse(
@@ -165,7 +148,12 @@ def kinds_of(
         for problem in shape.problems():
             raise BadDocument([replace(problem, file="suite")])
         own = context or usual
-        if benchmark in allowed and own_image(shape.image, own.images):
+        if benchmark in allowed:
+            if not own_image(shape.image, own.images):
+                raise refuse(
+                    f"entry {entry}: {benchmark} has rights of its own here, "
+                    f"so {shape.image} may not be its image; leave image out"
+                )
             own = replace(own, account=account_of(benchmark))
         kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, own)})
         size += len(orjson.dumps(orjson.dumps(kinds[-1]).decode()))
@@ -210,18 +198,10 @@ def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[
     """
     kinds = plan.kinds()
     numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
-    patch_context = Context(
-        plan.run_id,
-        context.workflow_uid,
-        context.images,
-        context.store,
-        context.pull_policy,
-        priority_class(plan.options.priority) if has_priority else None,
-        store_secret=context.store_secret,
-    )
+    priority = priority_class(plan.options.priority) if has_priority else None
     return {
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
-        "kinds": kinds_of(plan, patch_context, context.allowed),
+        "kinds": kinds_of(plan, replace(context, priority_class=priority), context.allowed),
         "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
         "run": plan.run_id,
         "suitename": plan.suite,
@@ -382,14 +362,8 @@ SUITE_FILES = (Path("/tmp/perfdag-suite.yaml"), Path("/perfdag/suite/suite.yaml"
 """Where the plan step finds a suite that its Workflow carries inside, and that of a ConfigMap."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The values of `--set` and of `--only`."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    settings: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+Options = dict[Literal["settings", "only"], tuple[str, ...]]
+"""The values of `--set` and of `--only`."""
 
 
 def suite_text(environment: Mapping[str, str]) -> str:
@@ -424,8 +398,10 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     with contextlib.suppress(NotStoredError):
         return stored_plan(store, context.run_id)
     chosen = options(environment)
-    suite = parse_suite(suite_text(environment), settings=chosen.settings)
-    plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=context.trigger)
+    suite = parse_suite(suite_text(environment), settings=chosen.get("settings", ()))
+    plan = make_plan(
+        suite, only=chosen.get("only", ()), run_id=context.run_id, trigger=context.trigger
+    )
     return place_hosts(plan)
 
 
@@ -438,8 +414,6 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     store = context.open()
     plan = plan_of(context, store, environment)
     plans = variants(store, plan)
-    for variant in plans:
-        check_own_images(variant, context.images, context.allowed)
     if any(stored_samples(store, variant.run_id) for variant in plans) and (
         why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
     ):
@@ -451,7 +425,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     for variant in plans:
         forget_reasons(store, variant.run_id)
         put_plan(store, variant)  # before the cluster may refuse: then rows say why
-    begin_clock(store, plan.run_id)
+    end_clock(store, plan.run_id)
     left = missing_batches(
         store, [(index, each, index) for each in plans for index in range(len(each.batches))]
     )
@@ -492,15 +466,12 @@ async def _prepare(kube: Kube, context: PodContext, plan: Plan) -> tuple[Object,
 def where(now: Object, before: Object) -> Object:
     """Return the facts of a run that goes on, `before` those of its plan until now.
 
-    The facts of earlier Workflows stay, by uid, for the samples that these measured. A Workflow
-    that is retried may find other nodes: the earlier nodes stay too. So does the name of a cluster
-    that may not be read any more.
+    The facts of earlier Workflows stay, by uid, for the samples that these measured. So does the
+    name of a cluster that may not be read any more.
     """
     earlier, uid = dict(before.get("before", {})), before.get("workflow_uid")
     now = {**now, "cluster": now["cluster"] or before.get("cluster")}
-    if uid == now["workflow_uid"] and before.get("nodes") and now.get("nodes"):
-        now = {**now, "nodes": {**before["nodes"], **now["nodes"]}}
-    elif uid and uid != now["workflow_uid"]:
+    if uid and uid != now["workflow_uid"]:
         earlier[uid] = {name: value for name, value in before.items() if name != "before"}
     return {**now, "before": earlier} if earlier else now
 

@@ -60,8 +60,6 @@ GIVEN_UP = "GivenUp"
 _ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
 """Troubles of pods that the watchdog ended; their reason is noted already."""
 
-_FINAL = "main ended with exit code 2"
-"""The end of a lead that refused its batch."""
 _RETRYABLE = f"main ended with exit code {EXIT_RETRYABLE}"
 """The end of a pod whose gang fell apart: the reason of the pod that did it goes before."""
 
@@ -89,7 +87,6 @@ class Watchdog:
         self._since: dict[str, float] = {}
         self._noted: dict[str, str] = {}
         self._newest: dict[int, int] = {}
-        self._of_attempt: dict[int, int] = {}
 
     def look(self, argo_nodes: Mapping[str, Object], pods: list[Pod], now: float) -> list[Pod]:
         """Note troubles; return the pods to give up, whole gangs.
@@ -101,10 +98,11 @@ class Watchdog:
             if pod.batch is not None:
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
         asked = {uid: found for uid, node in argo_nodes.items() if (found := _pod_of(node))}
-        self._newest = dict(sorted([*gangs, *(each[:2] for each in asked.values())]))
-        for batch, attempt in self._of_attempt.items():
-            if attempt < self._newest.get(batch, attempt):
+        newest = dict(sorted([*gangs, *(each[:2] for each in asked.values())]))
+        for batch, attempt in self._newest.items():
+            if attempt < newest.get(batch, attempt):
                 self.reasons.pop(batch, None)
+        self._newest = newest
         refused, doomed = set[tuple[int, int]](), set[tuple[int, int]]()
         for uid, (batch, attempt, rank) in asked.items():
             if self._is_refused(uid, argo_nodes[uid], batch, attempt, rank, now):
@@ -136,8 +134,7 @@ class Watchdog:
         if not pod.trouble or pod.phase == "Succeeded":
             return False
         end, _, explained = pod.trouble.partition(": ")
-        final = pod.unrecoverable or end == _FINAL
-        if final:
+        if pod.unrecoverable:
             self.unrecoverable.add(batch)
         retryable = end == _RETRYABLE
         if (explained and batch not in self.reasons) if retryable else end not in _ENDED_HERE:
@@ -147,15 +144,21 @@ class Watchdog:
                 text = f"its batch ended early ({place}): {text}"
             self._note(batch, pod.attempt, pod.uid, pod.trouble, text)
         # its peers, or Argo, would wait for it
-        return final or pod.abandoned or (pod.phase == "Failed" and self._has_ended(pod.uid, now))
+        return (
+            pod.unrecoverable
+            or pod.abandoned
+            or (pod.phase == "Failed" and self._has_ended(pod.uid, now))
+        )
 
     def _is_over_time(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pending pod; return whether its gang is to be given up."""
         age = time.time() - pod.created if pod.created else 0.0
         if pod.trouble is None:
             if age >= self._limit:  # Argo is about to end it
-                state = f"has not started after {age:.0f} s on {pod.node or 'no node'}"
-                text = f"pod of rank {pod.rank} {state}, and no event says why"
+                text = (
+                    f"pod of rank {pod.rank} has not started after {age:.0f} s "
+                    f"on {pod.node or 'no node'}, and no event says why"
+                )
                 self._note(batch, pod.attempt, pod.uid, "silent", text)
             return False
         pulling, unpacking = is_pulling(pod.trouble), is_unpacking(pod.trouble)
@@ -202,7 +205,7 @@ class Watchdog:
         """
         if attempt == self._newest[batch] and self._noted.get(uid) != kind:
             print(f"batch {batch}: {text}", flush=True)  # noqa: T201
-            self._noted[uid], self.reasons[batch], self._of_attempt[batch] = kind, text, attempt
+            self._noted[uid], self.reasons[batch] = kind, text
 
 
 def _pod_of(node: Object) -> tuple[int, int, str | None] | None:
@@ -348,7 +351,8 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     texts: dict[int, str] = {}
     ended = None
     try:
-        workflow = run_with_client(lambda kube: _workflow(kube, context))
+        kind = f"{ARGO}/Workflow"
+        workflow = run_with_client(lambda kube: kube.get(kind, context.workflow, context.namespace))
         annotations = workflow["metadata"].get("annotations") or {}
         texts, _ = from_annotations(owner(workflow), annotations)
         ended = end_of(workflow, time.time())
@@ -375,10 +379,6 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     return (
         f"{first[:SHORT]} (and {plural(len(others), 'other reason')})" if others else first[:SHORT]
     )
-
-
-async def _workflow(kube: Kube, context: PodContext) -> Object:
-    return await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
 
 
 def end_of(workflow: Object, now: float) -> str | None:

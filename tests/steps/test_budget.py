@@ -10,7 +10,7 @@ from perfdag.results.runs import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead
-from perfdag.steps.pods.context import begin_clock, end_clock, from_environment
+from perfdag.steps.pods.context import clock_deadline, end_clock, from_environment
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
@@ -44,7 +44,6 @@ def measure(store: FolderStore, plan: Plan) -> int:
 
 
 def test_waiting_for_the_lock_is_not_counted(store: FolderStore, plan: Plan) -> None:
-    begin_clock(store, plan.run_id)
     assert measure(store, plan) == 2
 
 
@@ -53,7 +52,7 @@ def test_a_spent_budget_skips_all_but_rechecks_and_a_run_that_ended_has_all_of_i
 ) -> None:
     with monkeypatch.context() as half_an_hour_ago:
         half_an_hour_ago.setattr(time, "time", lambda now=time.time: now() - 1801)
-        begin_clock(store, plan.run_id)
+        clock_deadline(store, plan)
     recheck = recheck_plans(plan, {plan.points[0].id})[0]
     assert measure(store, recheck) == 2, "rechecks have a clock of their own"
     assert measure(store, plan) == 0

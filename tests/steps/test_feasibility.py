@@ -6,15 +6,8 @@ import pytest
 
 from perfdag.kube.client import Kube
 from perfdag.kube.patch import ZONE
-from perfdag.kube.pods import without_simulated
 from perfdag.shape import Shape
-from perfdag.steps.pods.cluster import (
-    ClusterInventory,
-    has_class,
-    requirements,
-    requirements_of_nodes,
-    unmet,
-)
+from perfdag.steps.pods.cluster import has_class, requirements, unmet
 from tests.fakes.api_server import ApiServer
 
 
@@ -32,10 +25,12 @@ def shape(**fields: Any) -> Shape:
     return Shape.model_validate(fields)
 
 
-def unable(requested: Shape, room: ClusterInventory) -> str | None:
-    return next(
-        (each.why for each in requirements_of_nodes(requested, room) if each.there is False), None
-    )
+async def unable(requested: Shape, nodes: list[dict[str, Any]]) -> str | None:
+    """Return why a cluster of these nodes, whose default storage class is fast, never runs it."""
+    default = {"storageclass.kubernetes.io/is-default-class": "true"}
+    fast = {"kind": "StorageClass", "metadata": {"name": "fast", "annotations": default}}
+    server = cluster({"apiVersion": STORAGE, **fast}, nodes=nodes)
+    return (await unmet(server, [requested], "bench")).get(0)
 
 
 HELD = {
@@ -45,7 +40,6 @@ HELD = {
     "example.com/many": "1k",
 }
 NODES = [node("a", {"hugepages-1Gi": "1Gi"}), node("b", HELD)]
-CLASSES = frozenset({"fast", ""})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +51,10 @@ CLASSES = frozenset({"fast", ""})
             {"hosts": {"count": 3, "placement": "spread"}},
             "3 nodes needed (placement: spread), 2 fit",
         ),
-        ({"volume": {"storage_class": "slow"}}, "there is no storage class slow; there are: fast"),
+        (
+            {"volume": {"storage_class": "slow"}},
+            "there is no storage class slow; there are: by-hand, fast",
+        ),
         ({"resources": {"example.com/part": 1}}, "no node has example.com/part"),
         ({"resources": {"hugepages-16Mi": "1Gi"}}, "no node has hugepages-16Mi"),
         (
@@ -77,14 +74,16 @@ CLASSES = frozenset({"fast", ""})
         ({"volume": {}}, None),
         (
             {"volume": {"claim_template": {"storageClassName": "slow"}}},
-            "there is no storage class slow; there are: fast",
+            "there is no storage class slow; there are: by-hand, fast",
         ),
         ({"volume": {"claim_template": {"storageClassName": ""}}}, None),
         ({"volume": {"claim": "mine", "storage_class": "slow"}}, None),
     ],
 )
-def test_only_what_no_waiting_brings_is_lacking(fields: dict[str, Any], why: str | None) -> None:
-    assert unable(shape(**fields), ClusterInventory(NODES, CLASSES)) == why
+async def test_only_what_no_waiting_brings_is_lacking(
+    fields: dict[str, Any], why: str | None
+) -> None:
+    assert await unable(shape(**fields), NODES) == why
 
 
 ZONED = [
@@ -126,9 +125,9 @@ def of_roles(placement: str, **pools: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_zones_and_roles_need_labelled_nodes(fields: dict[str, Any], why: str | None) -> None:
-    assert unable(shape(**fields), ClusterInventory(ZONED, CLASSES)) == why
-    assert unable(shape(**fields), ClusterInventory(None, CLASSES)) is None
+async def test_zones_and_roles_need_labelled_nodes(fields: dict[str, Any], why: str | None) -> None:
+    assert await unable(shape(**fields), ZONED) == why
+    assert await unmet(cluster(refused="/nodes", nodes=ZONED), [shape(**fields)], "bench") == {}
 
 
 OWN = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
@@ -152,31 +151,30 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         ([], {"topology.kubernetes.io/zone": "z"}, {"zones": ["z"]}, True),
     ],
 )
-def test_only_nodes_that_take_the_pods_count(
+async def test_only_nodes_that_take_the_pods_count(
     taints: list[dict[str, str]], labels: dict[str, str], fields: dict[str, Any], fits: bool
 ) -> None:
     nodes = [node("a"), node("b")]
     for each in nodes:
         each["metadata"]["labels"], each["spec"] = labels, {"taints": taints}
     spread = shape(hosts={"count": 2, "placement": "spread"}, **fields)
-    assert (unable(spread, ClusterInventory(nodes)) is None) == fits
+    assert (await unable(spread, nodes) is None) == fits
 
 
-def test_devices_that_are_unwell_now_are_waited_for() -> None:
+async def test_devices_that_are_unwell_now_are_waited_for() -> None:
     unwell = node("a", {"nvidia.com/gpu": "7"})
     unwell["status"]["capacity"] = {"nvidia.com/gpu": "8"}
-    assert unable(shape(resources={"nvidia.com/gpu": 8}), ClusterInventory([unwell])) is None
+    assert await unable(shape(resources={"nvidia.com/gpu": 8}), [unwell]) is None
     assert (
-        unable(shape(resources={"nvidia.com/gpu": 9}), ClusterInventory([unwell]))
+        await unable(shape(resources={"nvidia.com/gpu": 9}), [unwell])
         == "a pod asks for nvidia.com/gpu: 9, the most that a node has is 8"
     )
 
 
-def test_simulated_nodes_are_no_room() -> None:
-    nodes = without_simulated([*NODES, node("fake", {"nvidia.com/gpu": "8"}, simulated=True)])
+async def test_simulated_nodes_are_no_room() -> None:
+    nodes = [*NODES, node("fake", {"nvidia.com/gpu": "8"}, simulated=True)]
     assert (
-        unable(shape(resources={"nvidia.com/gpu": 1}), ClusterInventory(nodes))
-        == "no node has nvidia.com/gpu"
+        await unable(shape(resources={"nvidia.com/gpu": 1}), nodes) == "no node has nvidia.com/gpu"
     )
 
 
@@ -187,6 +185,7 @@ def cluster(
     *objects: dict[str, Any],
     refused: str = "",
     absent: tuple[str, ...] = ("NetworkAttachmentDefinition",),
+    nodes: list[dict[str, Any]] = NODES,
 ) -> Kube:
     """Return a client of an API server of few objects, which forbids to read some kinds."""
     volume = {
@@ -195,7 +194,7 @@ def cluster(
         "spec": {"storageClassName": "by-hand"},
     }
     server = ApiServer(
-        *({"kind": "Node", **each} for each in NODES), volume, *objects, absent=absent
+        *({"kind": "Node", **each} for each in nodes), volume, *objects, absent=absent
     )
     if refused:
         server.fail(refused, 403)
@@ -242,7 +241,7 @@ async def test_nodes_that_are_added_on_demand_are_waited_for() -> None:
     }
     assert await unmet(cluster(status), [GPU], "bench") == {}
     karpenter = ApiServer(*({"kind": "Node", **each} for each in NODES))
-    karpenter.on("GET /apis/karpenter.sh$", lambda _: {})
+    karpenter.on("GET /apis/karpenter.sh$", lambda _: {"kind": "APIGroup"})
     assert await unmet(karpenter.client(), [GPU], "bench") == {}
 
 

@@ -114,7 +114,7 @@ def test_hosts_of_different_images_are_no_gang(
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
     there = GangPool(shape=shape, pods=gang_of(*digests))
-    result = there.misplacement(shape, hosts_on(*used))
+    result = there.mismatch(hosts_on(*used))
     assert result is None if why is None else why in str(result)
 
 

@@ -199,7 +199,7 @@ def test_a_sample_that_was_throttled_or_misplaced_is_invalid_and_keeps_its_value
     moment = lambda: Moment(0, 1, throttled_us * next(counters))  # noqa: E731
     monkeypatch.setattr(disturbance, "moment", moment)
     place = LocalPool()
-    monkeypatch.setattr(place, "misplacement", lambda shape, hosts: misplaced)
+    monkeypatch.setattr(place, "mismatch", lambda hosts: misplaced)
     (part,) = measure(store, one_point(), 1, place).parts
     assert (part.status, part.error, part.rows[0]["value"]) == ("invalid", error, 1.0)
 
@@ -228,7 +228,7 @@ def test_a_round_that_a_budget_ends_is_framed_too(
     plan = one_point("repetitions: 3")
     pool = LocalPool()
     clock = [0.0]
-    monkeypatch.setattr(pool, "misplacement", lambda *_: clock.append(99.0))
+    monkeypatch.setattr(pool, "mismatch", lambda *_: clock.append(99.0))
     monkeypatch.setattr("perfdag.steps.loop.time.monotonic", lambda: clock[-1])
     assert not MeasuringLoop(plan, store, pool, Watcher()).measure(range(3), deadline=10.0)
     names = [key.rpartition("/")[2] for key in store.list(f"runs/{plan.run_id}/parts")]

@@ -167,7 +167,7 @@ def test_what_ended_a_lead_decides_whether_there_is_another_attempt(
 ) -> None:
     """A crash is tried again: the sample under way goes last then, and the others are measured."""
     why = f": {message}" if message else ""
-    ended = pod(f"main ended with exit code {code}{why}", phase="Failed")
+    ended = pod(f"main ended with exit code {code}{why}", unrecoverable=over, phase="Failed")
     peer = replace(pod(None, phase="Running", uid="v"), rank=1)
     assert watchdog.look({}, [ended, peer], 0) == ([peer] if over else [])
     assert [str(noted) in each for each in notes(watchdog)] == [True] * bool(noted)
@@ -404,9 +404,11 @@ TOO_LARGE = "Error: mtu greater than device maximum.\n"
         ),
         ("mtu", 137, "", "network.mtu: mtu ended with exit code 137", False),
         ("init", 64, "", "init ended with exit code 64", False),
+        ("init", 2, "", "init ended with exit code 2", False),
+        ("main", 2, "no", "main ended with exit code 2: no", True),
     ],
 )
-def test_what_ended_before_the_measuring_container_is_told_and_an_mtu_is_refused_once(
+def test_the_container_that_ended_its_pod_is_told_and_what_would_end_so_again_is_tried_once(
     watchdog: Watchdog, name: str, code: int, message: str, words: str, final: bool
 ) -> None:
     ended = {
