@@ -19,6 +19,7 @@ import numpy as np
 
 from perfdag.analysis.verdict import compare_sides
 from perfdag.stats.levels import STEP, Levels
+from perfdag.stats.robust import spread
 
 Random = np.random.Generator
 Model = Callable[[Random, int], np.ndarray]
@@ -133,7 +134,7 @@ def wrong_pairs(model: str, pairs: int, seed: int = 3) -> float:
     r, wrong = np.random.default_rng(seed), 0
     for _ in range(pairs):
         a, b = (MODELS[model](r, 1) * np.exp(r.normal(0, 0.002, 3)) for _ in range(2))
-        word = compare_sides(a, b, better="lower", min_effect=0.05).word
+        word = compare_sides(spread(a), spread(b), Levels(), "lower").word
         wrong += word in ("worse", "better")
     return wrong / pairs
 

@@ -151,8 +151,7 @@ def _subtitle(states: Sequence[PointState], by_place: Mapping[Place, Series]) ->
     """Return the number of samples, their spread, and what is missing."""
     counts = sorted({len(series.values) for series in by_place.values()})
     n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
-    wide = [s for s in by_place.values() if s.band.n > 1 and s.middle]
-    widest = max((abs((s.band.high - s.band.low) / s.middle) for s in wide), default=0.0)
+    wide = [share for own in by_place.values() if (share := own.band.share()) is not None]
     parallel = int((states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
     used = [nodes for state in states for nodes in state.nodes if len(nodes) > 1]
     same = {len(set(nodes)) == 1 for nodes in used}
@@ -161,7 +160,7 @@ def _subtitle(states: Sequence[PointState], by_place: Mapping[Place, Series]) ->
     )
     parts = [
         f"number: median of {n}",
-        f"widest range {100 * widest:.0f} % of its median" if wide else "one sample a pair",
+        f"widest range {100 * max(wide):.0f} % of its median" if wide else "one sample a pair",
         f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time",
         "all hosts on one node" if same == {True} else "",
         "hatched: both hosts on one node" if len(same) == 2 else "",

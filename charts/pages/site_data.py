@@ -196,23 +196,21 @@ def _answers(line: Series) -> Data:
 
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
     has those about two in one level, and `between` those about two in different newest levels.
+    Samples whose spread exceeds the median and `whole` cannot be trusted, unless that is None.
     """
     better, levels = line.info.better, line.levels.levels
-    newest, first = levels[-LEVELS:], levels[0]
+    newest = levels[-LEVELS:]
     known = np.flatnonzero(np.isfinite(line.value))[:STEP].tolist()
-    sides = [np.array([line.low[i], line.value[i], line.high[i]]) for i in known]
-    rule: Any = {"better": better, "min_effect": first.min_effect}
-    rule["absolute"] = first.scale.kind == "absolute"
-    rule["noise"] = levels[-1].noise if line.levels.measured >= STEP else None
+    sides, limits = [line.band(i) for i in known], line.levels
 
     def between(a: Level, b: Level) -> Any:
         found = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
         return _cells(found) if found and a is not b else None
 
     return {
-        "absolute": rule["absolute"],
+        "whole": None if limits.absolute else int(limits.fraction),
         "first": [line.runs[i] for i in known],
-        "early": [[_cells(compare_sides(a, b, **rule)) for b in sides] for a in sides],
+        "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
         "within": [_cells(within(level, better)) for level in levels],
         "between": [[between(a, b) for b in newest] for a in newest],
     }

@@ -237,14 +237,14 @@ function answerOf(series, a, b) {
 }
 
 /** Return an answer about two points, as unclear where the samples of one of them spread too far. */
-const trusted = (found, absolute, ...points) => points.filter(({ value, low, high }) => !absolute && found[0] !== "unclear" && value && high - low > Math.abs(value)).map(({ value, low, high }) => ["unclear", `unclear: the samples of a run spread by ${percent((high - low) / Math.abs(value), false)}`, ...found.slice(2, 6), true])[0] ?? found;
+const trusted = (found, whole, ...points) => points.map(({ value, low, high }) => (high - low) / (Math.max(Math.abs(value), whole) || Infinity)).filter((share) => share > 1 && whole !== null && found[0] !== "unclear").map((share) => ["unclear", `unclear: the samples of a run spread by ${percent(share, false)}`, ...found.slice(2, 6), true])[0] ?? found;
 
 /** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
   const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
   const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
-    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"] : trusted(answerOf(line, left, right), line.absolute, right, left);
+    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"] : trusted(answerOf(line, left, right), line.whole, right, left);
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];

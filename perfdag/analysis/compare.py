@@ -104,18 +104,16 @@ def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[s
 class Row:
     """One series of both sides with the answer. `label` tells points of an entry apart.
 
-    The medians `a` and `b` are those of the sides, `series_a` is the id of the series in A. Where
-    the level rule decided, the effect is that of the levels in which the runs lie.
+    `a` and `b` are the medians of the sides with their spreads, `series_a` is the id of the series
+    in A. Where the level rule decided, the effect is that of the levels in which the runs lie.
     """
 
     info: SeriesInfo
     name: str
     label: str
     answer: Answer
-    spread_a: Spread
-    spread_b: Spread
-    a: float
-    b: float
+    a: Spread
+    b: Spread
     series_a: str
     note: str = ""
 
@@ -187,12 +185,11 @@ def compare_selections(
         if old.unit != info.unit:
             refused.append(f"{name}: unit {old.unit} in A and {info.unit} in B, not compared")
             continue
-        x, y = left.values[keys[key]], right.values[key]
-        answer = past.answer(info, x, y, keys[key] == key)
+        values, new = left.values[keys[key]], spread(right.values[key])
+        answer = past.answer(info, values, new, keys[key] == key)
         versions = old.benchmark_version, info.benchmark_version
         note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-        figures = spread(x), spread(y), median(x), median(y)
-        rows.append(Row(info, name, label, answer, *figures, old.series_id, note))
+        rows.append(Row(info, name, label, answer, spread(values), new, old.series_id, note))
     failed = [
         f"{letter}: {entry} {labels.get(point, point)}: "
         f"{bad} of {plural(ok + bad, 'sample')}, {error}"
@@ -227,25 +224,23 @@ class _Past:
         known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
         self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
 
-    def answer(self, info: SeriesInfo, a: Array, b: Array, same_point: bool) -> Answer:
-        """Return what the level rule decided about two runs, or what the values of both say."""
-        values = self.values.get(info.key, np.array([]))
-        levels = levels_of(values, **self.tuning.limits(info))
+    def answer(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Answer:
+        """Return what the level rule decided about two runs, or what the values of both say.
+
+        Without a common history, the noise is that of B's runs or of A's, `before`, where three of
+        them are known. Runs of one history are judged as they were when they were the newest.
+        """
+        values, limits = self.values.get(info.key, np.array([])), self.tuning.limits(info)
+        levels, a = levels_of(values, **limits), spread(before)
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
             found = compare_levels(values, levels, self.runs, *self.places, info.better)
             if found:
-                return trusted(found, finite(b), finite(a))
-        min_effect, absolute = self.tuning.effect(info, np.concatenate([a, b]))
-        return compare_sides(
-            a,
-            b,
-            better=info.better,
-            min_effect=min_effect,
-            absolute=absolute,
-            runs_a=self.sizes[0],
-            runs_b=self.sizes[1],
-            noise=levels.levels[-1].noise if levels.measured >= STEP else None,
-        )
+                return trusted(found, levels, b, a)
+            return compare_sides(a, b, levels, info.better)
+        if levels.measured < STEP and self.sizes[0] > 1:
+            levels = levels_of(before, **limits)
+        noise = levels.levels[-1].noise if levels.measured >= STEP else None
+        return compare_sides(a, b, levels, info.better, self.sizes, noise)
 
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:

@@ -5,12 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.analysis.medians import (
@@ -36,7 +38,7 @@ from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
 from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, side_word
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
-from perfdag.stats.robust import median
+from perfdag.stats.robust import Spread, median
 from perfdag.store.base import Store
 from perfdag.units import readable, short
 
@@ -115,9 +117,9 @@ class Step:
 class Series:
     """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
-    `newest` is the value of the newest run or its re-measurement. `accepted` are the positions of
-    runs whose level was acknowledged, `left` is the first step of the change for the worse that is
-    open, or None.
+    `newest` is the value of the newest run or its re-measurement. `lost` says why a run that should
+    have one has none, and is else empty. `accepted` are the positions of runs whose level was
+    acknowledged, `left` is the first step of the change for the worse that is open, or None.
     """
 
     info: SeriesInfo
@@ -125,13 +127,32 @@ class Series:
     value: Array
     low: Array
     high: Array
+    n: NDArray[np.int32]
     levels: Levels
     steps: tuple[Step, ...]
     left: Step | None
-    answer: Answer
+    lost: str
     newest: float
     accepted: Sequence[int]
     runs: Sequence[str]
+
+    def band(self, at: int) -> Spread:
+        """Return the median of a run with its spread."""
+        middle, low, high = (float(array[at]) for array in (self.value, self.low, self.high))
+        return Spread(middle, low, high, int(self.n[at]))
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The answer at the newest run that has a value, against the levels or the run before."""
+        measured, better = np.flatnonzero(np.isfinite(self.value)).tolist(), self.info.better
+        newest = self.band(measured[-1])
+        if self.lost:
+            return Answer("failed", why=self.lost)
+        if len(measured) > STEP:
+            return answer_of(self.value, newest, self.levels, self.runs, better, self.accepted)
+        if len(measured) > 1:
+            return compare_sides(self.band(measured[-2]), newest, self.levels, better)
+        return Answer("unclear", before=newest.middle, value=newest.middle, why="no earlier run")
 
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""
@@ -190,17 +211,11 @@ def series_of(
         now = standing(levels.levels, info.better, starts)
         left = next((step for step in steps if step.after is now.left), None)
         at = int(np.flatnonzero(np.isfinite(values))[-1])
-        if info.point in planned and at < first:
-            answer = Answer("failed", why=_why_nothing(medians.runs[first], info, runs[at]))
-        elif levels.measured > STEP:
-            band = (float(low[at]), float(high[at]))
-            answer = answer_of(values, band, levels, runs, info.better, starts)
-        else:
-            answer = _against_run_before(medians, i, tuning)
+        absent = info.point in planned and at < first
+        lost = _why_nothing(medians.runs[first], info, runs[at]) if absent else ""
         newest = float(values[at]) if at >= first else math.nan
-        found.append(
-            Series(info, name, values, low, high, levels, steps, left, answer, newest, starts, runs)
-        )
+        arrays, stands = (values, low, high, medians.n[i]), (levels, steps, left)
+        found.append(Series(info, name, *arrays, *stands, lost, newest, starts, runs))
     return found
 
 
@@ -257,23 +272,6 @@ def _why_nothing(run: RunInfo, info: SeriesInfo, last: str) -> str:
     """Return why a run has no value of a series. `last` is the last run that has one."""
     _, bad, error, _ = run.points.get(info.point, PointCount())
     return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
-
-
-def _against_run_before(medians: RunMedians, i: int, tuning: Tuning) -> Answer:
-    """Return the answer about a series with fewer than three earlier measurements."""
-    info, values = medians.series[i], medians.value[i]
-    measured = np.flatnonzero(np.isfinite(values))
-    if measured.size < 2:
-        value = float(values[measured[-1]])
-        return Answer("unclear", before=value, value=value, why="no earlier run")
-    min_effect, absolute = tuning.effect(info, values[measured])
-    sides = (
-        np.array([medians.low[i, at], values[at], medians.high[i, at]]) for at in measured[-2:]
-    )
-    before, newest = sides
-    return compare_sides(
-        before, newest, better=info.better, min_effect=min_effect, absolute=absolute
-    )
 
 
 def _accepted_starts(

@@ -17,8 +17,8 @@ from perfdag.results.labels import flatten, words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.stats.levels import Array, middle
-from perfdag.stats.robust import INTERVAL_FROM, median_ranks
+from perfdag.stats.levels import Array
+from perfdag.stats.robust import spread
 from perfdag.store.base import Store, StoreError
 
 
@@ -195,11 +195,8 @@ def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.in
 def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
     """Return the row of each series of one run. `which` are the series as numbers."""
     groups, values = group_values(which, numbers(rows["value"]))
-    figures = []
-    for repetitions in values:
-        n = repetitions.size
-        first, last, _ = (n >= INTERVAL_FROM and median_ranks(n)) or (1, n, 1.0)
-        figures.append((middle(repetitions), repetitions[first - 1], repetitions[last - 1], n))
+    bands = map(spread, values)
+    figures = [(band.middle, band.low, band.high, band.n) for band in bands]
     names = rows.select(["series_id", "unit"]).take(
         pa.array(np.unique(which, return_index=True)[1])
     )

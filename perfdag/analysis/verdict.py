@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from perfdag.results.runs import day_of
 from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
@@ -25,13 +24,9 @@ from perfdag.stats.levels import (
     Level,
     Levels,
     Word,
-    finite,
-    middle,
-    noise_of,
-    scale_for,
     side_word,
 )
-from perfdag.stats.robust import spread
+from perfdag.stats.robust import Spread
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
@@ -188,7 +183,7 @@ def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = (
 
 def answer_of(
     values: Array,
-    band: tuple[float, float],
+    band: Spread,
     levels: Levels,
     runs: Sequence[str],
     better: str,
@@ -196,8 +191,8 @@ def answer_of(
 ) -> Answer:
     """Return the answer about a series at its newest measurement.
 
-    `values` are the measurements of `runs`, of which the newest has the range `band`. A series with
-    fewer than three earlier measurements has no answer of its levels: compare it with the run
+    `values` are the measurements of `runs`, of which the newest has the spread `band`. A series
+    with fewer than three earlier measurements has no answer of its levels: compare it with the run
     before.
     """
     measured = np.flatnonzero(np.isfinite(values))
@@ -212,13 +207,13 @@ def answer_of(
         before, first = now.replaced, level
         word = "better" if better in ("higher", "lower") else "unclear"
     else:
-        return trusted(_unless_blind(_against(level, newest, better)), np.array([*band, newest]))
+        return trusted(_unless_blind(_against(level, newest, better)), levels, band)
     count = int((measured >= first.start).sum())
     moved = _against(before, level.reference, better)
     moved = replace(moved, word=word, since=runs[first.start], runs=count)
     if word == "unclear":
         return _without_direction(moved)
-    return trusted(moved, np.array([*band, newest]))
+    return trusted(moved, levels, band)
 
 
 def _against(level: Level, value: float, better: str) -> Answer:
@@ -249,12 +244,11 @@ def _unless_blind(answer: Answer) -> Answer:
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
-def trusted(answer: Answer, *runs: Array) -> Answer:
+def trusted(answer: Answer, limits: Levels, *runs: Spread) -> Answer:
     """Return an answer as unclear where the samples of one of its runs spread too far."""
-    for values in runs:
-        value, band = middle(values), spread(values)
-        share = (band.high - band.low) / abs(value) if value else 0.0
-        if share > UNUSABLE_SPREAD and answer.word != "unclear" and not answer.absolute:
+    for band in runs:
+        share = band.share(float(limits.fraction)) or 0.0
+        if share > UNUSABLE_SPREAD and answer.word != "unclear" and not limits.absolute:
             why = f"{answer.size}, but the samples of the run spread by {100 * share:,.0f} %"
             answer = replace(answer, word="unclear", why=why, noisy=True)
     return answer
@@ -294,48 +288,43 @@ def compare_levels(
 
 
 def compare_sides(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
+    a: Spread,
+    b: Spread,
+    limits: Levels,
     better: str,
-    min_effect: float,
-    absolute: bool = False,
-    runs_a: int = 1,
-    runs_b: int = 1,
+    runs: tuple[int, int] = (1, 1),
     noise: float | None = None,
 ) -> Answer:
     """Return the answer about B against A without a common history.
 
-    `a` and `b` are the samples of one run, or the medians of `runs_a` and `runs_b` runs. `noise` is
-    that of one run where it is known from other runs. B is worse or better where the effect exceeds
-    `min_effect` and SIGMAS standard errors, and the ranges of the values do not overlap.
-    Raises ValueError where a side has no finite value.
+    Each is the samples of a run, or the medians of so many `runs`. `limits` are those of the
+    series, and `noise` is that of one run where other runs tell it. B is worse or better where the
+    effect exceeds the smallest one and SIGMAS standard errors, and the spreads do not overlap.
+
+    They are the spreads that every surface shows. Ranges would grow with each sample, so that one
+    outlier of many hides any change, whereas the interval of the median becomes narrower.
     """
-    left, right = finite(a), finite(b)
-    if not left.size or not right.size:
-        raise ValueError("a side of the comparison has no value")
-    scale = scale_for(np.concatenate([left, right]), absolute)
-    x, y, gate = scale.apply(left), scale.apply(right), scale.gate(min_effect)
-    if noise is None:
-        runs = [side - middle(side) for side, n in ((x, runs_a), (y, runs_b)) if n > 1]
-        noise = noise_of(np.concatenate(runs) if runs else [], gate)
-    threshold = max(gate, SIGMAS * noise * math.sqrt(1 / runs_a + 1 / runs_b))
-    before, value = middle(left), middle(right)
-    difference = middle(y) - middle(x)
-    effect = Level(0, 0, scale, min_effect, [], reference=before).effect(value)
+    scale, min_effect = limits.scale([a.low, a.middle, a.high, b.low, b.middle, b.high])
+    gate = scale.gate(min_effect)
+    noise = gate if noise is None else noise
+    threshold = max(gate, SIGMAS * noise * math.sqrt(1 / runs[0] + 1 / runs[1]))
+    x, y = scale.apply([a.middle, b.middle])
+    difference = float(y - x)
+    effect = Level(0, 0, scale, min_effect, [], reference=a.middle).effect(b.middle)
     seen = scale.effect((-1 if better == "higher" else 1) * threshold)
-    answer = Answer("same", effect, before, value, noise, seen, scale.kind == "absolute")
-    overlap = max(left.min(), right.min()) <= min(left.max(), right.max())
+    absolute = scale.kind == "absolute"
+    answer = Answer("same", effect, a.middle, b.middle, noise, seen, absolute)
+    overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
         answer = replace(answer, word=side_word(difference, better))
         if answer.word == "unclear":
             return _without_direction(answer)
-        return trusted(answer, right, left)
+        return trusted(answer, limits, b, a)
     if abs(difference) <= gate:
-        return trusted(_unless_blind(answer), right, left)
+        return trusted(_unless_blind(answer), limits, b, a)
     # to the side of the change: `answer.seen` is a change for the worse
-    least = percent(scale.effect(math.copysign(threshold, difference)), answer.absolute)
-    why = "the ranges overlap" if abs(difference) > threshold else f"only {least} would be seen"
+    least = percent(scale.effect(math.copysign(threshold, difference)), absolute)
+    why = "the spreads overlap" if abs(difference) > threshold else f"only {least} would be seen"
     why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
     return replace(answer, word="unclear", why=why)
 

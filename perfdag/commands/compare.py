@@ -98,13 +98,10 @@ def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
     answer, unit = row.answer, row.info.unit
     sides = [
-        with_spread(middle, band.low, band.high, unit, row.info.metric)
-        if value == middle
+        with_spread(band.middle, band.low, band.high, unit, row.info.metric)
+        if value == band.middle
         else f"{short(value, unit, row.info.metric)} (level)"
-        for value, middle, band in (
-            (answer.before, row.a, row.spread_a),
-            (answer.value, row.b, row.spread_b),
-        )
+        for value, band in ((answer.before, row.a), (answer.value, row.b))
     ]
     return [
         row.name,

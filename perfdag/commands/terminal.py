@@ -18,7 +18,7 @@ from rich.text import Text
 
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.samples import SampleRecord
-from perfdag.stats.robust import median, spread
+from perfdag.stats.robust import spread
 from perfdag.suite.points import Point
 from perfdag.units import short_seconds, with_spread
 
@@ -153,7 +153,7 @@ class _Row:
         if own is not None and part.repetition > 0 and part.status == "ok":
             self.values.append(own["value"])
             band, kind = spread(self.values), (own["unit"], own["metric"])
-            self.value = with_spread(median(self.values), band.low, band.high, *kind)
+            self.value = with_spread(band.middle, band.low, band.high, *kind)
 
 
 class Progress:

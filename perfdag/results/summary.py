@@ -95,11 +95,11 @@ class Series(SeriesInfo):
     @property
     def middle(self) -> float:
         """The median."""
-        return median(self.values)
+        return self.band.middle
 
     @property
     def band(self) -> Spread:
-        """The spread of the values."""
+        """The median of the values with their spread."""
         return spread(self.values)
 
 
@@ -375,9 +375,7 @@ def relative_spread(series: Series) -> float | None:
 
     A share has the unit 1, and its spread is absolute.
     """
-    band = series.band
-    scale = max(abs(series.middle), 1.0) if series.unit == "1" else abs(series.middle)
-    return (band.high - band.low) / scale if band.n > 1 and scale else None
+    return series.band.share(float(series.unit == "1"))
 
 
 def unusable(series: Series) -> bool:
@@ -411,7 +409,7 @@ def _canary_moves(table: pa.Table) -> dict[str, float]:
             values.setdefault(metric, []).append(value)
     moves = {}
     for name, own in values.items():
-        middle = sorted(own)[len(own) // 2]
+        middle = median(own)
         moves[name] = (max(own) - min(own)) / middle if middle else 0.0
     return {name: move for name, move in moves.items() if move > CANARY_MOVED[name]}
 

@@ -231,12 +231,15 @@ class Levels:
             self.beyond = []
 
     def _begin(self, start: int, decided: int, values: list[float]) -> None:
-        fraction = self.fraction and min(values) == 0 and max(values) <= 1
-        effect = MIN_FRACTION if fraction and not self.absolute else self.min_effect
-        scale = scale_for(values, self.absolute or fraction)
-        level = Level(start, decided, scale, effect, values)
+        level = Level(start, decided, *self.scale(values), values)
         level.settle()
         self.levels.append(level)
+
+    def scale(self, values: Sequence[float]) -> tuple[Scale, float]:
+        """Return the scale of values of the series, and the smallest effect that counts."""
+        fraction = self.fraction and min(values) == 0 and max(values) <= 1
+        effect = MIN_FRACTION if fraction and not self.absolute else self.min_effect
+        return scale_for(values, self.absolute or fraction), effect
 
     def at(self, index: int) -> Level | None:
         """Return the level that a measurement belongs to, or None before the first."""

@@ -104,11 +104,10 @@ def paired(
         scale = replace(scale, unit=level)  # effects are shares of A
     d = scale.apply(right) - scale.apply(left)
     band = spread(d)
+    effect, low, high = map(scale.effect, (band.middle, band.low, band.high))
     return Paired(
-        effect=scale.effect(float(np.median(d))),
-        interval=Spread(
-            scale.effect(band.low), scale.effect(band.high), band.kind, band.coverage, band.n
-        ),
+        effect=effect,
+        interval=Spread(effect, low, high, band.n),
         p=sign_flip_p(d),
         blocks=int(d.size),
         a=level,

@@ -20,23 +20,35 @@ INTERVAL_FROM = 6
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The spread beside a median: `low` and `high` in the unit of the values, and their kind.
+    """The median of `n` values and the spread beside it, in the unit of the values.
 
-    `kind` is "range" (minimum to maximum, `coverage` None) or "interval". An interval of order
-    statistics covers the true median with probability `coverage`, whatever the distribution.
+    From six values on it is an interval of order statistics, which covers the true median with at
+    least 95 %, whatever the distribution.
     """
 
+    middle: float
     low: float
     high: float
-    kind: Literal["range", "interval", "none"]
-    coverage: float | None
     n: int
+
+    @property
+    def kind(self) -> Literal["range", "interval", "none"]:
+        """Whether it goes from minimum to maximum, or is an interval of the median."""
+        return "interval" if self.n >= INTERVAL_FROM else "range" if self.n else "none"
 
     def text(self) -> str:
         """Return a description of the band for a legend or the heading of a table."""
-        if self.kind == "interval" and self.coverage is not None:
-            return f"{self.coverage * 100:.0f} % interval of the median, n={self.n}"
-        return f"range, n={self.n}" if self.kind == "range" else "no values"
+        if ranks := median_ranks(self.n):
+            return f"{ranks[2] * 100:.0f} % interval of the median, n={self.n}"
+        return f"range, n={self.n}" if self.n else "no values"
+
+    def share(self, least: float = 0.0) -> float | None:
+        """Return the spread as a share of the median, or of `least` where that is larger.
+
+        Return None for fewer than two values, or where both are 0.
+        """
+        whole = max(abs(self.middle), least)
+        return (self.high - self.low) / whole if self.n > 1 and whole else None
 
 
 def ordered(values: Iterable[Any]) -> list[float]:
@@ -56,6 +68,7 @@ def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
     return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k + 1))
 
 
+@lru_cache(maxsize=1024)
 def median_ranks(n: int) -> tuple[int, int, float] | None:
     """Return the ranks (low, high, coverage) of the narrowest symmetric interval of the median.
 
@@ -76,16 +89,12 @@ def median_ranks(n: int) -> tuple[int, int, float] | None:
 
 
 def spread(values: Iterable[Any]) -> Spread:
-    """Return the range of fewer than six values, from six on the interval of the median."""
+    """Return the median with the range of fewer than six values, or from six on its interval."""
     array = ordered(values)
-    n = len(array)
-    if n == 0:
-        return Spread(math.nan, math.nan, "none", None, 0)
-    ranks = median_ranks(n) if n >= INTERVAL_FROM else None
-    if ranks is None:
-        return Spread(array[0], array[-1], "range", None, n)
-    low, high, coverage = ranks
-    return Spread(array[low - 1], array[high - 1], "interval", coverage, n)
+    if not array:
+        return Spread(math.nan, math.nan, math.nan, 0)
+    low, high, _ = median_ranks(len(array)) or (1, len(array), 0.0)
+    return Spread(statistics.median(array), array[low - 1], array[high - 1], len(array))
 
 
 def relative_precision(values: Sequence[float]) -> float | None:
@@ -93,8 +102,9 @@ def relative_precision(values: Sequence[float]) -> float | None:
 
     Return None below six values, which allow no interval.
     """
-    band, middle = spread(list(values)), median(list(values))
-    return abs((band.high - band.low) / 2 / middle) if band.kind == "interval" and middle else None
+    band = spread(values)
+    share = band.share()
+    return share / 2 if share is not None and band.kind == "interval" else None
 
 
 @lru_cache(maxsize=1024)

@@ -402,7 +402,7 @@ class ProgressReporter:
             return counts
         point, row, values = best
         band, kind = spread(values), (row["unit"], row["metric"])
-        text = with_spread(median(values), band.low, band.high, *kind)
+        text = with_spread(band.middle, band.low, band.high, *kind)
         return f"{point.label} {text}, {counts}".strip()
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:

@@ -143,6 +143,19 @@ def nights(
         put(store, night_rows)
 
 
+def slower(store: Store, suite: str, runs: int, samples: int) -> tuple[str, str]:
+    """Write runs of which the newest is slower by half and the one before has an outlier.
+
+    Return the ids of these two.
+    """
+    for night in range(runs):
+        values = np.linspace(0.99, 1.01, samples) * (1.5 if night == runs - 1 else 1.0)
+        values[-1] *= 1.9 if night == runs - 2 else 1.0
+        own = rows(night, {"size=1": values}, suite=suite, entry="work", unit="s", better="lower")
+        put(store, own)
+    return run_id(runs - 2, suite), run_id(runs - 1, suite)
+
+
 def step(night: int, point: str) -> float:
     """A level for `nights`: the points have the same, and streams=8 loses 15 % at night 34."""
     return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.analysis.alerts import GateResult, Rules
+from perfdag.analysis.alerts import GateResult, Judged, Rules, banner
 from perfdag.analysis.gate import check
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.verdict import compare_sides
@@ -24,13 +24,14 @@ from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
-from perfdag.stats.levels import levels_of, noise_of
+from perfdag.stats.levels import Levels, levels_of, noise_of
+from perfdag.stats.robust import spread
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
-from tests.stats.synthetic import put, rows, run_id
+from tests.stats.synthetic import put, rows, run_id, slower
 
 ROOT = Path(__file__).parents[2]
 WOBBLE = (0.995, 1.0, 1.005, 1.0)
@@ -202,7 +203,7 @@ def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
     ("a", "b", "word"),
     [
         ([1.0, 1.01, 1.02], [1.7, 1.75, 1.8], "worse"),
-        ([1.0, 1.01, 1.9], [1.7, 1.75, 1.8], "unclear"),  # the ranges overlap
+        ([1.0, 1.01, 1.9], [1.7, 1.75, 1.8], "unclear"),  # the spreads overlap
         ([1.0, 1.01, 1.02], [1.1, 1.11, 1.12], "unclear"),
         ([1.0, 1.01, 1.02], [1.01, 1.02, 1.03], "same"),
         ([0.5, 1.0, 1.9], [0.6, 1.01, 1.9], "unclear"),  # the samples spread by their size
@@ -210,7 +211,7 @@ def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
     ],
 )
 def test_two_runs_without_a_history(a: list[float], b: list[float], word: str) -> None:
-    assert compare_sides(a, b, better="lower", min_effect=0.05).word == word
+    assert compare_sides(spread(a), spread(b), Levels(), "lower").word == word
 
 
 @pytest.mark.slow
@@ -261,6 +262,43 @@ def test_every_surface_says_the_same(
     gate = judge(store, stored_plan(store, run_id(14)), summary)
     assert gate is not None
     assert [line.answer.text for line in gate.series] == [words]
+
+
+@pytest.mark.parametrize(
+    ("runs", "samples", "word"),
+    [
+        (2, 3, "unclear"),  # the outlier reaches the newest run
+        (3, 3, "unclear"),
+        (5, 3, "unclear"),  # 1 of 3 measurements beyond
+        (2, 20, "worse"),  # it lies outside the interval of the median
+        (3, 20, "worse"),
+        (5, 20, "unclear"),
+    ],
+)
+def test_every_surface_says_the_same_of_few_runs(
+    store: Store, cli: CommandLine, runs: int, samples: int, word: str
+) -> None:
+    before, last = slower(store, "net", runs, samples)
+    root, summary = ["--store", store.root], summarise(load_rows(store, runs=[last]))
+    write_site(store)
+    [line] = read_script(store.get("site/data/net/series/work/0.js"))["series"]
+    nights = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
+    [pair] = read_script(store.get(f"site/data/net/compare/{last}/{before}.js"))["series"].values()
+    gate, [row] = gate_of(store, runs - 1), json.loads(cli(["ls", *root, "--json"]).out)[-1:]
+    compared = json.loads(cli(["compare", before, last, *root, "--json"]).out)["series"]
+    history = json.loads(cli(["history", "net", *root, "--json"]).out)["series"]
+    said = {
+        "check, show and the end of a run": gate.word,
+        "report": banner(Judged(summary, gate)).word,
+        "ls": row["answer"],
+        "compare": compared[0]["word"],
+        "history": history[0]["answer"]["word"],
+        "index": nights[-1]["word"],
+        "history page": line["word"],
+        "comparison page": pair[0],
+    }
+    assert said == dict.fromkeys(said, word)
+    assert line["answer"] == pair[1] == gate.series[0].answer.text
 
 
 SUITE = """\
