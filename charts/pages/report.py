@@ -120,7 +120,7 @@ def report(
     names = list(dict.fromkeys(state.benchmark for state in states))
     points = [_point(names.index(state.benchmark), state, trust) for state in states]
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
-    shown = screen.rows(run)
+    shown = list(screen.rows(run))
     context = {
         "plan": plan,
         "site": site,

@@ -4,7 +4,7 @@ The card of a run shows the same on a picture.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,28 +75,28 @@ def values(run: Judged) -> list[tuple[PointState, Series]]:
     return list({id(series): (state, series) for state, series in shown}.values())[:ROWS]
 
 
-def rows(run: Judged) -> list[Row]:
-    """Return the headline values of the first screen."""
-    found = []
+def rows(run: Judged) -> Iterator[Row]:
+    """Yield the headline values of the first screen."""
     for state, series in values(run):
-        line = run.lines.get(series.series_id)
+        line, kind = run.lines.get(series.series_id), (series.unit, series.metric)
         stat = "" if series.stat == "value" else f" {series.stat}"
         about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
         where = " ".join(filter(None, (state.title, about)))
         if state.entry not in where:
             where = f"{state.entry}: {where}" if where else state.entry
-        found.append(
-            Row(
-                series.metric + stat,
-                where,
-                amount(series.middle, series.unit, series.metric),
-                spread_text(series),
-                line.answer if line else None,
-                spark(line) if line else Markup(),
-                not unusable(series),
-            )
+        value, below = amount(series.middle, *kind), spread_text(series)
+        if line and line.answer.word in ("worse", "better"):  # the levels, as the change is theirs
+            below = f"{amount(line.answer.before, *kind)} before; this run {value}, {below}"
+            value = amount(line.answer.value, *kind)
+        yield Row(
+            series.metric + stat,
+            where,
+            value,
+            below,
+            line.answer if line else None,
+            spark(line) if line else Markup(),
+            not unusable(series),
         )
-    return found
 
 
 def spark(line: Line) -> Markup:
@@ -197,7 +197,7 @@ def panel(ax: Axes, line: Line) -> None:
 @style.house()
 def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
-    said, shown = banner(run), rows(run)
+    said = banner(run)
     fig = Figure(figsize=(12, 6.3))
     fig.text(0.04, 0.93, f"{suite}  ·  {'  ·  '.join(head)}"[:130], fontsize=12, color=style.MUTED)
     sentence = textwrap.fill(said.sentence, 54, max_lines=2, placeholder=" ...")
@@ -206,7 +206,7 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     fig.text(0.04, 0.72, "; ".join(said.why)[:130], fontsize=12, color=style.MUTED)
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
     places = [(0.04 + 0.48 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
-    for (x, y), row in zip(places, shown, strict=False):
+    for (x, y), row in zip(places, rows(run), strict=False):
         delta = row.answer.size if row.answer and row.answer.word in ("worse", "better") else ""
         where = textwrap.shorten(f"{row.name}  {row.where}", 40, placeholder=" ...")
         fig.text(x, y + 0.08, where, fontsize=12, color=style.MUTED)

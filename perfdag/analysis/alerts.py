@@ -491,61 +491,62 @@ class Judged:
         """The histories of the series by their ids; none for a first run."""
         return {line.info.series_id: line for line in self.past.series} if self.past else {}
 
+    def failures(self) -> list[str]:
+        """Return what failed: points, or else own verdicts, checks, or series without a value."""
+        trust, verdicts, past = self.summary.trust, self.summary.verdicts, self.past
+        points, failed = len(trust.points), trust.count("failed")
+        if failed == points:
+            return ["Nothing was measured"]
+        if failed:
+            return [f"{failed} of {points} points failed"]
+        broken = [f"{own.where}: {own.text}" for own in verdicts if own.word == "failed"]
+        alerts = self.gate.alerts if self.gate else []
+        gating = [alert.title for alert in alerts if alert.gates and alert.kind != "worse"]
+        gone = [line for line in past.headlines if line.answer.word == "failed"] if past else []
+        return broken or gating or [f"{line.name} {line.answer.text}" for line in gone]
+
     def deciding(self) -> list[Series]:
-        """Return the headline series that have the word of the run, those of usable values first.
+        """Return the headline series with a value that matter most, those of usable values first.
 
         The largest change stands first.
         """
-        every, word = (self.past.headlines, self.past.word) if self.past else ((), None)
+        every = self.past.headlines if self.past else ()
+        every = [line for line in every if line.answer.word != "failed"]
+        word = worst_word([line.answer for line in every])
         own = [line for line in every if line.answer.word == word]
         return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
 
 
 def banner(run: Judged) -> Banner:
-    """Return the sentence about a run: what failed, what changed, or why nothing can be said."""
-    states, gate, trust = run.summary.points, run.gate, run.summary.trust
-    points, unusable, failed = len(trust.points), trust.count("unusable"), trust.count("failed")
-    broken = [verdict for verdict in run.summary.verdicts if verdict.word == "failed"]
-    gating = [a for a in gate.alerts if a.gates and a.kind != "worse"] if gate else []
-    deciding = run.deciding()
-    past = run.past
-    history = [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
-    doubts = [f"{unusable} of {points} points unusable"] if unusable else []
-    rest = "".join(f"; {text}" for text in [*doubts, *filter(None, [trust.lost])])
-    lost = [state for state in states if state.why]
-    lost.sort(key=lambda state: state.point not in trust.points)  # what was skipped is less
-    why = [f"{state.title}: {state.why}" for state in lost[:1]]
-    if failed == points:
-        why = why or ["no sample is stored, not even a failed one"]
-        return Banner("failed", "Nothing was measured", why, "perfdag doctor")
-    if failed:
-        return Banner("failed", f"{failed} of {points} points failed{rest}", [*why, *history])
-    if broken:
-        return Banner("failed", f"{broken[0].where}: {broken[0].text}", history)
-    if gating:
-        return Banner("failed", gating[0].title, [*(a.title for a in gating[1:3]), *history])
-    if unusable == points:
-        return Banner("unclear", "Unusable: samples too far apart", [trust.text, *history])
-    if not deciding or past is None:
-        sentence = f"First run of {plural(points, 'point')}, nothing to compare with{rest}"
-        part = [f"{state.title}: {state.reasons[0]}" for state in states if state.reasons]
-        doubtful = part[:1] if trust.lost else []
-        return Banner(
-            "unclear" if trust.lost else "", sentence, doubtful or [f"trust {trust.text}"]
-        )
-    answer, name = deciding[0].answer, deciding[0].name
-    if answer.word == "same":
-        earlier = f"last {past.runs - 1} runs" if past.runs > 2 else "run before"
-        return Banner("same", f"Same as the {earlier}{rest}", history)
-    text = answer.text.removeprefix(answer.word).lstrip(": ")
-    if answer.word == "unclear":
-        sentence = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}{rest}"
-        return Banner("unclear", sentence, [f"{name}: {text}", *history])
-    more = f", and {len(deciding) - 1} more" if len(deciding) > 1 else ""
-    sentence = f"{answer.word.capitalize()}: {name} {text}{more}{rest}"
-    left = deciding[0].left
-    if answer.word == "worse" and left:
-        changed = f"changed with it: {left.changed}"
-        command = f"perfdag compare {left.run_before} {past.run}"
-        return Banner("worse", sentence, [*past.slower_machine, changed[:200], *history], command)
-    return Banner(answer.word, sentence, history)
+    """Return the sentence about a run: what failed, what is worse, and what cannot be used.
+
+    Where nothing failed, its answer stands there whatever it is. Below it are the reasons, the
+    trust and the history.
+    """
+    trust, past, failed, deciding = run.summary.trust, run.past, run.failures(), run.deciding()
+    points, unusable = len(trust.points), trust.count("unusable")
+    every = sorted(run.summary.points, key=lambda own: (own.point not in trust.points, not own.why))
+    lost = [own for own in every if own.why or own.reasons] if failed or trust.lost else []
+    why = [f"{own.title}: {own.why or own.reasons[0]}" for own in lost[:1]]
+    word: str = "unclear" if trust.lost or unusable == points else ""
+    said = f"First run of {plural(points, 'point')}, nothing to compare with"
+    command = "perfdag doctor" if trust.count("failed") == points else ""
+    if past and deciding:
+        answer, name, left = deciding[0].answer, deciding[0].name, deciding[0].left
+        word, text = answer.word, answer.text.removeprefix(answer.word).lstrip(": ")
+        more = len(deciding) - 1
+        said = f"{word.capitalize()}: {name} {text}{f', and {more} more' if more else ''}"
+        if word == "same":
+            said = f"Same as the {f'last {past.runs - 1} runs' if past.runs > 2 else 'run before'}"
+        elif word == "unclear":
+            said = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}"
+            why.append(f"{name}: {text}")
+        elif word == "worse" and left:
+            why += [*past.slower_machine, f"changed with it: {left.changed}"[:200]]
+            command = f"perfdag compare {left.run_before} {past.run}"
+    says = ". ".join([*failed[:1], *([said] if word == "worse" or not failed else [])])
+    says += f"; {unusable} of {plural(points, 'point')} unusable" if unusable else ""
+    says += f"; {trust.lost}" if trust.lost else ""
+    why += [*failed[1:3], f"trust {trust.text}"]
+    why += [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
+    return Banner("failed" if failed else word, says, why, command)

@@ -1,6 +1,7 @@
 """The first screen of the report of each kind of run, in words."""
 
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ MISSING = rows.sample("x", {"k": 1}, 4, [], status="missing", error="damaged: it
 HOSTILE = rows.sample(LONG, {LONG: LONG}, 1, [rows.value(LONG, 1e-3)], entry=LONG)
 
 
-def judged(folder: Path, nights: int, factor: float, machine: float = 1) -> str:
+def judged(folder: Path, nights: int, factor: float, machine: float = 1, *lost: str) -> str:
     """The report of a night whose last five are slower by a factor, as the machine may be."""
     store = FolderStore(str(folder / f"{nights} {factor} {machine}"))
-    level = lambda night, point: 2e10 * (factor if night >= nights - 5 else 1)  # noqa: E731
+
+    def level(night: int, point: str) -> float:
+        return nan if point in lost else 2e10 * (factor if night >= nights - 5 else 1)
+
     canary = lambda night: 1e4 * (machine if night >= nights - 5 else 1)  # noqa: E731
-    synthetic.nights(store, nights, level, points=("streams=4",), canary=canary)
+    synthetic.nights(store, nights, level, points=("streams=4", *lost), canary=canary)
     run = synthetic.run_id(nights - 1)
     table = load_rows(store, suites=["net"], runs=[run])
     gate, plan = check(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
@@ -56,6 +60,11 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         "bad",
         "Worse: iperf throughput -19.9\u00a0% since ",
     ),
+    "regressed and broken": (
+        lambda f: judged(f, 20, 0.8, 1, "streams=8"),
+        "bad",
+        "1 of 2 points failed. Worse: iperf throughput -19.9\u00a0% since ",
+    ),
     "improved": (lambda f: judged(f, 20, 1.2), "good", "Better: iperf throughput +"),
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
     "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
@@ -66,7 +75,11 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         "1 of 3 points failed; 1 of 3 points unusable<",
     ),
     "nothing measured": (of(LOST), "bad", "Nothing was measured<"),
-    "too noisy": (of(*APART), "noisy", "Unusable: samples too far apart<"),
+    "too noisy": (
+        of(*APART),
+        "noisy",
+        "First run of 1 point, nothing to compare with; 1 of 1 point unusable<",
+    ),
     "one of two too noisy": (
         of(*APART, *steady(1)),
         "same",
@@ -86,7 +99,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "no row": (
         lambda _: report_of(rows.plain().slice(0, 0)),
         "bad",
-        "Nothing was measured</p>\n<p>no sample is stored, not even a failed one</p>"
+        "Nothing was measured</p>\n<p>trust unusable: no point was measured</p>"
         "<p><code>perfdag doctor<",
     ),
 }
@@ -99,6 +112,8 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     write, kind, sentence = CASES[case]
     html = write(tmp_path)
     assert f'<div class="banner {kind}"><p class="sentence {kind}">{sentence}' in html
+    assert "<p>trust " in html
+    assert ("Gbit/s before; this run" in html) is (case in list(CASES)[:3]), "two levels"
     usable = case != "too noisy"
     assert ('<b class="unusable"' in html) is not usable, "a headline that cannot be trusted"
     assert ("x: k=199<" in html and "198 more values below" in html) is (case == "200 points")
@@ -108,8 +123,8 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     assert (">unusable</td>" in html) is any(word in case for word in ("noisy", "failed")), (
         "a value"
     )
-    of_nights = case in list(CASES)[:4]
-    assert html.count('class="spark"') == (case in list(CASES)[:3]), "two runs make no level"
+    of_nights = case in list(CASES)[:5]
+    assert html.count('class="spark"') == (case in list(CASES)[:4]), "two runs make no level"
     assert ('href="../../site/history.html?suite=net"' in html) is of_nights
     assert ('href="../../site/benchmark.html?name=iperf"' in html) is of_nights
 
