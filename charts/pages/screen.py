@@ -199,16 +199,18 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
     said = banner(run)
     fig = Figure(figsize=(12, 6.3))
-    fig.text(0.04, 0.93, f"{suite}  ·  {'  ·  '.join(head)}"[:130], fontsize=12, color=style.MUTED)
-    sentence = textwrap.fill(said.sentence, 54, max_lines=2, placeholder=" ...")
-    big: Any = {"fontsize": 24, "fontweight": "bold", "va": "top"}
+    title = textwrap.shorten("  ·  ".join([suite, *head]), 120, placeholder=" ...")
+    fig.text(0.04, 0.93, title, fontsize=12, color=style.MUTED)
+    sentence = textwrap.fill(said.sentence, 60, max_lines=2, placeholder=" ...")
+    big: Any = {"fontsize": 21, "fontweight": "bold", "va": "top"}
     fig.text(0.04, 0.89, sentence, color=_TONES.get(colour(said.word), style.INK), **big)
-    fig.text(0.04, 0.72, "; ".join(said.why)[:130], fontsize=12, color=style.MUTED)
+    why = textwrap.fill("; ".join(said.why), 120, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.75, why, fontsize=12, color=style.MUTED, va="top")
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
-    places = [(0.04 + 0.48 * (i // 3), 0.56 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
+    places = [(0.04 + 0.48 * (i // 3), 0.54 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
     for (x, y), row in zip(places, rows(run), strict=False):
         delta = row.answer.size if row.answer and row.answer.word in ("worse", "better") else ""
-        where = textwrap.shorten(f"{row.name}  {row.where}", 40, placeholder=" ...")
+        where = textwrap.shorten(f"{row.name}  {row.where}", 50, placeholder=" ...")
         fig.text(x, y + 0.08, where, fontsize=12, color=style.MUTED)
         value = f"{row.value}  {delta}" if row.usable else "unusable"
         fig.text(x, y, value, **{**big, "va": "bottom"})
