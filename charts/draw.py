@@ -64,7 +64,7 @@ def lines(
         middles = [series.middle for _, series in own]
         gid = f"median {name}"
         (marks,) = ax.plot(
-            at, middles, label=style.wrap(name), markersize=3.6, gid=gid, **style.look(k)
+            at, middles, label=_in_legend(name), markersize=3.6, gid=gid, **style.look(k)
         )
         style.HOVERS[marks] = [f"{name}, {short(x, unit_x)}: {value_words(s)}" for x, s in own]
         _cross(ax, zip(at, middles, (series for _, series in own), strict=True))
@@ -83,9 +83,14 @@ def _over(ax: Axes, places: Sequence[tuple[float, float]], gid: str, **look: Any
         ax.plot(*zip(*places, strict=True), ls="none", label=f"_{gid}", gid=gid, **look)
 
 
+def _in_legend(name: str) -> str:
+    """Return a name as a legend has room for it: below the panels on a phone, else beside them."""
+    return style.wrap(name, 44 if style.is_narrow() else 30)
+
+
 def lines_height(names: Iterable[str], least: float = 3.2) -> float:
     """Return the height in inches of a panel whose legend has these names."""
-    legend = 0.18 * sum(style.wrap(name).count("\n") + 1 for name in names)
+    legend = 0.18 * sum(_in_legend(name).count("\n") + 1 for name in names)
     return least + legend if style.is_narrow() else max(least, 0.35 + legend)
 
 
