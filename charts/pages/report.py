@@ -134,7 +134,6 @@ def report(
         "key": [
             (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
         ],
-        "trust": trust,
         "problems": list(_problems(states, BAD)),
         "skipped": list(_problems(states, ("skipped",))),
         "most": ROWS,

@@ -22,7 +22,6 @@ from perfdag.charts.series import amount, spread_text
 from perfdag.results.runs import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
 from perfdag.stats.levels import STEP
-from perfdag.units import setting
 
 ROWS = 6
 """Headline values on the first screen."""
@@ -62,11 +61,12 @@ def values(run: Judged) -> list[tuple[PointState, Series]]:
     """
     every = [(state, series) for state in run.summary.points for series in headlines(state)]
     every = [pair for pair in every if not unusable(pair[1])] or every
-    words = [
-        line.answer.word if (line := run.lines.get(series.series_id)) else "" for _, series in every
+    shown = [
+        pair
+        for word in ("worse", "better")
+        for pair in every
+        if (line := run.lines.get(pair[1].series_id)) and line.answer.word == word
     ]
-    paired = list(zip(every, words, strict=True))
-    shown = [pair for word in ("worse", "better") for pair, own in paired if own == word]
     groups: dict[tuple[str, str], list[tuple[PointState, Series]]] = {}
     for state, series in every:
         groups.setdefault((state.entry, series.metric), []).append((state, series))
@@ -79,17 +79,13 @@ def rows(run: Judged) -> Iterator[Row]:
     """Yield the headline values of the first screen."""
     for state, series in values(run):
         line, kind = run.lines.get(series.series_id), (series.unit, series.metric)
-        stat = "" if series.stat == "value" else f" {series.stat}"
-        about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
-        where = " ".join(filter(None, (state.title, about)))
-        if state.entry not in where:
-            where = f"{state.entry}: {where}" if where else state.entry
+        where = state.title if state.entry in state.title else f"{state.entry}: {state.title}"
         value, below = amount(series.middle, *kind), spread_text(series)
         if line and line.answer.word in ("worse", "better"):  # the levels, as the change is theirs
             below = f"{amount(line.answer.before, *kind)} before; this run {value}, {below}"
             value = amount(line.answer.value, *kind)
         yield Row(
-            series.metric + stat,
+            series.name,
             where,
             value,
             below,

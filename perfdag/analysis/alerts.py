@@ -123,7 +123,8 @@ class GateResult:
 
     `report` and `acks_file` are the addresses that its messages name. `series` are those that the
     run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
-    point worth measuring again, `rechecks` are the runs that did so.
+    point worth measuring again, `rechecks` are the runs that did so. `changed` names the parameters
+    that differ from those of the run before.
     """
 
     run: str
@@ -135,6 +136,7 @@ class GateResult:
     canaries: list[Series] = field(default_factory=list)
     suspects: list[Series] = field(default_factory=list)
     rechecks: list[str] = field(default_factory=list)
+    changed: str = ""
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
@@ -545,8 +547,9 @@ def banner(run: Judged) -> Banner:
             why += [*past.slower_machine, f"changed with it: {left.changed}"[:200]]
             command = f"perfdag compare {left.run_before} {past.run}"
     says = ". ".join([*failed[:1], *([said] if word == "worse" or not failed else [])])
-    says += f"; {unusable} of {plural(points, 'point')} unusable" if unusable else ""
-    says += f"; {trust.lost}" if trust.lost else ""
+    doubt = f"{unusable} of {plural(points, 'point')} unusable" if unusable else ""
+    changed = f"changed: {run.gate.changed}" if run.gate and run.gate.changed else ""
+    says = "; ".join(filter(None, [says, doubt, trust.lost, changed]))
     why += [*failed[1:3], f"trust {trust.text}"]
     why += [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
     return Banner("failed" if failed else word, says, why, command)

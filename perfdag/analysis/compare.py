@@ -81,8 +81,9 @@ def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
     points = {info.point: info for info in series}
     entries: dict[str, dict[str, _Settings]] = {}
     for point, info in points.items():
-        set_values = {name: text for name, text in info.settings.items() if text != "null"}
-        entries.setdefault(info.entry, {})[point] = set_values
+        entries.setdefault(info.entry, {})[point] = {
+            name: text for name, text in info.settings.items() if text != "null"
+        }
     return entries
 
 

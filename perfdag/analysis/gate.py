@@ -3,7 +3,9 @@
 import fnmatch
 import shlex
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,6 +26,7 @@ from perfdag.analysis.alerts import (
     recovered_alerts,
     worse_alerts,
 )
+from perfdag.analysis.compare import match
 from perfdag.analysis.history import (
     Acknowledgement,
     Series,
@@ -190,6 +193,7 @@ class _Judge:
             rechecks=rechecks,
             store=store.root,
             acks_file=rules.acks_file,
+            changed=self._changed(),
         )
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
@@ -218,6 +222,17 @@ class _Judge:
             gate.suspects = suspects(self.tuning, gate.series)
         gate.alerts.sort(key=lambda alert: (not alert.gates, alert.kind))
         mark_known(gate.alerts, previous, records.get(gate.run))
+
+    def _changed(self) -> str:
+        """Return the parameters that differ from those of the run before: `x.bs 4096 -> 8192`."""
+        before = [i for i in range(self.at) if self.night.runs[i].trigger not in PARTIAL]
+        sides = [
+            list(compress(self.night.series, np.isfinite(self.night.value[:, i])))
+            for i in (*before[-1:], self.at)
+        ]
+        changed = match(*sides)[1].items() if before else ()
+        text = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changed)
+        return shorten(text, 120, placeholder=" ...")
 
     def _add(
         self,

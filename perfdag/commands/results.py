@@ -340,8 +340,10 @@ def _lines(result: RunResult) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected, summary = result.plan, result.collected, result.summary
     statuses = statuses_text(summary.statuses) or "no samples"
-    spread = "range of n < 6, else 95 % interval of the median"
-    lines = [f"{statuses}; spread: {spread}", f"trust   {summary.trust.text}"]
+    lines = [
+        f"{statuses}; spread: range of n < 6, else 95 % interval of the median",
+        f"trust   {summary.trust.text}",
+    ]
     if result.gate and result.gate.runs > 1 and not gated(plan):
         lines += answer_lines(result.gate)
     verdicts = [

@@ -329,11 +329,6 @@ class RunTrust:
         return sum(own.level == level for own in self.points.values())
 
     @property
-    def proven(self) -> bool:
-        """Whether every point of the run has a spread, and it is good."""
-        return self.level == "good" and not (self.skipped or self.without_spread or self.lost)
-
-    @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
         every, parts = plural(len(self.points), "point"), []

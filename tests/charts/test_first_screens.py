@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.alerts import Rules
+from perfdag.analysis.alerts import Judged, Rules, banner
 from perfdag.analysis.gate import check
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows
@@ -127,6 +127,18 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     assert html.count('class="spark"') == (case in list(CASES)[:4]), "two runs make no level"
     assert ('href="../../site/history.html?suite=net"' in html) is of_nights
     assert ('href="../../site/benchmark.html?name=iperf"' in html) is of_nights
+
+
+def test_a_run_names_the_parameter_that_changed(tmp_path: Path) -> None:
+    store, runs = FolderStore(str(tmp_path)), [synthetic.run_id(night) for night in (3, 4)]
+    for night, point in enumerate(("bs=4KiB", "bs=8KiB"), 3):
+        synthetic.put(store, synthetic.rows(night, {point: [2e10] * 3}))
+    tables = [load_rows(store, suites=["net"], runs=[run]) for run in runs]
+    gates = [check(store, "net", run, Rules()) for run in runs]
+    before, after = map(Judged, map(summarise, tables), gates)
+    said = "First run of 1 point, nothing to compare with"
+    assert banner(before).sentence == said
+    assert banner(after).sentence == f"{said}; changed: iperf.bs 4KiB -> 8KiB"
 
 
 def test_a_run_that_got_worse_with_its_machine_says_so_first(tmp_path: Path) -> None:
