@@ -136,7 +136,12 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
         known = {line.info.point for line in series}
         bare = [row for row in newest.get("failed", ()) if row["id"] not in known]
         lost += [row | {"cluster": newest["cluster"]} for row in bare]
-        deciding = [line for line in lines if line.answer.word == newest["word"] != "same"]
+        deciding = [
+            line
+            for line in lines
+            if line.answer.word == newest["word"] != "same"
+            or (newest["word"], line.answer.word) == ("failed", "worse")
+        ]
         said = [[line.name, line.answer.text] for line in deciding]
         newest["answers"] = [*said, *([row["name"], row["answer"]] for row in bare)][:ANSWERS]
     return lost

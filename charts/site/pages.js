@@ -31,7 +31,7 @@ async function seriesOf(head, benchmark) {
 
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
-const rank = (line) => WORDS.indexOf(line.word);
+const rank = (line) => WORDS.indexOf(line.word), told = (line) => ["worse", "better"].includes(line.word) ? line.levels.at(-1)[1] : line.newest; // what an answer is about
 const counted = (words) => WORDS.map((word) => [words.filter((other) => other === word).length, word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
@@ -98,7 +98,7 @@ async function suiteCard(suite) {
     make("h2", {}, link(suite, page("history", { suite })), word(state ?? "first run", "", state)),
     make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
     ...said.slice(0, 3).map((answer) => sentence(...answer)), series ? chartOf(series, series.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value })), 340) : null,
-    series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
+    series ? make("p", { className: "small" }, make("b", {}, shown(told(series) ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
     make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), parameters.has("wall") ? null : list);
   return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
 }
@@ -159,7 +159,7 @@ function smallChart(series, points) {
     make("h2", {}, link(series.name, historyOf(series)), word(series.word)),
     make("p", { className: "muted small" }, [series.head.suite, series.cluster].filter(Boolean).join(", ")),
     chartOf(series, ownPoints(series, points).slice(-ENOUGH_RUNS), 340),
-    make("p", { className: "small" }, make("b", {}, series.newest === null ? "absent" : shown(series.newest, series)), ` ${series.answer}`));
+    make("p", { className: "small" }, make("b", {}, told(series) === null ? "absent" : shown(told(series), series)), ` ${series.answer}`));
 }
 
 /** Return a table of series, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
@@ -273,7 +273,7 @@ async function comparePage() {
   const head = await headOf(parameters.get("suite") ?? index.suites[0]);
   if (head.runs.length < 2) throw new Error(`suite ${head.suite} has fewer than two runs`);
   const ids = head.runs.map(([run]) => run);
-  const b = ids.includes(parameters.get("b")) ? parameters.get("b") : ids.at(-1);
+  const b = ids.includes(parameters.get("b")) ? parameters.get("b") : whole(head).at(-1)[0];
   const cluster = (run) => head.runs[ids.indexOf(run)][1];
   const a = ids.includes(parameters.get("a")) ? parameters.get("a") : before(head, b, cluster(b)) ?? ids[0];
   const all = await seriesOf(head), months = [...new Set([monthOf(a), monthOf(b)])];
