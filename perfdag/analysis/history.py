@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -222,35 +223,38 @@ def series_of(
 def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
     """Return the word that each run has by now: failed, or what matters most of its series.
 
-    A first run has none: no series of it was measured before. A point without a value is a failure.
-    What is decided at a run holds until the next decision, so a run is worse while a change for the
-    worse is open, and stays unclear if it might have begun one. A run has the word of its last
-    re-measurement, the newest that of the answers.
+    A first run has none: no series of it was measured before. The next two are compared with the
+    run before. A point without a value is a failure. What is decided at a run holds until the next
+    decision, so a run is worse while a change for the worse is open, and stays unclear if it might
+    have begun one. A run has the word of its last re-measurement, the newest that of the answers.
     """
     runs = len(medians.runs)
-    words: list[set[Word]] = [{"failed"} if run.failed else set() for run in medians.runs]
+    words: list[set[Word | None]] = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
-        measured = np.flatnonzero(np.isfinite(line.value))
-        levels = line.levels.levels
+        measured, better = np.flatnonzero(np.isfinite(line.value)), line.info.better
+        levels, early = line.levels.levels, measured[:STEP].tolist()
+        for a, b in pairwise(early):
+            words[b].add(compare_sides(line.band(a), line.band(b), line.levels, better).word)
         for k, level in enumerate(levels):
-            now = standing(levels[: k + 1], line.info.better, line.accepted)
-            directed = line.info.better in ("higher", "lower")
+            now = standing(levels[: k + 1], better, line.accepted)
+            improved: Word = "better" if better in ("higher", "lower") else "unclear"
             end = levels[k + 1].decided if k + 1 < len(levels) else runs
             own = measured[measured >= level.start]
             for count, i in enumerate(own[own < end].tolist()):
-                if level.decided <= i != measured[0]:
+                if level.decided <= i > early[-1]:
                     if now.left:
                         words[i].add("worse")
                     elif level.side(float(line.value[i])):  # it may begin a level
                         words[i].add("unclear")
                     else:
-                        better = directed and now.improved(level, count)
-                        words[i].add("better" if better else "same")
+                        words[i].add(improved if now.improved(level, count) else "same")
     planned = planned_points(medians)
-    judged = [line for line in series if line.info.point in planned]
-    known = [line for line in judged if line.levels.measured > 1 or line.answer.word == "failed"]
-    newest = worst_word([line.answer for line in known])
-    words[-1] = {"failed"} if medians.runs[-1].failed else {newest} if newest else set()
+    known = [
+        line.answer
+        for line in series
+        if line.info.point in planned and (line.levels.measured > 1 or line.answer.word == "failed")
+    ]
+    words[-1] = {"failed" if medians.runs[-1].failed else worst_word(known)}
     for i in reversed(range(runs - 1)):
         if medians.runs[i + 1].trigger == "recheck":
             words[i] |= words[i + 1]

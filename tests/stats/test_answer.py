@@ -298,6 +298,8 @@ def test_every_surface_says_the_same_of_few_runs(
         "comparison page": pair[0],
     }
     assert said == dict.fromkeys(said, word)
+    first = [gate_of(store, night).word for night in range(1, runs)]
+    assert [run["word"] for run in nights[1:]] == first, "what was said of a run stays"
     assert line["answer"] == pair[1] == gate.series[0].answer.text
 
 
