@@ -182,14 +182,18 @@ def _automatic(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Fig
 
 
 def _second(items: Sequence[Item], x: str) -> str:
-    """Return the second number that was swept, where its grid with `x` is nearly complete."""
+    """Return the second number that was swept, where its grid with `x` is nearly complete.
+
+    The cells of the grid must have room for their numbers, as a chart of lines says the same.
+    """
     xs = {item.numbers.get(x) for item in items}
     for key in (key for key in _varied(items) if key != x):
         own = [item for item in items if {x, key} <= item.numbers.keys()]
         ys = {item.numbers[key] for item in own}
         groups = _named(own, [name for name in _varied(items) if name not in (x, key)])
         places = [{(i.numbers[x], i.numbers[key]) for i in group} for group in groups.values()]
-        if len(ys) >= SWEPT and all(2 * len(own) > len(xs) * len(ys) for own in places):
+        room = len(xs) <= 6 if style.is_narrow() else len(xs) * min(3, len(groups)) <= 12
+        if len(ys) >= SWEPT and room and all(2 * len(own) > len(xs) * len(ys) for own in places):
             return key
     return ""
 
@@ -263,7 +267,7 @@ def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
     drawn, names, cut = _curves(panels, x, "" if view.tail else _facet(first, x))
     every = [item for items in panels.values() for item in items]
     title = claim(panels, x, ideal=view.ideal)
-    ideal = "dashed: linear" if view.ideal else ""
+    ideal = "grey dashes: linear" if view.ideal else ""
     subtitle = "; ".join(filter(None, (cut, band_words(every), ideal, note)))
     multiples = len(drawn) > len(panels)
     below = draw.lines_height(names, 0.0) if multiples and len(names) > 1 else 0.0
@@ -367,11 +371,9 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
         grid = np.full((len(ys), len(xs)), np.nan)
         for item in groups[name]:
             grid[ys.index(item.numbers[y]), xs.index(item.numbers[x])] = item.series.middle
-        room = 6 if style.is_narrow() else 12 // min(3, len(axes))  # columns with a label
-        draw.heat(ax, grid, first.unit, first.metric, norm, words=len(xs) <= 1.25 * room)
-        step = -(-len(xs) // room)
+        draw.heat(ax, grid, first.unit, first.metric, norm)
         ticks = [setting(x, f"{value:g}" if value < 1e6 else int(value)) for value in xs]
-        ax.set_xticks(np.arange(0, len(xs), step) + 0.5, ticks[::step])
+        ax.set_xticks(np.arange(len(xs)) + 0.5, ticks)
         ax.set_yticks(
             np.arange(len(ys)) + 0.5,
             [setting(y, f"{value:g}" if value < 1e6 else int(value)) for value in ys],

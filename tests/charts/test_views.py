@@ -97,10 +97,7 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
     (
         "imb",
         rows.imb("Allreduce", (2, 4, 8)),
-        {
-            "sizes-by-message-bytes-ranks": "latency by message_bytes, ranks",
-            "sizes-by-message-bytes": "",
-        },
+        {"sizes-by-message-bytes": "latency by message_bytes"},
     ),
     (
         "x",
@@ -171,6 +168,9 @@ def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> No
     assert [ax.get_title(loc="left") for ax in heat.axes] == ["protocol=tcp", "protocol=udp"]
     grid = np.asarray(artist(heat.axes[0], "median").get_array()).reshape(4, 6)
     assert grid[3, 5] == pytest.approx(160e9 * 1.04)
+    with style.narrow():
+        assert list(drawn("x", streams((1, 2, 4, 5)))) == list(figures)
+        assert "sizes-by-message-bytes-ranks" not in drawn("imb", rows.imb())
     lines = figures["throughput-by-streams"]
     assert {ax.get_title(loc="left") for ax in lines.axes} == {f"window={n}" for n in (1, 2, 4, 5)}
     assert len({ax.get_ylim() for ax in lines.axes}) == 1, "small multiples share their axis"
