@@ -82,15 +82,18 @@ def test_a_headline_has_the_unit_of_its_newest_value(tmp_path: Path) -> None:
 
 def test_a_point_that_never_had_a_value_is_a_failure_of_its_runs(tmp_path: Path) -> None:
     store, lost = FolderStore(str(tmp_path)), "iperf streams=8"
-    synthetic.nights(store, 5, lambda night, point: nan if point == "streams=8" else 1e10)
+    late = {"streams=1": 1.0, "streams=4": 0.7, "streams=8": nan}
+    early = late | {"streams=4": 1.0}
+    synthetic.nights(store, 8, lambda night, point: 1e10 * (late if night > 4 else early)[point])
     write_site(store)
     series = read_script(store.get("site/data/net/series/iperf/0.js"))["series"]
     words = {line["name"].removesuffix(" throughput"): line["answer"] for line in series}
     assert words[lost] == "failed: it would not start"
-    assert words["iperf streams=4"].startswith("same")
+    assert words["iperf streams=1"].startswith("same")
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert {run["word"] for run in runs} == {"failed"}
-    assert runs[-1]["answers"] == [[lost, words[lost]]]
+    worse = ["iperf streams=4 throughput", words["iperf streams=4"]]
+    assert runs[-1]["answers"] == [[lost, words[lost]], worse], "what failed, then what is worse"
 
 
 def test_a_lost_file_is_written_again_and_those_of_deleted_runs_go(

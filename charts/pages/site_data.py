@@ -16,6 +16,7 @@ from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
+    RANK,
     Answer,
     Tuning,
     compare_levels,
@@ -138,12 +139,12 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
         lost += [row | {"cluster": newest["cluster"]} for row in bare]
         deciding = [
             line
-            for line in lines
+            for line in sorted(lines, key=lambda line: RANK.index(line.answer.word))
             if line.answer.word == newest["word"] != "same"
             or (newest["word"], line.answer.word) == ("failed", "worse")
         ]
         said = [[line.name, line.answer.text] for line in deciding]
-        newest["answers"] = [*said, *([row["name"], row["answer"]] for row in bare)][:ANSWERS]
+        newest["answers"] = [*([row["name"], row["answer"]] for row in bare), *said][:ANSWERS]
     return lost
 
 
