@@ -104,8 +104,10 @@ def test_the_answer_about_a_series(store: Store, case: str) -> None:
     assert line.answer.effect is None or line.answer.effect >= -1
 
 
-def test_a_metric_without_a_better_direction_is_never_worse(store: Store) -> None:
-    fill(store, [100] * 10 + [140] * 3, better="none")
+def test_a_metric_without_a_better_direction_is_never_worse(store: Store, cli: CommandLine) -> None:
+    fill(store, [100] * 10 + [140] * 4, better="none")
+    listed = json.loads(cli(["ls", "--store", store.root, "--json"]).out)
+    assert [run["answer"] for run in listed[9:]] == ["same", *["unclear"] * 4]
     gate = gate_of(store, 12)
     answer = gate.series[0].answer
     assert answer.text == "unclear: +40.0 % since 2026-01-15, and neither direction is better"
