@@ -31,7 +31,7 @@ async function seriesOf(head, benchmark) {
 
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
-const rank = (line) => WORDS.indexOf(line.word), told = (line) => ["worse", "better"].includes(line.word) ? line.levels.at(-1)[1] : line.newest; // what an answer is about
+const rank = (line) => WORDS.indexOf(line.word), told = (line) => ["worse", "better"].includes(line.word) && line.changes.length ? line.levels.at(-1)[1] : line.newest; // what an answer is about
 const counted = (words) => WORDS.map((word) => [words.filter((other) => other === word).length, word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
