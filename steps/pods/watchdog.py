@@ -46,7 +46,7 @@ from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 """Seconds between two looks at the pods."""
 UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
 """Seconds for which a pod may have a lasting trouble, and one of pulling its image."""
