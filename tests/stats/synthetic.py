@@ -152,7 +152,7 @@ def slower(store: Store, suite: str, runs: int, samples: int) -> tuple[str, str]
     for night in range(runs):
         values = np.linspace(0.99, 1.01, samples) * (1.5 if night == runs - 1 else 1.0)
         values[-1] *= 1.9 if night == runs - 2 else 1.0
-        put(store, rows(night, {"size=1": values}, suite=suite, entry="work", **about))
+        put(store, rows(night, {"size=1": values}, suite=suite, entry="task", **about))
     return run_id(runs - 2, suite), run_id(runs - 1, suite)
 
 

@@ -283,7 +283,7 @@ def test_every_surface_says_the_same_of_few_runs(
     before, last = slower(store, "net", runs, samples)
     root, summary = ["--store", store.root], summarise(load_rows(store, runs=[last]))
     write_site(store)
-    [line] = read_script(store.get("site/data/net/series/work/0.js"))["series"]
+    [line] = read_script(store.get("site/data/net/series/task/0.js"))["series"]
     nights = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     [pair] = read_script(store.get(f"site/data/net/compare/{last}/{before}.js"))["series"].values()
     gate, [row] = gate_of(store, runs - 1), json.loads(cli(["ls", *root, "--json"]).out)[-1:]
