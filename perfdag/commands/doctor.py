@@ -230,7 +230,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
             await _check_version(client),
             await check_argo(client),
             *[finding async for finding in check_installation(client, namespace, root, plan)],
-            *check_nodes(await list_readable(client, "v1", "Node")),
+            *check_nodes(await list_readable(client, "v1/Node")),
             *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
         ]
 
@@ -269,7 +269,7 @@ async def check_argo(client: Kube) -> Finding:
             await client.path(f"{ARGO}/{kind}")
         except KubeError:
             return Finding("missing", f"Argo Workflows: no kind {kind}", advice)
-    for deployment in await list_readable(client, "apps/v1", "Deployment") or []:
+    for deployment in await list_readable(client, "apps/v1/Deployment") or []:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", container["image"]):
                 text = f"Argo's controller is {container['image']}"
@@ -377,7 +377,7 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
         if (benchmark := registry.get(point.benchmark)).api.named
         and benchmark.Params.model_validate(point.params).uses_api
     }
-    accounts = await list_readable(client, "v1", "ServiceAccount", namespace)
+    accounts = await list_readable(client, "v1/ServiceAccount", namespace)
     existing = {account["metadata"]["name"] for account in accounts or []}
     for name in sorted(using):
         if accounts is not None and account_of(name) not in existing:

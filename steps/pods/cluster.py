@@ -22,15 +22,13 @@ Canal is Calico with Flannel.
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
-async def list_readable(
-    kube: Kube, api: str, kind: str, namespace: str | None = None
-) -> list[Object] | None:
+async def list_readable(kube: Kube, kind: str, namespace: str | None = None) -> list[Object] | None:
     """Return the objects of a kind; None where there is no such kind, or it may not be read.
 
     Raises KubeError.
     """
     with ignore_status(403, 404):
-        return await kube.list(f"{api}/{kind}", namespace)
+        return await kube.list(kind, namespace)
     return None
 
 
@@ -61,9 +59,9 @@ async def cluster_facts(kube: Kube) -> Object:
     What may not be read is None. Raises KubeError.
     """
     version = await kube.request("GET", "/version")
-    nodes = await list_readable(kube, "v1", "Node")
-    drivers = await list_readable(kube, "storage.k8s.io/v1", "CSIDriver")
-    daemons = await list_readable(kube, "apps/v1", "DaemonSet")
+    nodes = await list_readable(kube, "v1/Node")
+    drivers = await list_readable(kube, "storage.k8s.io/v1/CSIDriver")
+    daemons = await list_readable(kube, "apps/v1/DaemonSet")
     return {
         "kubernetes": version.get("gitVersion"),
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
@@ -130,14 +128,14 @@ async def requirements(
     kube: Kube, shapes: Sequence[Shape], namespace: str
 ) -> list[list[Requirement]]:
     """Return what the pods of each shape require, and whether it is there. Raises KubeError."""
-    nodes = await list_readable(kube, "v1", "Node")
+    nodes = await list_readable(kube, "v1/Node")
     if await read(kube, "/apis/karpenter.sh") or await read(
         kube, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
     ):
         nodes = None  # they are added on demand
     measuring = None if nodes is None else without_simulated(nodes)
-    classes = await list_readable(kube, "storage.k8s.io/v1", "StorageClass")
-    volumes = await list_readable(kube, "v1", "PersistentVolume")
+    classes = await list_readable(kube, "storage.k8s.io/v1/StorageClass")
+    volumes = await list_readable(kube, "v1/PersistentVolume")
     names = {item["spec"].get("storageClassName") or "" for item in volumes or []}
     for item in classes or []:
         default = (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"

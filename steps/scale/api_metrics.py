@@ -33,10 +33,10 @@ async def addresses(kube: Kube) -> list[str]:
 
     Raises KubeError.
     """
-    kind, label = ("discovery.k8s.io/v1", "EndpointSlice"), "kubernetes.io/service-name=kubernetes"
+    kind, label = "discovery.k8s.io/v1/EndpointSlice", "kubernetes.io/service-name=kubernetes"
     return sorted(
         f"[{host}]:{port['port']}" if ":" in host else f"{host}:{port['port']}"
-        for endpoints in await _list(kube, *kind, "default", label)
+        for endpoints in await _list(kube, kind, "default", label)
         for port in endpoints.get("ports") or []
         for endpoint in endpoints.get("endpoints") or []
         for host in endpoint.get("addresses") or []
@@ -45,17 +45,15 @@ async def addresses(kube: Kube) -> list[str]:
 
 async def live(kube: Kube) -> int:
     """Count the API servers that renew their Lease; 0 without the right to list them."""
-    kind, label = ("coordination.k8s.io/v1", "Lease"), "apiserver.kubernetes.io/identity"
-    leases = await _list(kube, *kind, "kube-system", f"{label}=kube-apiserver")
+    kind, label = "coordination.k8s.io/v1/Lease", "apiserver.kubernetes.io/identity"
+    leases = await _list(kube, kind, "kube-system", f"{label}=kube-apiserver")
     renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
     return sum(max(renewed) - at <= FRESH_S for at in renewed)
 
 
-async def _list(
-    kube: Kube, api_version: str, kind: str, namespace: str, labels: str
-) -> list[dict[str, Any]]:
+async def _list(kube: Kube, kind: str, namespace: str, labels: str) -> list[dict[str, Any]]:
     with ignore_status(403, 404):
-        return await kube.list(f"{api_version}/{kind}", namespace, labels=labels)
+        return await kube.list(kind, namespace, labels=labels)
     return []
 
 
