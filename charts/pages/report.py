@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from perfdag.analysis.alerts import GateResult, Judged, banner
+from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfdag.analysis.alerts import Judged, banner
 from perfdag.analysis.history import Series as Line
+from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import Answer
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes

@@ -13,14 +13,8 @@ from textwrap import shorten
 from typing import Any
 
 from perfdag.analysis import alerts
-from perfdag.analysis.alerts import (
-    GateResult,
-    Judged,
-    answer_lines,
-    banner,
-    gate_as_dict,
-    gate_lines,
-)
+from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
+from perfdag.analysis.sentence import Judged, banner
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.alerts import Judged, Rules, banner
+from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check
+from perfdag.analysis.sentence import Judged, banner
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.analysis.alerts import GateResult, Judged, Rules, banner
+from perfdag.analysis.alerts import GateResult, Rules
 from perfdag.analysis.gate import check
 from perfdag.analysis.history import Acknowledgement
+from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import compare_sides
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
