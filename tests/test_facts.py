@@ -23,7 +23,16 @@ SERVER = {
     "cpu_cores": 4,
     "cpu_threads": 8,
     "cpu_governor": "performance,powersave",
-    "cpu_frequency_limit": 3_200_000_000,
+    # of all cores: another one may be limited
+    "cpu_frequency_limits": [800_000_000, 3_200_000_000],
+    "cpu_energy_preference": "balance_power",
+    "cpu_boost": False,
+    "numa_nodes": 2,
+    "transparent_hugepages": "madvise",
+    "hugepages": {"2048kB": 512},
+    "clock_source": "hpet",
+    # what does not affect the CPU is left out, because each kernel adds names
+    "mitigations": {"mds": "Vulnerable"},
     "memory_bytes": 263921340 * 1024,
     "distribution": "Ubuntu 24.04.1 LTS",
     "nics": [
@@ -55,6 +64,8 @@ SERVER = {
     "net.ipv4.tcp_rmem": "4096 131072 6291456",
     "net.core.default_qdisc": "fq",
     "net.core.rmem_max": None,
+    "kernel.numa_balancing": "1",
+    "vm.dirty_background_ratio": "10",
     # of cgroup; the limit is that of the pod, not at the root
     "version": 2,
     "cpu_limit": 4.0,
@@ -108,6 +119,18 @@ def server(tmp_path: Path) -> Path:
             "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
             "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave\n",
             "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq": "3200000\n",
+            "sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq": "800000\n",
+            "sys/devices/system/cpu/cpu1/cpufreq/energy_performance_preference": "balance_power\n",
+            "sys/devices/system/cpu/intel_pstate/no_turbo": "1\n",
+            "sys/devices/system/cpu/vulnerabilities/mds": "Vulnerable\n",
+            "sys/devices/system/cpu/vulnerabilities/l1tf": "Not affected\n",
+            "sys/devices/system/node/node0/cpulist": "0-3\n",
+            "sys/devices/system/node/node1/cpulist": "4-7\n",
+            "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "512\n",
+            "proc/sys/kernel/numa_balancing": "1\n",
+            "proc/sys/vm/dirty_background_ratio": "10\n",
             "sys/class/dmi/id/sys_vendor": "Dell Inc.\n",
             "sys/class/dmi/id/product_name": "PowerEdge R650\n",
         },
@@ -150,6 +173,9 @@ LIMITS = "sys/fs/cgroup/{}"
             },
             {"virtualisation": "none"},
             id="bare metal of a cloud",
+        ),
+        pytest.param(
+            {"sys/devices/system/cpu/cpufreq/boost": "1\n"}, {"cpu_boost": True}, id="AMD"
         ),
         pytest.param(
             {"proc/cpuinfo": ARM.format(0) + ARM.format(1)},
@@ -227,33 +253,45 @@ def test_an_empty_tree_and_garbage_cost_nothing(tmp_path: Path) -> None:
     gather(write_files(tmp_path, dict.fromkeys(names, junk)))
 
 
-def test_the_file_system_of_a_path_that_is_not_yet_there_and_its_disk(
+def test_the_file_system_of_a_path_that_is_not_yet_there_and_the_disk_below_lvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition turns as its disk does."""
-    mount = {"fstype": "ext4", "source": "/dev/sda1", "target": "/", "options": "rw,relatime"}
-    listed = {"filesystems": [{**mount, "maj:min": "8:1", "size": 4096, "avail": 1024}]}
+    """A partition queues as its disk does, and a volume has a read-ahead of its own."""
+    mount = {"fstype": "ext4", "source": "/dev/dm-0", "target": "/", "options": "rw,relatime"}
+    listed = {"filesystems": [{**mount, "maj:min": "253:0", "size": 4096, "avail": 1024}]}
     script = f"[ \"$7\" = '{tmp_path}' ] && echo '{json.dumps(listed)}'"
     write_programs(tmp_path / "bin", {"findmnt": script})
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    disk = "sys/devices/pci/block/sda"
+    disk, volume = "sys/devices/pci/block/sda", "sys/devices/virtual/block/dm-0"
     root = write_files(
         tmp_path,
         {
             f"{disk}/queue/rotational": "1\n",
             f"{disk}/queue/scheduler": "none [bfq]\n",
+            f"{disk}/queue/nr_requests": "64\n",
+            f"{disk}/queue/nomerges": "0\n",
+            f"{disk}/queue/write_cache": "write through\n",
+            f"{disk}/queue/read_ahead_kb": "128\n",
             f"{disk}/device/model": "WDC WD40\n",
+            f"{disk}/device/rev": "81.0\n",
             f"{disk}/sda1/x": "",
+            f"{volume}/queue/scheduler": "none\n",
+            f"{volume}/queue/read_ahead_kb": "4\n",
         },
     )
-    (root / "sys/dev/block").mkdir(parents=True)
-    (root / "sys/dev/block/8:1").symlink_to(root / disk / "sda1")
+    for folder, link, target in (
+        (root / "sys/dev/block", "253:0", volume),
+        (root / volume / "slaves", "sda1", f"{disk}/sda1"),
+    ):
+        folder.mkdir(parents=True)
+        (folder / link).symlink_to(root / target)
     path = tmp_path / "not" / "there"
     assert filesystem(path, root) == {
         "path": str(path),
-        **{"type": "ext4", "device": "/dev/sda1", "mount": "/", "options": "rw,relatime"},
-        **{"rotational": True, "scheduler": "bfq", "disk": "WDC WD40"},
-        **{"total_bytes": 4096, "free_bytes": 1024},
+        **{"type": "ext4", "device": "/dev/dm-0", "mount": "/", "options": "rw,relatime"},
+        **{"rotational": True, "scheduler": "bfq", "disk": "WDC WD40", "disk_firmware": "81.0"},
+        **{"read_ahead_bytes": 4096, "nr_requests": 64, "nomerges": 0},
+        **{"write_cache": "write through", "total_bytes": 4096, "free_bytes": 1024},
     }
     monkeypatch.setenv("PATH", str(tmp_path))
     assert set(filesystem(path, root).values()) == {str(path), None}

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +138,9 @@ def _cgroups(controller: str, root: Path) -> list[Path]:
 def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     """Return type, device, mount point and options of the file system of `path`.
 
-    Also whether the disk turns, its scheduler and model, and the size and free space in bytes
-    (free: for this user). For a block device the type is `block`. What cannot be known is None.
+    Also whether the disk turns, its model and firmware, how the kernel queues for it, and the size
+    and free space in bytes (free: for this user). For a block device the type is `block`. What
+    cannot be known is None.
     """
     target = Path(path).absolute()
     while not target.exists() and target != target.parent:
@@ -173,32 +174,62 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
 
 
 def _queue(device: Path) -> dict[str, Any]:
-    """Return rotational, scheduler and model of a disk in sysfs.
+    """Return what sysfs says of a block device: the disk below it, its queue and its cache.
 
-    The queue of a partition is that of its parent.
+    Read-ahead is that of the device itself: a volume of LVM has its own.
     """
-    device = device.resolve()
-    folder = next((each for each in (device, device.parent) if (each / "queue").exists()), device)
-    rotational = read_text(folder / "queue/rotational")
-    scheduler = re.search(r"\[(\S+)\]", read_text(folder / "queue/scheduler") or "")
+    top, disk = _with_queue(device.resolve()), _disk(device)
+    queue = disk / "queue"
+    rotational = read_text(queue / "rotational")
+    read_ahead = read_number(top / "queue/read_ahead_kb")
     return {
         "rotational": rotational and rotational == "1",
-        "scheduler": scheduler[1] if scheduler else None,
-        "disk": rotational and (read_text(folder / "device/model") or folder.name),
+        "scheduler": _choice(queue / "scheduler"),
+        "disk": rotational and (read_text(disk / "device/model") or disk.name),
+        # of NVMe and of SCSI
+        "disk_firmware": read_text(disk / "device/firmware_rev") or read_text(disk / "device/rev"),
+        "read_ahead_bytes": None if read_ahead is None else read_ahead * 1024,
+        "nr_requests": read_number(queue / "nr_requests"),
+        "nomerges": read_number(queue / "nomerges"),
+        "write_cache": read_text(queue / "write_cache"),
     }
+
+
+def _with_queue(device: Path) -> Path:
+    """Return the folder with the queue of a device. That of a partition is its parent's."""
+    return device if (device / "queue").exists() else device.parent
+
+
+def _disk(device: Path) -> Path:
+    """Return the folder of the disk below a device, where LVM or encryption stands on one disk."""
+    folder = _with_queue(device.resolve())
+    below = list((folder / "slaves").glob("*"))
+    return _disk(below[0]) if len(below) == 1 else folder
+
+
+def _choice(path: Path) -> str | None:
+    """Return the choice in a file of sysfs that lists all: `mq-deadline` of `[mq-deadline] none`.
+
+    A file with one choice has no brackets.
+    """
+    text = read_text(path)
+    chosen = re.search(r"\[(\S+)\]", text or "")
+    return chosen[1] if chosen else text or None
 
 
 _NOT_NICS = re.compile(
     r"^(lo|bonding_masters|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+|tunl\d+|sit\d+"
     r"|docker\d+|br-.*|virbr.*|cni\d+|flannel.*)$"
 )
-_SYSCTLS = {
-    "core": ("default_qdisc", "netdev_max_backlog", "rmem_max", "wmem_max", "busy_poll"),
-    "ipv4": (
-        *("tcp_rmem", "tcp_wmem", "tcp_mtu_probing", "tcp_slow_start_after_idle"),
-        *("tcp_timestamps", "tcp_sack", "tcp_no_metrics_save"),
-    ),
-}
+_SYSCTLS = (
+    *("net.core.default_qdisc", "net.core.netdev_max_backlog", "net.core.busy_poll"),
+    *("net.core.rmem_max", "net.core.wmem_max", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
+    *("net.ipv4.tcp_mtu_probing", "net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_timestamps"),
+    *("net.ipv4.tcp_sack", "net.ipv4.tcp_no_metrics_save", "kernel.numa_balancing"),
+    *("vm.dirty_ratio", "vm.dirty_bytes", "vm.dirty_background_ratio"),
+    *("vm.dirty_background_bytes", "vm.dirty_expire_centisecs", "vm.dirty_writeback_centisecs"),
+    *("vm.swappiness", "vm.zone_reclaim_mode"),
+)
 _KERNEL_OPTION = re.compile(
     r"^(isolcpus|nohz|nohz_full|rcu_nocb\w*|irqaffinity|threadirqs|skew_tick|preempt|clocksource"
     r"|tsc|mitigations|spectre\w*|no_?pti|pti|l1tf|mds|tsx\w*|retbleed|srbds|nosmt|maxcpus|nr_cpus"
@@ -227,17 +258,17 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
     load = re.match(r"\S+ \S+ ([\d.]+) ", read_text(root / "proc/loadavg") or "")
     arguments = read_text(root / "proc/cmdline")
-    sysctls = {
-        f"net.{part}.{name}": read_text(root / "proc/sys/net" / part / name)
-        for part, names in _SYSCTLS.items()
-        for name in names
-    }
+    sysctls = {name: read_text(root / "proc/sys" / name.replace(".", "/")) for name in _SYSCTLS}
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
         "arch": platform.machine(),
         "distribution": distribution[1] if distribution else platform.system() or None,
         **cpu,
+        **_memory(root),
+        "clock_source": read_text(
+            root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+        ),
         "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
         "memory_bytes": int(total[1]) * 1024
         if total
@@ -274,21 +305,63 @@ def _cpu(root: Path) -> dict[str, Any]:
         (block.get("physical id", "0"), block["core id"]) for block in cpus if "core id" in block
     }
     folder = root / "sys/devices/system/cpu"
-    governors = {
-        governor
-        for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor")
-        if (governor := read_text(path)) is not None
-    }
-    kilohertz = read_number(folder / "cpu0/cpufreq/scaling_max_freq")
+    clocks = list(folder.glob("cpu[0-9]*/cpufreq"))
+    limits = {read_number(path / "scaling_max_freq") for path in clocks} - {None}
     return {
         "cpu_model": model or platform.processor() or None,
         "cpu_sockets": len({block["physical id"] for block in cpus if "physical id" in block})
         or None,
         "cpu_cores": len(cores) or None,
         "cpu_threads": len(cpus) or os.cpu_count(),
-        "cpu_governor": ",".join(sorted(governors)) or None,
-        "cpu_frequency_limit": kilohertz * 1000 if kilohertz else None,
+        "cpu_governor": _distinct(path / "scaling_governor" for path in clocks),
+        "cpu_frequency_limits": sorted(kilohertz * 1000 for kilohertz in limits if kilohertz)
+        or None,
+        "cpu_energy_preference": _distinct(
+            path / "energy_performance_preference" for path in clocks
+        ),
+        "cpu_boost": _boost(folder),
         "cpu_microcode": first.get("microcode"),
+        "mitigations": _mitigations(folder),
+    }
+
+
+def _mitigations(cpu: Path) -> dict[str, str]:
+    """Return what the kernel does against the faults of this CPU, by the name of the fault.
+
+    Each kernel adds names, most of which do not concern a CPU: these are left out.
+    """
+    states = {path.name: read_text(path) for path in sorted((cpu / "vulnerabilities").glob("*"))}
+    return {name: state for name, state in states.items() if state and state != "Not affected"}
+
+
+def _distinct(paths: Iterable[Path]) -> str | None:
+    """Return the different texts of files as one: `performance,powersave`, or None."""
+    texts = {read_text(path) for path in paths}
+    return ",".join(sorted(filter(None, texts))) or None
+
+
+def _boost(cpu: Path) -> bool | None:
+    """Return whether cores may run above their base clock, which drivers say in two ways."""
+    no_turbo = read_number(cpu / "intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return no_turbo == 0
+    boost = read_number(cpu / "cpufreq/boost")
+    return None if boost is None else boost != 0
+
+
+def _memory(root: Path) -> dict[str, Any]:
+    """Return the nodes of memory, and how much of it is in large pages."""
+    pages = root / "sys/kernel/mm"
+    reserved = sorted((pages / "hugepages").glob("hugepages-*"))
+    nodes = list((root / "sys/devices/system/node").glob("node[0-9]*"))
+    return {
+        "numa_nodes": len(nodes) or None,
+        "transparent_hugepages": _choice(pages / "transparent_hugepage/enabled"),
+        "transparent_hugepages_defrag": _choice(pages / "transparent_hugepage/defrag"),
+        "hugepages": {
+            path.name.removeprefix("hugepages-"): read_number(path / "nr_hugepages")
+            for path in reserved
+        },
     }
 
 
