@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.analysis.alerts import Rules, store_record
+from perfdag.analysis.alerts import store_record
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import Rules
 from perfdag.charts.pages.site import read_script, script, write_site
 from perfdag.commands import site
 from perfdag.commands.main import main

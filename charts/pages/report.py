@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.gate_result import GateResult
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style

@@ -14,12 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.analysis.alerts import (
     POINTS,
-    Alert,
-    CheckResult,
-    GateResult,
     Record,
-    Rules,
-    State,
     case_alerts,
     mark_known,
     read_records,
@@ -27,6 +22,7 @@ from perfdag.analysis.alerts import (
     worse_alerts,
 )
 from perfdag.analysis.compare import match
+from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Rules, State
 from perfdag.analysis.history import (
     Acknowledgement,
     Series,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from perfdag.analysis.alerts import GateResult
+from perfdag.analysis.gate_result import GateResult
 from perfdag.analysis.history import Series
 from perfdag.analysis.verdict import worst_word
 from perfdag.results.summary import Summary

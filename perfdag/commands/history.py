@@ -9,8 +9,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from perfdag.analysis import alerts
-from perfdag.analysis.alerts import Alert, GateResult, Rules, gate_as_dict
 from perfdag.analysis.gate import (
     ACKS as ACKS_KEY,
     check,
@@ -19,6 +17,7 @@ from perfdag.analysis.gate import (
     read_checks,
     stored_acks,
 )
+from perfdag.analysis.gate_result import Alert, GateResult, Rules, gate_as_dict
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
@@ -33,6 +32,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
+from perfdag.analysis.publish import gate_lines, junit, markdown, publish, send
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -51,7 +51,7 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.commands.results import explain_last, publish
+from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.results.runs import RunStore, age_of, day_of, select, select_one
 from perfdag.results.schema import explain_unreadable
@@ -357,10 +357,10 @@ def run_check(args: argparse.Namespace) -> int:
     gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
     reached = publish(store, gate)
     if args.junit:
-        args.junit.write_bytes(alerts.junit(gate))
+        args.junit.write_bytes(junit(gate))
     if args.markdown:
-        args.markdown.write_text(alerts.markdown(gate) + "\n")
-    print_json(gate_as_dict(gate)) if args.json else print(styled(alerts.gate_lines(gate)))
+        args.markdown.write_text(markdown(gate) + "\n")
+    print_json(gate_as_dict(gate)) if args.json else print(styled(gate_lines(gate)))
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
 
 
@@ -378,7 +378,7 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
     title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
     print_now(title)
     alert = Alert("stale", title, title, [run_id], run_id)
-    reached = alerts.send(GateResult(run_id, suite, "", alerts=[alert]))
+    reached = send(GateResult(run_id, suite, "", alerts=[alert]))
     return EXIT_GATE if reached else EXIT_REACH
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from perfdag.analysis import alerts
-from perfdag.analysis.alerts import GateResult, answer_lines, gate_as_dict, gate_lines
+from perfdag.analysis.gate_result import GateResult, gate_as_dict
+from perfdag.analysis.publish import answer_lines, gate_lines, junit, publish
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.commands.options import (
     EXIT_FAILED,
@@ -419,19 +419,9 @@ def finish_run(
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
         published = publish(store, gate)
-        store.put(f"runs/{plan.run_id}/check.xml", alerts.junit(gate))
+        store.put(f"runs/{plan.run_id}/check.xml", junit(gate))
     rows = store.url(collected.key)
     return RunResult(plan, summary, collected, rows, page, files, gate, published)
-
-
-def publish(store: Store, gate: GateResult) -> bool:
-    """Send the alerts of a gate and record which were sent. Return whether the webhook took them.
-
-    Raises StoreError.
-    """
-    reached = alerts.send(gate)
-    alerts.store_record(store, gate)
-    return reached
 
 
 def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:

@@ -64,7 +64,7 @@ from perfdag.units import plural, short_seconds
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from perfdag.analysis.alerts import GateResult
+    from perfdag.analysis.gate_result import GateResult
     from perfdag.commands.results import RunResult
 
 

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from perfdag.analysis.alerts import Rules, store_record
+from perfdag.analysis.alerts import store_record
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import Rules
 from perfdag.charts.pages.site import write_site
 from perfdag.store.base import FolderStore
 from tests.charts.browser import CHROMIUM, Page, chromium, tab

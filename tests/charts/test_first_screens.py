@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.alerts import Rules
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows

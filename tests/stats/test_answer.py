@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.analysis.alerts import GateResult, Rules
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import compare_sides

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import GateResult, Rules, send, store_record
+from perfdag.analysis.alerts import store_record
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
+from perfdag.analysis.publish import send
 from perfdag.commands.main import main
 from perfdag.plan.plan import make_plan
 from perfdag.store.base import Store

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.alerts import Rules
 from perfdag.analysis.compare import compare_selections
 from perfdag.analysis.gate import check
+from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement

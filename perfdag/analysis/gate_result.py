@@ -1,0 +1,152 @@
+"""What the gate of a run found: its checks, its alerts, and the answers about its series."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from perfdag.analysis.history import Acknowledgement, Series, headlines
+from perfdag.analysis.verdict import counts, worst_word
+from perfdag.stats.levels import Word
+from perfdag.suite.model import Check
+
+Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
+
+
+@dataclass
+class Alert:
+    """One cause: `keys` are its series, `run` is its start.
+
+    `text` is its message of at most 12 lines: what was seen, what to do, and what accepts it.
+    `gates`: it fails the gate. `fresh`: the run before did not have it. `sent`: the webhook
+    accepted it.
+    """
+
+    kind: Kind
+    title: str
+    text: str
+    keys: list[str]
+    run: str
+    gates: bool = True
+    fresh: bool = True
+    sent: bool = False
+
+
+State = Literal["ok", "failed", "absent", "unsure", "skipped"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check, as a JUnit test case.
+
+    `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
+    or an inconclusive verdict) or skipped (its samples were skipped). One that fails is in an
+    alert with the others of its `cause` (entry, and rule or what is missing), where it is named
+    `label`; `key` identifies it across runs.
+    """
+
+    group: str
+    name: str
+    state: State
+    text: str
+    key: str = ""
+    label: str = ""
+    cause: tuple[str, str] | None = None
+
+
+@dataclass
+class GateResult:
+    """The result of checking a run. `store` is the address of the store.
+
+    `report` and `acks_file` are the addresses that its messages name. `series` are those that the
+    run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
+    point worth measuring again, `rechecks` are the runs that did so. `changed` names the parameters
+    that differ from those of the run before.
+    """
+
+    run: str
+    suite: str
+    report: str
+    cases: list[CheckResult] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    canaries: list[Series] = field(default_factory=list)
+    suspects: list[Series] = field(default_factory=list)
+    rechecks: list[str] = field(default_factory=list)
+    changed: str = ""
+    damaged: list[str] = field(default_factory=list)
+    runs: int = 0
+    store: str = ""
+    acks_file: str = "acks.yaml"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the gate fails: a regression, a broken threshold or absent data."""
+        return any(alert.gates for alert in self.alerts) or any(
+            result.state in ("failed", "absent") for result in self.cases
+        )
+
+    @property
+    def slower_machine(self) -> list[str]:
+        """The line that says which canaries became worse, and with them the machine; or none."""
+        moved = [
+            f"{line.info.metric} {line.answer.text}"
+            for line in self.canaries
+            if line.answer.word == "worse" and line.info.metric != "steal"
+        ]
+        return [f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []
+
+    @property
+    def word(self) -> Word | None:
+        """The answer about the run: the word that matters most of its headline series."""
+        return worst_word([line.answer for line in self.headlines])
+
+    @property
+    def headlines(self) -> Sequence[Series]:
+        """The headline series, or all where the run has none."""
+        return headlines(self.series)
+
+    @property
+    def counted(self) -> str:
+        """The headline series by word, such as `1 worse, 20 same`."""
+        return counts([line.answer.word for line in self.headlines])
+
+    def accept(self, name: str, run: str) -> str:
+        """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""
+        return f"accept  in {self.acks_file}: {{series: '{name}', run: {run}, reason: ...}}"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a run is checked against: the checks and acknowledgements of its suite.
+
+    `acks_wrong` is the error in a file of acknowledgements that is ignored.
+    """
+
+    checks: Sequence[Check] = ()
+    accepted: Sequence[Acknowledgement] = ()
+    acks_file: str = "acks.yaml"
+    acks_wrong: str = ""
+
+
+def gate_as_dict(gate: GateResult) -> dict[str, Any]:
+    """Return the gate as plain data."""
+    return {
+        "run_id": gate.run,
+        "suite": gate.suite,
+        "passed": not gate.failed,
+        "runs": gate.runs,
+        "report": gate.report,
+        "cases": [
+            {"group": case.group, "name": case.name, "state": case.state, "text": case.text}
+            for case in gate.cases
+        ],
+        "alerts": [asdict(alert) for alert in gate.alerts],
+        "word": gate.word,
+        "series": [
+            {"series": line.info.series_id, "name": line.name, **asdict(line.answer)}
+            for line in gate.series
+        ],
+        "suspects": [line.name for line in gate.suspects],
+        "rechecks": gate.rechecks,
+        "damaged": gate.damaged,
+    }
