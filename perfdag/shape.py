@@ -4,13 +4,10 @@ An entry names these keys beside `params`, and a permutation with dots (`network
 one shape may share pods. The JSON schema describes the keys (`perfdag plan --schema`).
 """
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -22,46 +19,38 @@ from pydantic import (
     model_validator,
 )
 
+from perfdag.identity import merge
+from perfdag.problems import Problem
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
+
+
 OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
+
+
 FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
+
+
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+
+
 LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
+
+
 NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
+
+
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+
+
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
+
+
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
+
+
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why something cannot be measured, printed as `file:line: path: text`.
-
-    `code` is a short word that stays when the text changes, `path` the key with dots. A benchmark
-    returns code and text, and the suite adds the place. Line 0 stands for no line.
-    """
-
-    code: str
-    text: str
-    path: str = ""
-    file: str = ""
-    line: int = 0
-
-    def __str__(self) -> str:
-        path = _short(self.path, 200)
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        place = ": ".join(filter(None, (place, path)))
-        return f"{place}: {_short(self.text, 1000)}" if place else self.text
-
-
-def _short(text: str, length: int) -> str:
-    """Return a text of about that length in one line: its middle is left out."""
-    if len(text) > length:
-        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
-    return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
@@ -143,6 +132,8 @@ class Network(Strict):
 
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
+
+
 _HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
 
 
@@ -287,14 +278,24 @@ class Volume(Strict):
 
 # nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915
 _GPU = re.compile(r"/gpu(\.|$)|/mig-|^gpu\.")
+
+
 RDMA_WANTED = (
     "needs an RDMA network: `network.name`, `network.host: true`,"
     " or a device resource such as `resources: {rdma/hca: 1}`"
 )
+
+
 Placement = Literal["any", "spread", "packed"]
+
+
 FEWEST_HUNTED = 8
 """Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
+
+
 ACROSS = "across-zones"
+
+
 PAIRS, PAIR_KINDS = (
     r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$",
     "all, ring, across-zones, `random N`, hunt",
@@ -608,50 +609,6 @@ class Shape(Strict):
 
 
 SHAPE_KEYS = frozenset(Shape.model_fields)
-
-
-def canonical(value: Any) -> str:
-    """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
-    text = orjson.dumps(value, default=_mapping, option=orjson.OPT_SORT_KEYS)
-    if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
-        text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
-    return text.decode()
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _whole(value: Any) -> Any:
-    # Most values are of these types, for which isinstance would be slow.
-    if type(value) in (str, int, bool) or value is None:
-        return value
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    if isinstance(value, Mapping):
-        return {key: _whole(item) for key, item in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def digest(*parts: str) -> str:
-    """Return 16 hexadecimal digits: BLAKE2b (RFC 7693) of the parts and separators."""
-    return hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).hexdigest()
-
-
-def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return `below` with the values of `above`.
-
-    Mappings are merged key by key; any other value, lists included, replaces.
-    """
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        merged[key] = (
-            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
-    return merged
 
 
 def overlay(own: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from perfdag.benchmark.contract import Benchmark, Gang, Measurement, Output, SampleError
 from perfdag.hosts.local import LocalHost
+from perfdag.identity import merge
 from perfdag.results.samples import as_rows
-from perfdag.shape import Shape, merge
+from perfdag.shape import Shape
 
 CUTS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97, 0.99, 0.999)
 GARBLED = 150

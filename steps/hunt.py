@@ -11,9 +11,10 @@ from statistics import fmean
 from typing import Any
 
 from perfdag.benchmark.contract import VERDICT, Measurement, Metric, VerdictWord, verdict
+from perfdag.identity import canonical
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
-from perfdag.shape import Shape, canonical
+from perfdag.shape import Shape
 from perfdag.stats.robust import SIGMA_OF_MAD, median, ordered
 
 Pair = tuple[int, int]

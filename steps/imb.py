@@ -21,7 +21,8 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.problems import Problem
+from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
 from perfdag.units import PositiveDuration
 

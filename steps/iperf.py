@@ -26,7 +26,8 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.shape import Cpus, Problem, Shape
+from perfdag.problems import Problem
+from perfdag.shape import Cpus, Shape
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
 BUSY = 0.95

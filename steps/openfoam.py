@@ -30,7 +30,8 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.problems import Problem
+from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
 from perfdag.steps.on_host import RANK_LINE
 from perfdag.units import parse_quantity, short

@@ -23,7 +23,8 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.shape import RDMA_WANTED, Problem, Shape
+from perfdag.problems import Problem
+from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfdag.identity import canonical, digest
 from perfdag.kube.client import Kube, KubeError, Object
-from perfdag.shape import canonical, digest
 from perfdag.steps.scale.cluster import SIMULATED_LABEL as LABEL
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "kwok"

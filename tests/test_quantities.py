@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.shape import canonical
+from perfdag.identity import canonical
 from perfdag.units import (
     bits_per_second,
     parse_cpu_list,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from perfdag.identity import canonical
 from perfdag.results.summary import summarise
-from perfdag.shape import canonical
 from tests.charts import rows
 from tests.charts.pages import report_of
 

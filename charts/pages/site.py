@@ -18,9 +18,9 @@ from perfdag.analysis.alerts import Record, read_records
 from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
+from perfdag.identity import digest
 from perfdag.results.runs import PARTIAL, RunStore, SelectionError, month_of
 from perfdag.results.schema import explain_unreadable
-from perfdag.shape import digest
 from perfdag.store.base import NotStoredError, Store
 
 logger = logging.getLogger(__name__)

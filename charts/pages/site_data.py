@@ -24,10 +24,10 @@ from perfdag.analysis.verdict import (
     percent,
     within,
 )
+from perfdag.identity import digest
 from perfdag.results.runs import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
-from perfdag.shape import digest
 from perfdag.stats.levels import STEP, Level
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, short_seconds

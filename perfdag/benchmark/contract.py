@@ -29,7 +29,8 @@ from perfdag.hosts.base import (
     Skip as Skip,
     install_command,
 )
-from perfdag.shape import Problem as Problem, Shape as Shape
+from perfdag.problems import Problem as Problem
+from perfdag.shape import Shape as Shape
 
 Rule = tuple[object, str, str]
 """A condition, and the code and the text of the problem if it is true."""

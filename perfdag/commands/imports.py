@@ -35,7 +35,7 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.shape import digest, merge
+from perfdag.identity import digest, merge
 from perfdag.suite.document import (
     BadDocument,
     Document,

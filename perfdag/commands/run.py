@@ -37,6 +37,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.commands.terminal import Progress, text_table
+from perfdag.identity import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import (
     ANY,
@@ -52,7 +53,7 @@ from perfdag.results.samples import (
     stored_samples,
     write_reason,
 )
-from perfdag.shape import Shape, canonical
+from perfdag.shape import Shape
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import Store, StoreError
 from perfdag.store.s3 import open_store

@@ -25,7 +25,9 @@ from pydantic import Strict, StringConstraints, TypeAdapter, ValidationError
 
 import perfdag
 from perfdag.benchmark import registry
-from perfdag.shape import SHAPE_KEYS, Problem, Shape, digest
+from perfdag.identity import digest
+from perfdag.problems import Problem
+from perfdag.shape import SHAPE_KEYS, Shape
 from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite, SuiteName, checks_of

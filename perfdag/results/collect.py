@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
+from perfdag.identity import canonical, digest
 from perfdag.plan.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
@@ -35,7 +36,6 @@ from perfdag.results.schema import (
     explain_unreadable,
     read_rows,
 )
-from perfdag.shape import canonical, digest
 from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from perfdag.benchmark import registry
+from perfdag.problems import Problem as Problem
 from perfdag.shape import (
     FOLDER,
     IMAGE,
@@ -24,7 +25,6 @@ from perfdag.shape import (
     PAIR_KINDS,
     PAIRS,
     SHAPE_KEYS,
-    Problem as Problem,
 )
 from perfdag.units import CPU_LIST
 

@@ -14,7 +14,7 @@ import orjson
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.shape import merge
+from perfdag.identity import merge
 from perfdag.suite.document import (
     BadDocument,
     Document,

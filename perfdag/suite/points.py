@@ -21,8 +21,10 @@ from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, metrics_by_name
+from perfdag.identity import canonical, digest, merge
+from perfdag.problems import Problem
 from perfdag.redaction import secret_names
-from perfdag.shape import ACROSS, SHAPE_KEYS, Problem, Shape, canonical, digest, merge, overlay
+from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, overlay
 from perfdag.suite.document import (
     BadDocument,
     Where,

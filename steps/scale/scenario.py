@@ -31,7 +31,8 @@ from perfdag.benchmark.contract import (
     Skip,
 )
 from perfdag.kube.client import Kube, KubeError
-from perfdag.shape import Problem, Shape
+from perfdag.problems import Problem
+from perfdag.shape import Shape
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cluster import (

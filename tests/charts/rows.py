@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from perfdag.identity import canonical, digest
 from perfdag.results.schema import SAMPLES
-from perfdag.shape import canonical, digest
 
 RUN = "20261120T020000Z-1a2b3c4d"
 START = datetime(2026, 11, 20, 2, 0, tzinfo=UTC)

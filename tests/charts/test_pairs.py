@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import pairs
 from perfdag.charts.pages import pick
+from perfdag.identity import canonical
 from perfdag.results.schema import SAMPLES
 from perfdag.results.summary import points_of
-from perfdag.shape import canonical
 from perfdag.suite.points import rounds
 from tests.charts import rows as made
 from tests.charts.figures import artist

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from perfdag.charts import style
 from perfdag.charts.pages import pick, report
+from perfdag.identity import canonical
 from perfdag.results.summary import summarise
-from perfdag.shape import canonical
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
 

@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfdag.identity import canonical, digest
 from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
-from perfdag.shape import canonical, digest
 from perfdag.store.base import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)

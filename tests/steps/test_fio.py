@@ -16,7 +16,8 @@ import pytest
 from perfdag.benchmark.contract import Failed, Gang, Invalid, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.shape import Shape, merge
+from perfdag.identity import merge
+from perfdag.shape import Shape
 from perfdag.steps import fio
 from perfdag.steps.fio import Fio, FioParams, Target, job_file, options
 from tests.recorded.measured import values

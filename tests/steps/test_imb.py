@@ -13,7 +13,8 @@ import pytest
 from perfdag.benchmark.contract import Failed, Gang, Invalid, NotInstalled, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
-from perfdag.shape import Shape, merge
+from perfdag.identity import merge
+from perfdag.shape import Shape
 from perfdag.steps import imb, mpi
 from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments
 from tests.recorded.measured import values

@@ -12,7 +12,8 @@ import pytest
 
 from perfdag.benchmark.contract import Benchmark, Failed, Gang
 from perfdag.hosts.local import LocalHost
-from perfdag.shape import Shape, merge
+from perfdag.identity import merge
+from perfdag.shape import Shape
 from perfdag.steps.iperf import Iperf, IperfParams, client_command as iperf_command
 from perfdag.steps.latency import Latency, LatencyParams, client_command as netperf_command
 from perfdag.suite.document import BadDocument

@@ -1,0 +1,31 @@
+"""Why something cannot be measured, and where the suite says so."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something cannot be measured, printed as `file:line: path: text`.
+
+    `code` is a short word that stays when the text changes, `path` the key with dots. A benchmark
+    returns code and text, and the suite adds the place. Line 0 stands for no line.
+    """
+
+    code: str
+    text: str
+    path: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        path = _short(self.path, 200)
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = ": ".join(filter(None, (place, path)))
+        return f"{place}: {_short(self.text, 1000)}" if place else self.text
+
+
+def _short(text: str, length: int) -> str:
+    """Return a text of about that length in one line: its middle is left out."""
+    if len(text) > length:
+        text = f"{text[: length // 2]} ... {text[-length // 2 :]}"
+    return text.replace("\r", "\\r").replace("\n", "\\n")
