@@ -12,7 +12,7 @@ from limits import at_most
 
 from perfdag.stats.nodes import outliers, slow
 from perfdag.steps.hunt import ROUNDS, Hunt
-from perfdag.suite.points import rounds
+from perfdag.suite.pairs import rounds
 
 HOSTS, SLOW, NOISE = 1000, 0.2, 0.05
 SWEEPS = 500

@@ -49,7 +49,8 @@ from perfdag.results.samples import (
 from perfdag.shape import ACROSS, Resources, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
-from perfdag.suite.points import Pair, Point
+from perfdag.suite.pairs import Pair
+from perfdag.suite.points import Point
 
 HOSTS_AT_ONCE = 8
 """Hosts whose facts are read at the same time."""

@@ -24,7 +24,8 @@ from perfdag.steps.pods.lead import pool_of
 from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.suite.points import Point, rounds
+from perfdag.suite.pairs import rounds
+from perfdag.suite.points import Point
 
 from .steps.test_measure import FakeBenchmark, Watcher, fake as fake
 from .steps.test_plan_step import place

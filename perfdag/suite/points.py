@@ -2,17 +2,11 @@
 
 A point is one benchmark with one set of params on one shape. Its id is a hash of these, so equal
 points of two entries are one.
-
-A pair of hosts of one gang is a point of its own, so it is stored, retried and resumed alone. The
-pairs of one shape share the gang's pods. Hosts are numbered in the order of their nodes' names, so
-a pair keeps its number while the nodes stay the same; `across-zones` numbers them in the order of
-their zones.
 """
 
 import fnmatch
 import itertools
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -24,7 +18,7 @@ from perfdag.benchmark.contract import Benchmark, metrics_by_name
 from perfdag.identity import canonical, digest, merge
 from perfdag.problems import Problem
 from perfdag.redaction import secret_names
-from perfdag.shape import ACROSS, SHAPE_KEYS, Shape, overlay
+from perfdag.shape import SHAPE_KEYS, Shape, overlay
 from perfdag.suite.document import (
     BadDocument,
     Where,
@@ -42,84 +36,13 @@ from perfdag.suite.model import (
     Until,
     matches,
 )
+from perfdag.suite.pairs import ALL_PAIRS, HUNT_MEASUREMENTS, Pair, random_pairs, rounds
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
+
+
 MAX_POINTS = 100_000
-_ALL = ("all", ACROSS)
-Round = list[tuple[int, int]]
-HUNT_MEASUREMENTS = 28
-"""Measurements one after the other in a hunt: ten rounds, and one suspect beside the control."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two hosts of a gang, `first` below `second`.
-
-    `of` is the id that all pairs of the same params and shape share, `slot` the position within the
-    round.
-    """
-
-    first: int
-    second: int
-    round: int
-    slot: int
-    of: str
-    parallel: int = 1
-
-    @property
-    def name(self) -> str:
-        """The name of the pair, for example `0-3`."""
-        return f"{self.first}-{self.second}"
-
-
-def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
-    """Return the pairs of `hosts` hosts in rounds. No host is twice in a round.
-
-    `hosts` is at least 2. `kind` is `all`, `across-zones` (the same), `ring` or `random N` (N
-    distinct pairs). `all` is the 1-factorisation of the complete graph by the circle method:
-    hosts - 1 rounds of hosts / 2 pairs. If the number of hosts is odd, there is one round more and
-    one host is idle in each.
-    `random N` takes the first N of these pairs after a shuffle by `seed`, so it covers hosts
-    evenly; N is at most the number of all pairs.
-    """
-    if kind in _ALL:
-        return list(_circle(list(range(hosts))))
-    if kind == "ring":
-        return _ring(hosts)
-    wanted = random_pairs(kind)
-    shuffled = list(range(hosts))
-    random.Random(f"{seed}:pairs").shuffle(shuffled)
-    selected: list[Round] = []
-    for pairs in _circle(shuffled):
-        selected.append(pairs[:wanted])
-        wanted -= len(selected[-1])
-        if not wanted:
-            break
-    return selected
-
-
-def random_pairs(kind: str) -> int:
-    """Return the N of `random N`, 0 for another kind of pairs."""
-    return int(kind.removeprefix("random ")) if kind.startswith("random ") else 0
-
-
-def _circle(hosts: list[int]) -> Iterator[Round]:
-    # The first seat is fixed and the others rotate.
-    # With an odd number of hosts one seat is empty, and the host opposite is idle.
-    seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    for _ in range(len(seats) - 1):
-        facing = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
-        yield sorted((min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None)
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-
-
-def _ring(hosts: int) -> list[Round]:
-    if hosts == 2:
-        return [[(0, 1)]]
-    around = [(min(i, (i + 1) % hosts), max(i, (i + 1) % hosts)) for i in range(hosts)]
-    even, odd = around[0 : hosts - hosts % 2 : 2], around[1::2]
-    return [even, odd, around[-1:]] if hosts % 2 else [even, odd]
 
 
 PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -530,7 +453,7 @@ def _unfit(benchmark: Benchmark[Any], shape: Shape) -> list[Problem]:
             f"{wanted:,} random pairs were asked for, {hosts.count} hosts have {pairs:,}",
         ),
         (
-            hosts.pairs in _ALL and pairs > MAX_POINTS,
+            hosts.pairs in ALL_PAIRS and pairs > MAX_POINTS,
             "hosts.count",
             "many-pairs",
             f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`",

@@ -14,7 +14,7 @@ from perfdag.charts.pages import pick
 from perfdag.identity import canonical
 from perfdag.results.schema import SAMPLES
 from perfdag.results.summary import points_of
-from perfdag.suite.points import rounds
+from perfdag.suite.pairs import rounds
 from tests.charts import rows as made
 from tests.charts.figures import artist
 

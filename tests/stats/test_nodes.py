@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfdag.stats.nodes import outliers, slow
-from perfdag.suite.points import rounds
+from perfdag.suite.pairs import rounds
 
 
 def cluster(
