@@ -37,7 +37,8 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import PARTIAL, SelectionError, baseline, report_key, stored_plan
+from perfdag.results.baselines import baseline
+from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Array, Word

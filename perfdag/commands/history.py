@@ -53,8 +53,9 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
-from perfdag.results.runs import RunStore, age_of, day_of, select, select_one
+from perfdag.results.runs import RunStore, age_of, day_of
 from perfdag.results.schema import explain_unreadable
+from perfdag.results.selections import select, select_one
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store

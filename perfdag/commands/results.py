@@ -32,13 +32,8 @@ from perfdag.commands.options import (
 from perfdag.commands.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
-from perfdag.results.runs import (
-    RunStore,
-    SelectionError,
-    report_key,
-    runs_with_rows,
-    select_one,
-)
+from perfdag.results.runs import RunStore, SelectionError, report_key, runs_with_rows
+from perfdag.results.selections import select_one
 from perfdag.results.summary import (
     PointState,
     Summary,

@@ -24,7 +24,8 @@ from perfdag.commands.results import read_run
 from perfdag.commands.run import only_process
 from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
-from perfdag.results.runs import RunStore, age_of, baselines, report_key, result_key
+from perfdag.results.baselines import baselines
+from perfdag.results.runs import RunStore, age_of, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError

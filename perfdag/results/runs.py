@@ -1,18 +1,12 @@
-"""The runs of a store: their keys, their plans and rechecks, and which runs a text selects.
+"""The runs of a store: their keys, plans and rechecks, and which run a text names."""
 
-A text is an id, the beginning of one, `last`, `last~2`, `baseline:NAME`, or conditions such as
-`suite=net month=2026-10`.
-"""
-
-import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cached_property
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
@@ -350,10 +344,6 @@ def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
     raise StoreError(f"store {store.root}: run {plan.run_id} has no batch {number}")
 
 
-KEYS = ("suite", "month", "run", "since", "until", "newest")
-BASELINES = "baselines.json"
-
-
 @dataclass(frozen=True)
 class Selection:
     """Runs of one suite, oldest first, and the words that selected them."""
@@ -361,140 +351,3 @@ class Selection:
     words: str
     suite: str
     runs: tuple[str, ...]
-
-
-def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection:
-    """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
-
-    `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
-    recheck matches only by its id.
-    """
-    if selector.startswith("baseline:"):
-        return baseline(runs.store, selector.removeprefix("baseline:"), suite)
-    stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
-    if not stored:
-        results = f"results of suite {suite}{nearest(suite, runs.suites())}" if suite else "results"
-        raise SelectionError(
-            f"store {runs.store.root} has no {results}: run a suite, or `perfdag collect RUN`"
-        )
-    if "=" in selector:
-        return _conditions(runs, selector, stored)
-    if selector in runs.known and runs.known[selector] is None:
-        raise SelectionError(
-            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
-        )
-    try:
-        run = runs.find(selector, stored)
-    except NotStoredError as error:
-        raise SelectionError(str(error)) from None
-    if runs.trigger(run) == "ab":
-        raise SelectionError(
-            f"run {run} is one variant of `perfdag ab`, which has no past: "
-            f"`perfdag ab --resume {run}` shows the outcome"
-        )
-    return Selection(selector, stored[run], (run,))
-
-
-def select_one(runs: RunStore, selector: str, suite: str | None = None) -> tuple[str, str]:
-    """Return (run id, suite) of the only run that matches. Raises SelectionError."""
-    selection = select(runs, selector, suite)
-    if len(selection.runs) != 1:
-        raise SelectionError(f"{selector}: {len(selection.runs)} runs; name one of them")
-    return selection.runs[0], selection.suite
-
-
-def _conditions(runs: RunStore, selector: str, stored: Mapping[str, str]) -> Selection:
-    conditions = dict(_condition(condition) for condition in re.split(r"[\s,]+", selector.strip()))
-    matching = {
-        run: suite
-        for run, suite in stored.items()
-        if suite == conditions.get("suite", suite)
-        and day_of(run).startswith(conditions.get("month", ""))
-        and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
-        and conditions.get("since", "") <= day_of(run) <= conditions.get("until", "9999")
-    }
-    if not matching:
-        known, days = sorted(set(stored.values())), [day_of(run) for run in stored]
-        suite = conditions.get("suite", known[0])
-        hint = "" if suite in known else nearest(suite, known)
-        raise SelectionError(
-            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; "
-            f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"
-        )
-    suites = sorted(set(matching.values()))
-    if len(suites) > 1:
-        raise SelectionError(
-            f"{selector}: runs of several suites ({', '.join(suites)}); add suite=NAME"
-        )
-    whole = tuple(run for run in matching if runs.trigger(run) not in PARTIAL)
-    if not whole:
-        raise SelectionError(f"{selector}: only runs of `perfdag ab` and rechecks of others fit")
-    newest = int(conditions.get("newest", len(whole)))
-    return Selection(selector, suites[0], whole[-newest:])
-
-
-def _condition(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or key not in KEYS:
-        known = ", ".join(f"{name}=..." for name in KEYS)
-        raise SelectionError(f"{word}: a condition is one of {known}{nearest(key, KEYS)}")
-    if key in ("since", "until"):
-        try:
-            date.fromisoformat(value)
-        except ValueError:
-            raise SelectionError(f"{word}: write a day as 2026-10-31") from None
-    if key == "month" and not re.fullmatch(r"\d{4}(-\d\d)?", value):
-        raise SelectionError(f"{word}: write a month as 2026-10, or a year as 2026")
-    if key == "newest" and not (value.isdigit() and int(value)):
-        raise SelectionError(f"{word}: newest is how many runs, one or more")
-    return key, value
-
-
-class Baseline(BaseModel):
-    """Runs of one suite under a name, and when it was given (ISO 8601)."""
-
-    runs: list[str]
-    note: str = ""
-    set_at: str = ""
-
-
-def baselines(store: Store) -> dict[str, dict[str, Baseline]]:
-    """Return baselines: name -> suite -> Baseline. Raises SelectionError."""
-    try:
-        return TypeAdapter(dict[str, dict[str, Baseline]]).validate_json(store.get(BASELINES))
-    except NotStoredError:
-        return {}
-    except ValidationError:
-        raise SelectionError(
-            f"{store.url(BASELINES)} is damaged: it holds no names with runs; restore or delete it"
-        ) from None
-
-
-def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
-    """Return the runs of a named baseline. Raises SelectionError."""
-    known = baselines(store)
-    if name not in known:
-        some = ", ".join(sorted(known))
-        some = f"there are {some}" if known else "`perfdag baseline set NAME RUN` makes one"
-        raise SelectionError(f"no baseline {name}{nearest(name, known)}; {some}")
-    suites = known[name]
-    chosen = suite or (next(iter(suites)) if len(suites) == 1 else "")
-    if chosen not in suites:
-        wrong = f", not of {suite}" if suite else ""
-        raise SelectionError(
-            f"baseline {name} has runs of {', '.join(sorted(suites))}{wrong}; add --suite NAME"
-        )
-    return Selection(f"baseline:{name}", chosen, tuple(suites[chosen].runs))
-
-
-def put_baseline(store: Store, name: str, selection: Selection, note: str = "") -> None:
-    """Store a selection as a named baseline. Raises SelectionError, StoreError.
-
-    Other suites under that name stay.
-    """
-    known = baselines(store)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    new = Baseline(runs=list(selection.runs), note=note, set_at=now)
-    known.setdefault(name, {})[selection.suite] = new
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-    store.put(BASELINES, orjson.dumps(known, default=Baseline.model_dump, option=options))

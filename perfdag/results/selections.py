@@ -1,0 +1,105 @@
+"""Which runs of one suite a text selects.
+
+A text is an id, the beginning of one, `last`, `last~2`, `baseline:NAME`, or conditions such as
+`suite=net month=2026-10`.
+"""
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from datetime import date
+
+from perfdag.results.baselines import baseline
+from perfdag.results.runs import PARTIAL, RunStore, Selection, SelectionError, day_of
+from perfdag.store.base import NotStoredError
+from perfdag.suite.document import nearest
+from perfdag.units import plural
+
+KEYS = ("suite", "month", "run", "since", "until", "newest")
+
+
+def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection:
+    """Return the runs of one suite that match the words. Raises SelectionError, StoreError.
+
+    `suite` narrows `last` and conditions. Runs of `ab` have no history and never match. A
+    recheck matches only by its id.
+    """
+    if selector.startswith("baseline:"):
+        return baseline(runs.store, selector.removeprefix("baseline:"), suite)
+    stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
+    if not stored:
+        results = f"results of suite {suite}{nearest(suite, runs.suites())}" if suite else "results"
+        raise SelectionError(
+            f"store {runs.store.root} has no {results}: run a suite, or `perfdag collect RUN`"
+        )
+    if "=" in selector:
+        return _conditions(runs, selector, stored)
+    if selector in runs.known and runs.known[selector] is None:
+        raise SelectionError(
+            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
+        )
+    try:
+        run = runs.find(selector, stored)
+    except NotStoredError as error:
+        raise SelectionError(str(error)) from None
+    if runs.trigger(run) == "ab":
+        raise SelectionError(
+            f"run {run} is one variant of `perfdag ab`, which has no past: "
+            f"`perfdag ab --resume {run}` shows the outcome"
+        )
+    return Selection(selector, stored[run], (run,))
+
+
+def select_one(runs: RunStore, selector: str, suite: str | None = None) -> tuple[str, str]:
+    """Return (run id, suite) of the only run that matches. Raises SelectionError."""
+    selection = select(runs, selector, suite)
+    if len(selection.runs) != 1:
+        raise SelectionError(f"{selector}: {len(selection.runs)} runs; name one of them")
+    return selection.runs[0], selection.suite
+
+
+def _conditions(runs: RunStore, selector: str, stored: Mapping[str, str]) -> Selection:
+    conditions = dict(_condition(condition) for condition in re.split(r"[\s,]+", selector.strip()))
+    matching = {
+        run: suite
+        for run, suite in stored.items()
+        if suite == conditions.get("suite", suite)
+        and day_of(run).startswith(conditions.get("month", ""))
+        and fnmatch.fnmatchcase(run, conditions.get("run", "*"))
+        and conditions.get("since", "") <= day_of(run) <= conditions.get("until", "9999")
+    }
+    if not matching:
+        known, days = sorted(set(stored.values())), [day_of(run) for run in stored]
+        suite = conditions.get("suite", known[0])
+        hint = "" if suite in known else nearest(suite, known)
+        raise SelectionError(
+            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; "
+            f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"
+        )
+    suites = sorted(set(matching.values()))
+    if len(suites) > 1:
+        raise SelectionError(
+            f"{selector}: runs of several suites ({', '.join(suites)}); add suite=NAME"
+        )
+    whole = tuple(run for run in matching if runs.trigger(run) not in PARTIAL)
+    if not whole:
+        raise SelectionError(f"{selector}: only runs of `perfdag ab` and rechecks of others fit")
+    newest = int(conditions.get("newest", len(whole)))
+    return Selection(selector, suites[0], whole[-newest:])
+
+
+def _condition(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or key not in KEYS:
+        known = ", ".join(f"{name}=..." for name in KEYS)
+        raise SelectionError(f"{word}: a condition is one of {known}{nearest(key, KEYS)}")
+    if key in ("since", "until"):
+        try:
+            date.fromisoformat(value)
+        except ValueError:
+            raise SelectionError(f"{word}: write a day as 2026-10-31") from None
+    if key == "month" and not re.fullmatch(r"\d{4}(-\d\d)?", value):
+        raise SelectionError(f"{word}: write a month as 2026-10, or a year as 2026")
+    if key == "newest" and not (value.isdigit() and int(value)):
+        raise SelectionError(f"{word}: newest is how many runs, one or more")
+    return key, value
