@@ -10,7 +10,7 @@ import sys
 import numpy as np
 from limits import at_most
 
-from perfdag.stats.nodes import outliers, slow
+from perfdag.stats.nodes import outliers, slow_parts
 from perfdag.steps.hunt import ROUNDS, Hunt
 from perfdag.suite.pairs import rounds
 
@@ -76,7 +76,7 @@ def _random_20(seed: int, host: int) -> tuple[bool, bool]:
     rng = np.random.default_rng(seed)
     pairs = [pair for each in rounds("random 20", HOSTS, seed) for pair in each]
     values = {(str(a), str(b)): [value(rng, (a, b), host)] for a, b in pairs}
-    suspects = {name for names in slow(values, True) if len(names) == 1 for name in names}
+    suspects = {part.name for part in slow_parts(values, True) if part.kind == "node"}
     return str(host) in suspects, bool(suspects - {str(host)})
 
 

@@ -7,104 +7,73 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
+from perfdag.analysis.pairs import (
+    PairMatrix,
+    Place,
+    matrices,
+    pair_groups,
+    place_of,
+    why_slow,
+)
 from perfdag.charts import draw, style
 from perfdag.charts.series import amount, runs_words
-from perfdag.results.labels import Facts, difference
+from perfdag.results.labels import Facts
 from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import PointState, Series, points_of
-from perfdag.stats.nodes import FEWEST_NODES, slow
+from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.units import plural
 
 NUMBERS = 12  # most hosts whose states carry their numbers
-MOST_NAMES, MOST_REASON = 3, 160
-"""Slow nodes that are named, and characters of the facts in which one of them differs."""
-Place = tuple[int, int]
+MOST_NAMES = 3
+"""Slow nodes and links that are named."""
 
 
 def figures(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield a matrix for each point of pairs and each of its headline metrics."""
-    points: dict[tuple[str, str, str], list[PointState]] = {}
-    for state in points_of(rows):
-        points.setdefault((state.entry, str(state.params), str(state.shape)), []).append(state)
+    groups = pair_groups(points_of(rows))
     where, facts = runs_words(rows), facts_of_nodes(rows)
-    for number, states in enumerate(points.values()):
-        slug = f"pairs-{number + 1}" if len(points) > 1 else "pairs"
-        words = [word for name, word in states[0].words.items() if name != "pair"]
-        about = " ".join([states[0].entry, *words])
-        series = [one for state in states for one in state.series if one.headline]
-        names = list(dict.fromkeys(one.metric for one in series))
-        if not names:
+    for number, states in enumerate(groups):
+        slug = f"pairs-{number + 1}" if len(groups) > 1 else "pairs"
+        drawn = list(matrices(states))
+        if not drawn:
+            about = PairMatrix(states, "").label
             yield slug, style.no_data(f"{about}: no valid sample in {plural(len(states), 'pair')}")
-        for name in names:
-            matrix = _matrix(states, name, f"{about}; {where}", facts)
-            yield f"{slug}-{name.replace('_', '-')}", matrix
+        for matrix in drawn:
+            name = f"{slug}-{matrix.metric.replace('_', '-')}"
+            yield name, _figure(matrix, f"{matrix.label}; {where}", facts)
 
 
-def _place(state: PointState) -> Place:
-    first, second = str(state.pair).split("-")
-    return int(first), int(second)
-
-
-def hosts_of(states: Sequence[PointState]) -> list[str]:
-    """Return a name for each host by its number.
-
-    It is the node where each host had a node of its own, otherwise `0 (node)` or `host 0`.
-    """
-    nodes: dict[int, set[str]] = {}
-    for state in states:
-        for used in state.nodes:
-            for host, node in zip(_place(state), used, strict=False):
-                nodes.setdefault(host, set()).add(node)
-    count = max(host for state in states for host in _place(state)) + 1
-    own = [min(nodes[host]) if len(nodes.get(host, ())) == 1 else "" for host in range(count)]
-    if all(own) and len(set(own)) == count:
-        return own
-    return [f"{host} ({node})" if node else f"host {host}" for host, node in enumerate(own)]
-
-
-def finding(
-    names: Sequence[str], by_place: Mapping[Place, Series], between: str, facts: Facts | None = None
-) -> tuple[str, str]:
+def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
     """Return the slow node or link, and the facts in which the slow ones differ."""
-    if not by_place:
+    metric = matrix.metric
+    between = " between nodes" if matrix.on_one_node else ""
+    if not matrix.between:
         return f"No valid sample{between}", ""
-    first = next(iter(by_place.values()))
-    metric = first.metric
+    first = next(iter(matrix.between.values()))
     if first.better not in ("higher", "lower"):
         return f"{metric} by pair", ""
-    if len({host for place in by_place for host in place}) < FEWEST_NODES:
-        middle = sorted(by_place.values(), key=lambda series: series.middle)[len(by_place) // 2]
-        value = amount(middle.middle, middle.unit, middle.metric)
+    if not matrix.judges:
+        ordered = sorted(matrix.between.values(), key=lambda series: series.middle)
+        middle = ordered[len(ordered) // 2]
+        value = amount(middle.middle, middle.unit, metric)
         why = f"a slow host needs at least {FEWEST_NODES} hosts to be named"
         return f"{metric} {value} in the middle{between}", why
-    values = {(names[a], names[b]): series.values for (a, b), series in by_place.items()}
-    outliers = slow(values, first.better == "higher")
-    if not outliers:
+    if not matrix.slow:
         return f"No node and no link stands out in {metric}{between}", ""
-    words, reasons = [], []
-    for own, effect in [*outliers.items()][:MOST_NAMES]:
-        kind = "node" if len(own) == 1 else "link"
-        words.append(f"{kind} {' - '.join(own)} ({100 * effect:+.0f} %)")
-        if kind == "node" and (differs := difference(facts or {}, own[0], MOST_REASON)):
-            reasons.append(f"{own[0]}: {differs}")
-    more = f" and {len(outliers) - 1} more" if len(outliers) > 1 else ""
-    rest = ["slow too: " + ", ".join(words[1:])] if words[1:] else []
-    return f"Slow in {metric}{between}: {words[0]}{more}", "; ".join([*rest, *reasons])
+    worst, *others = matrix.slow
+    more = f" and {len(others)} more" if others else ""
+    named = [worst, *others[: MOST_NAMES - 1]]
+    reasons = [why_slow(part, facts) for part in named]
+    if others:
+        reasons.insert(0, "slow too: " + ", ".join(part.text for part in named[1:]))
+    title = f"Slow in {metric}{between}: {worst.text}{more}"
+    return title, "; ".join(filter(None, reasons))
 
 
-def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts) -> Figure:
-    names = hosts_of(states)
-    by_place = {
-        _place(state): series
-        for state in states
-        for series in reversed(state.series)
-        if series.metric == metric and series.headline and series.values
-    }
-    same_node, count = _same_node_pairs(states), len(names)
-    between = " between nodes" if same_node else ""
-    # no link is as fast as the memory of a node
-    apart = {place: series for place, series in by_place.items() if place not in same_node}
-    title, why = finding(names, apart, between, facts)
+def _figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
+    states, names, by_place = matrix.states, matrix.hosts, matrix.series
+    same_node, count = matrix.on_one_node, len(names)
+    title, why = finding(matrix, facts)
     grid = np.full((count, count), np.nan)
     for (a, b), series in by_place.items():
         grid[a, b] = series.middle
@@ -118,12 +87,17 @@ def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts)
     norm = draw.color_norm([low, high])
     first = next(iter(by_place.values()))
     mesh = draw.heat(
-        ax, grid, first.unit, metric, norm, words=count <= (5 if style.is_narrow() else NUMBERS)
+        ax,
+        grid,
+        first.unit,
+        matrix.metric,
+        norm,
+        words=count <= (5 if style.is_narrow() else NUMBERS),
     )
     for a, b in sorted(same_node):
         hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
         ax.fill([b, b + 1, b + 1, b], [a, a, a + 1, a + 1], gid="same-node", **hatch)
-    failed = [_place(state) for state in states if state.why]
+    failed = [place_of(state) for state in states if state.why]
     cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.MUTED, "ms": 8}
     ax.plot([b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed], gid="failed", **cross)
     step = max(1, count // (8 if style.is_narrow() else 24))
@@ -135,16 +109,9 @@ def _matrix(states: Sequence[PointState], metric: str, about: str, facts: Facts)
     ax.set_ylabel("first host")
     ax.set_xlabel("second host")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
-    unit = style.value_axis(bar.ax.yaxis, first.unit, high, metric)
-    bar.set_label(style.axis_label(metric, unit, first.better))
+    unit = style.value_axis(bar.ax.yaxis, first.unit, high, matrix.metric)
+    bar.set_label(style.axis_label(matrix.metric, unit, first.better))
     return fig
-
-
-def _same_node_pairs(states: Sequence[PointState]) -> set[Place]:
-    """Return the pairs that shared a node in a sample, or none where all pairs did."""
-    every = [(_place(state), used) for state in states for used in state.nodes if len(used) > 1]
-    near = {place for place, used in every if len(set(used)) == 1}
-    return near if any(len(set(used)) > 1 for _, used in every) else set()
 
 
 def _subtitle(states: Sequence[PointState], by_place: Mapping[Place, Series]) -> str:

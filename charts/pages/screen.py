@@ -31,7 +31,9 @@ SPARK, WIDE, HIGH = 30, 120, 30
 
 def colour(word: str) -> str:
     """Return the class of the colour of an answer."""
-    signs = {"worse": "bad", "better": "good", "unclear": "noisy", "failed": "bad"}
+    signs = {"better": "good", "unclear": "noisy"} | dict.fromkeys(
+        ("worse", "slow", "failed"), "bad"
+    )
     return signs.get(word, "same")
 
 

@@ -1,19 +1,27 @@
 """The sentence about a run: what decides how a reader takes it, on every surface."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfdag.analysis.gate_result import GateResult
 from perfdag.analysis.history import Series
+from perfdag.analysis.pairs import matrices, why_slow
 from perfdag.analysis.verdict import worst_word
-from perfdag.results.summary import Summary
+from perfdag.results.schema import facts_of_nodes
+from perfdag.results.summary import Summary, worst_of_points
 from perfdag.units import plural
+
+CLAIMS = 2
+"""Claims that stand in a sentence: a failure must not hide that a series became worse."""
 
 
 @dataclass(frozen=True)
 class Banner:
-    """The answer about a run in one sentence, and below it what decided it."""
+    """The answer about a run in one sentence, and below it what decided it.
+
+    `word` is that of an answer, `slow` for a slow node or link, or empty for a first run.
+    """
 
     word: str
     sentence: str
@@ -38,20 +46,6 @@ class Judged:
         """The histories of the series by their ids; none for a first run."""
         return {line.info.series_id: line for line in self.past.series} if self.past else {}
 
-    def failures(self) -> list[str]:
-        """Return what failed: points, or else own verdicts, checks, or series without a value."""
-        trust, verdicts, past = self.summary.trust, self.summary.verdicts, self.past
-        points, failed = len(trust.points), trust.count("failed")
-        if failed == points:
-            return ["Nothing was measured"]
-        if failed:
-            return [f"{failed} of {points} points failed"]
-        broken = [f"{own.where}: {own.text}" for own in verdicts if own.word == "failed"]
-        alerts = self.gate.alerts if self.gate else []
-        gating = [alert.title for alert in alerts if alert.gates and alert.kind != "worse"]
-        gone = [line for line in past.headlines if line.answer.word == "failed"] if past else []
-        return broken or gating or [f"{line.name} {line.answer.text}" for line in gone]
-
     def deciding(self) -> list[Series]:
         """Return the headline series with a value that matter most, those of usable values first.
 
@@ -65,36 +59,150 @@ class Judged:
 
 
 def banner(run: Judged) -> Banner:
-    """Return the sentence about a run: what failed, what is worse, and what cannot be used.
+    """Return the sentence about a run, and below it the reasons, the trust and the history.
 
-    Where nothing failed, its answer stands there whatever it is. Below it are the reasons, the
-    trust and the history.
+    It makes the strongest claims: what failed, a failed verdict of a benchmark, what became worse,
+    a slow node. A run without a claim is better, same, unclear, or the first.
     """
-    trust, past, failed, deciding = run.summary.trust, run.past, run.failures(), run.deciding()
-    points, unusable = len(trust.points), trust.count("unusable")
-    every = sorted(run.summary.points, key=lambda own: (own.point not in trust.points, not own.why))
-    lost = [own for own in every if own.why or own.reasons] if failed or trust.lost else []
-    why = [f"{own.title}: {own.why or own.reasons[0]}" for own in lost[:1]]
-    word: str = "unclear" if trust.lost or unusable == points else ""
-    said = f"First run of {plural(points, 'point')}, nothing to compare with"
-    command = "perfdag doctor" if trust.count("failed") == points else ""
-    if past and deciding:
-        answer, name, left = deciding[0].answer, deciding[0].name, deciding[0].left
-        word, text = answer.word, answer.text.removeprefix(answer.word).lstrip(": ")
-        more = len(deciding) - 1
-        said = f"{word.capitalize()}: {name} {text}{f', and {more} more' if more else ''}"
-        if word == "same":
-            said = f"Same as the {f'last {past.runs - 1} runs' if past.runs > 2 else 'run before'}"
-        elif word == "unclear":
-            said = f"Unclear: {len(deciding)} of {plural(len(past.headlines), 'value')}"
-            why.append(f"{name}: {text}")
-        elif word == "worse" and left:
-            why += [*past.slower_machine, f"changed with it: {left.changed}"[:200]]
-            command = f"perfdag compare {left.run_before} {past.run}"
-    says = ". ".join([*failed[:1], *([said] if word == "worse" or not failed else [])])
-    doubt = f"{unusable} of {plural(points, 'point')} unusable" if unusable else ""
-    changed = f"changed: {run.gate.changed}" if run.gate and run.gate.changed else ""
-    says = "; ".join(filter(None, [says, doubt, trust.lost, changed]))
-    why += [*failed[1:3], f"trust {trust.text}"]
-    why += [f"{past.counted}, {plural(past.runs, 'run')} of history"] if past else []
-    return Banner("failed" if failed else word, says, why, command)
+    claims = [*_failure(run), *_worse(run), *_slow(run)]
+    findings = claims[:CLAIMS] or [_without_claim(run)]
+    strongest = findings[0]
+    sentence = ". ".join(finding.sentence for finding in findings)
+    reasons = _lost_point(run, failed=strongest.word == "failed")
+    for finding in [*findings, *claims[CLAIMS:]]:
+        reasons += finding.why
+    reasons += [finding.sentence for finding in claims[CLAIMS:]]
+    reasons.append(f"trust {run.summary.trust.text}")
+    if run.past:
+        reasons.append(f"{run.past.counted}, {plural(run.past.runs, 'run')} of history")
+    elif strongest.word == "slow":
+        reasons.append(_first_run(run).sentence)
+    commands = [finding.command for finding in findings if finding.command]
+    whole = "; ".join([sentence, *_doubts(run)])
+    return replace(strongest, sentence=whole, why=reasons, command="".join(commands[:1]))
+
+
+def _failure(run: Judged) -> Iterator[Banner]:
+    """Yield what failed: points, or else verdicts of benchmarks, checks, or lost series."""
+    trust = run.summary.trust
+    failed = trust.count("failed")
+    if failed == len(trust.points):
+        yield Banner("failed", "Nothing was measured", command="perfdag doctor")
+    elif failed:
+        yield Banner("failed", f"{failed} of {len(trust.points)} points failed")
+    else:
+        texts = _failed_verdicts(run) or _failed_checks(run) or _lost_series(run)
+        if texts:
+            yield Banner("failed", texts[0], texts[1:3])
+
+
+def _failed_verdicts(run: Judged) -> list[str]:
+    """Return the failed verdicts of benchmarks, the first with their number."""
+    worst = [verdict for verdict, _ in worst_of_points(run.summary.verdicts)]
+    texts = [f"{verdict.where}: {verdict.text}" for verdict in worst if verdict.word == "failed"]
+    if texts and len(worst) > 1:
+        texts[0] = f"{len(texts)} of {len(worst)} verdicts failed. {texts[0]}"
+    return texts
+
+
+def _failed_checks(run: Judged) -> list[str]:
+    """Return the alerts that fail the gate, without those of claims that a run makes itself."""
+    alerts = run.gate.alerts if run.gate else []
+    return [alert.title for alert in alerts if alert.gates and alert.kind not in ("worse", "slow")]
+
+
+def _lost_series(run: Judged) -> list[str]:
+    """Return the headline series that earlier runs had and this one lacks."""
+    lines = run.past.headlines if run.past else []
+    return [f"{line.name} {line.answer.text}" for line in lines if line.answer.word == "failed"]
+
+
+def _worse(run: Judged) -> Iterator[Banner]:
+    """Yield what became worse, and with what."""
+    deciding = run.deciding()
+    if not run.past or not deciding or deciding[0].answer.word != "worse":
+        return
+    step = deciding[0].left
+    if step is None:
+        yield Banner("worse", _change(deciding))
+        return
+    why = [*run.past.slower_machine, f"changed with it: {step.changed}"[:200]]
+    command = f"perfdag compare {step.run_before} {run.past.run}"
+    yield Banner("worse", _change(deciding), why, command)
+
+
+def _slow(run: Judged) -> Iterator[Banner]:
+    """Yield the slow nodes and links among pairs of hosts, each in what it is slowest."""
+    parts = [(part, matrix) for matrix in matrices(run.summary.points) for part in matrix.slow]
+    if not parts:
+        return
+    parts.sort(key=lambda pair: (pair[0].kind == "link", -abs(pair[0].effect)))
+    sentences: dict[tuple[str, str], str] = {}
+    for part, matrix in parts:
+        text = f"{part.kind.capitalize()} {part.name} is slow: {matrix.label} {matrix.metric}"
+        sentences.setdefault((part.kind, part.name), f"{text} {100 * part.effect:+.0f} %")
+    first, *others = sentences.values()
+    more = f", and {len(others)} more" if others else ""
+    differs = why_slow(parts[0][0], facts_of_nodes(run.summary.table))
+    yield Banner("slow", first + more, [*filter(None, [differs]), *others[:2]])
+
+
+def _without_claim(run: Judged) -> Banner:
+    """Return what a run is in which nothing failed, became worse, or is slow."""
+    deciding = run.deciding()
+    if not run.past or not deciding:
+        return _first_run(run)
+    answer = deciding[0].answer
+    if answer.word == "same":
+        earlier = run.past.runs - 1
+        return Banner(
+            "same", f"Same as the {f'last {earlier} runs' if earlier > 1 else 'run before'}"
+        )
+    if answer.word == "unclear":
+        values = plural(len(run.past.headlines), "value")
+        why = f"{deciding[0].name}: {_size(deciding[0])}"
+        return Banner("unclear", f"Unclear: {len(deciding)} of {values}", [why])
+    return Banner(answer.word, _change(deciding))
+
+
+def _first_run(run: Judged) -> Banner:
+    """Return what a run is without one before it: unclear where its values are not usable."""
+    trust = run.summary.trust
+    points = len(trust.points)
+    unclear = trust.lost or trust.count("unusable") == points
+    sentence = f"First run of {plural(points, 'point')}, nothing to compare with"
+    return Banner("unclear" if unclear else "", sentence)
+
+
+def _change(deciding: Sequence[Series]) -> str:
+    """Return the answer about the first of these series, and the number of the others."""
+    first = deciding[0]
+    more = f", and {len(deciding) - 1} more" if deciding[1:] else ""
+    return f"{first.answer.word.capitalize()}: {first.name} {_size(first)}{more}"
+
+
+def _size(line: Series) -> str:
+    """Return the answer about a series without its word."""
+    return line.answer.text.removeprefix(line.answer.word).lstrip(": ")
+
+
+def _lost_point(run: Judged, failed: bool) -> list[str]:
+    """Return why a point has no value, or lost samples, where the answer depends on it."""
+    trust = run.summary.trust
+    if not failed and not trust.lost:
+        return []
+    lost = [point for point in run.summary.points if point.why or point.reasons]
+    lost.sort(key=lambda point: (point.point not in trust.points, not point.why))
+    return [f"{point.title}: {point.why or point.reasons[0]}" for point in lost[:1]]
+
+
+def _doubts(run: Judged) -> Iterator[str]:
+    """Yield what limits the sentence: values that cannot be used, and changed parameters."""
+    trust = run.summary.trust
+    unusable = trust.count("unusable")
+    if unusable:
+        yield f"{unusable} of {plural(len(trust.points), 'point')} unusable"
+    if trust.lost:
+        yield trust.lost
+    if run.gate and run.gate.changed:
+        yield f"changed: {run.gate.changed}"

@@ -25,7 +25,7 @@ from perfdag.units import short_seconds, with_spread
 logger = logging.getLogger(__name__)
 
 BAD = "bold red"
-HIGHLIGHTS = {"worse": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
+HIGHLIGHTS = {"worse": BAD, "slow": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
 """Style of a row by its verdict, in the hues of report.css."""
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 FAILURE = re.compile(r"(verdict .*: )?(gate )?(failed|absent|damaged|worse|threshold)\b", re.I)

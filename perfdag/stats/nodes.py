@@ -1,13 +1,14 @@
 """Find the slow node or the slow link among many."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.levels import finite, middle, robust_sigma, scale_for
+from perfdag.stats.levels import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.robust import SIGMA_OF_MAD, binomial_tail
 
 FEWEST_NODES = 4
@@ -96,49 +97,118 @@ def lone_gate(points: int) -> float:
 Link = tuple[str, str]
 
 
-def slow(
-    values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
-) -> dict[tuple[str, ...], float]:
-    """Return slow nodes (one name), then slow links (two names), the worst first, by their effect.
+@dataclass(frozen=True, slots=True)
+class SlowPart:
+    """A node or a link that is slower than the others, by an effect on its values.
 
-    `values` maps a pair of nodes to the values of one metric. A node with three partners or more is
-    judged by the median of its pairs (perfdag.stats.nodes.outliers). With fewer partners, as in a
-    ring, its best pair decides: a good node beside a slow one still has another good pair. A link
-    is slow where it is worse than the other pairs of both its nodes. Pairs of a slow node are
-    therefore no slow links. Both must exceed `min_effect` and four robust standard deviations of
-    the pairs. Fewer than four nodes give no result. An effect of 0.3 is 30 %.
+    An effect of -0.3 is -30 %: a throughput falls, and a latency rises.
     """
-    groups = {
-        link: array for link, array_like in values.items() if (array := finite(array_like)).size
-    }
-    nodes = sorted({name for link in groups for name in link})
-    if len(nodes) < FEWEST_NODES:
-        return {}
-    scale = scale_for(np.concatenate(list(groups.values())))
-    sign = -1.0 if higher_is_better else 1.0
-    worse = {link: sign * middle(scale.apply(array)) for link, array in groups.items()}
-    of = {name: [link for link in groups if name in link] for name in nodes}
-    slow_nodes: dict[tuple[str, ...], float] = {}
-    if min(len(links) for links in of.values()) >= 3:
-        pooled = {name: np.concatenate([groups[link] for link in of[name]]) for name in nodes}
-        off_median = outliers(pooled, min_effect=min_effect)
-        slow_nodes = {(each.node,): each.effect for each in off_median if each.effect * sign > 0}
-    else:
-        for name, links in of.items():
-            others = np.array([level for link, level in worse.items() if name not in link])
-            if len(links) > 1 and others.size > 1:
-                off = min(worse[link] for link in links) - middle(others)
-                if off > max(scale.gate(min_effect), GATE * robust_sigma(others)):
-                    slow_nodes[(name,)] = scale.effect(sign * off)
-    bad = {name for names in slow_nodes for name in names}
-    good = np.array([level for link, level in worse.items() if not bad.intersection(link)])
-    limit = max(scale.gate(min_effect), GATE * robust_sigma(good)) if good.size > 1 else math.inf
-    slow_links: dict[tuple[str, ...], float] = {}
-    for link in worse:
-        beside = [np.array([worse[other] for other in of[name] if other != link]) for name in link]
+
+    kind: Literal["node", "link"]
+    name: str
+    effect: float
+
+    @property
+    def text(self) -> str:
+        """The part and its effect, such as `node node-5 (-87 %)`."""
+        return f"{self.kind} {self.name} ({100 * self.effect:+.0f} %)"
+
+
+def slow_parts(
+    values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
+) -> list[SlowPart]:
+    """Return the slow nodes, then the slow links, the worst of each first.
+
+    `values` maps a pair of nodes to the values of one metric. A slow part is off by more than
+    `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give no
+    result.
+    """
+    pairs = PairLevels(values, higher_is_better, min_effect)
+    if len(pairs.links) < FEWEST_NODES:
+        return []
+    nodes = slow_nodes(pairs)
+    links = slow_links(pairs, {node.name for node in nodes})
+    return [*sorted(nodes, key=_size), *sorted(links, key=_size)]
+
+
+def _size(part: SlowPart) -> float:
+    return -abs(part.effect)
+
+
+class PairLevels:
+    """The levels of the pairs of nodes in one metric, on a scale where more is slower."""
+
+    def __init__(
+        self, values: Mapping[Link, ArrayLike], higher_is_better: bool, min_effect: float
+    ) -> None:
+        arrays = {link: finite(array) for link, array in values.items()}
+        self.values = {link: array for link, array in arrays.items() if array.size}
+        self.links: dict[str, list[Link]] = {}
+        for link in self.values:
+            for node in link:
+                self.links.setdefault(node, []).append(link)
+        self.min_effect = min_effect
+        self.sign = -1.0 if higher_is_better else 1.0
+        self.scale = scale_for([value for array in self.values.values() for value in array])
+        self.level = {
+            link: self.sign * middle(self.scale.apply(array)) for link, array in self.values.items()
+        }
+
+    def levels(self, links: Iterable[Link]) -> Array:
+        """Return the levels of these links."""
+        return np.array([self.level[link] for link in links])
+
+    def levels_beside(self, link: Link, node: str) -> Array:
+        """Return the levels of the other links of a node of this link."""
+        return self.levels(other for other in self.links[node] if other != link)
+
+    def limit(self, levels: Array) -> float:
+        """Return by how much a slow level differs from these levels: infinity below two of them."""
+        if levels.size < 2:
+            return math.inf
+        return max(self.scale.gate(self.min_effect), GATE * robust_sigma(levels))
+
+    def effect(self, difference: float) -> float:
+        """Return a difference of levels as an effect on the values, with its sign."""
+        return self.scale.effect(self.sign * difference)
+
+
+def slow_nodes(pairs: PairLevels) -> list[SlowPart]:
+    """Return the slow nodes.
+
+    Where each node has three partners or more, the median of its pairs decides (`outliers`). With
+    fewer, as in a ring, its best pair decides: a good node beside a slow one still has another good
+    pair.
+    """
+    if min(map(len, pairs.links.values())) >= 3:
+        values = {
+            node: np.concatenate([pairs.values[link] for link in links])
+            for node, links in pairs.links.items()
+        }
+        different = outliers(values, min_effect=pairs.min_effect)
+        slower = [outlier for outlier in different if outlier.effect * pairs.sign > 0]
+        return [SlowPart("node", outlier.node, outlier.effect) for outlier in slower]
+    slow = []
+    for node, links in pairs.links.items():
+        others = pairs.levels(link for link in pairs.level if node not in link)
+        if len(links) > 1 and others.size > 1:
+            off = float(pairs.levels(links).min()) - middle(others)
+            if off > pairs.limit(others):
+                slow.append(SlowPart("node", node, pairs.effect(off)))
+    return slow
+
+
+def slow_links(pairs: PairLevels, slow: Set[str]) -> list[SlowPart]:
+    """Return the links that are slower than the other pairs of both their nodes.
+
+    The pairs of the nodes in `slow` are therefore no slow links. The other pairs tell the spread.
+    """
+    limit = pairs.limit(pairs.levels(link for link in pairs.level if not slow & {*link}))
+    links = []
+    for link, level in pairs.level.items():
+        beside = [pairs.levels_beside(link, node) for node in link]
         if all(levels.size for levels in beside):
-            off = worse[link] - max(middle(levels) for levels in beside)
+            off = level - max(map(middle, beside))
             if off > limit:
-                slow_links[link] = scale.effect(sign * off)
-    found = slow_nodes | slow_links
-    return dict(sorted(found.items(), key=lambda item: (len(item[0]), -abs(item[1]))))
+                links.append(SlowPart("link", " - ".join(link), pairs.effect(off)))
+    return links

@@ -16,6 +16,7 @@ from perfdag.results.summary import summarise
 from perfdag.store.base import FolderStore
 from tests.charts import rows
 from tests.charts.pages import plan_of, report_of
+from tests.charts.test_pairs import table as pairs
 from tests.stats import synthetic
 
 LONG = "a-name-of-forty-characters-in-all-it-has"
@@ -70,6 +71,11 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
     "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
     "first run": (of(*steady(1)), "same", "First run of 1 point, nothing to compare with<"),
+    "slow node": (
+        lambda _: report_of(pairs(node=5)),
+        "bad",
+        "Node node-5 is slow: iperf throughput -30\u00a0%<",
+    ),
     "failed": (
         of(*steady(1), *APART, LOST),
         "bad",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.stats.nodes import outliers, slow
+from perfdag.stats.nodes import outliers, slow_parts
 from perfdag.suite.pairs import rounds
 
 
@@ -57,18 +57,20 @@ def measured(
 
 
 @pytest.mark.parametrize(
-    ("seed", "fault", "names"), [(5, {"node": 2}, ("n2",)), (6, {"link": (2, 3)}, ("n2", "n3"))]
+    ("seed", "fault", "slow"),
+    [(5, {"node": 2}, ("node", "n2")), (6, {"link": (2, 3)}, ("link", "n2 - n3"))],
 )
 @pytest.mark.parametrize(
     ("kind", "hosts", "n"),
     [("all", 5, 1), ("all", 8, 1), ("all", 16, 3), ("ring", 8, 1), ("ring", 9, 3)],
 )
 def test_the_slow_node_or_link_is_named_and_nothing_beside_it(
-    kind: str, hosts: int, n: int, seed: int, fault: dict[str, Any], names: tuple[str, ...]
+    kind: str, hosts: int, n: int, seed: int, fault: dict[str, Any], slow: tuple[str, str]
 ) -> None:
     rng = np.random.default_rng(seed)
-    results = [slow(measured(rng, kind, hosts, n, **fault), True) for _ in range(200)]
-    assert sum([*result] == [names] for result in results) >= 190
+    results = [slow_parts(measured(rng, kind, hosts, n, **fault), True) for _ in range(200)]
+    named = [[(part.kind, part.name) for part in result] for result in results]
+    assert sum(parts == [slow] for parts in named) >= 190
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_the_slow_node_or_link_is_named_and_nothing_beside_it(
 )
 def test_a_quiet_cluster_names_nobody(kind: str, hosts: int, n: int) -> None:
     rng = np.random.default_rng(7)
-    assert sum(bool(slow(measured(rng, kind, hosts, n), True)) for _ in range(300)) <= 6
+    assert sum(bool(slow_parts(measured(rng, kind, hosts, n), True)) for _ in range(300)) <= 6
 
 
 def test_latency_is_slow_where_it_is_high_and_effects_have_a_sign() -> None:
@@ -86,13 +88,14 @@ def test_latency_is_slow_where_it_is_high_and_effects_have_a_sign() -> None:
         link: [1 / item for item in result]
         for link, result in measured(rng, "all", 6, 2, node=1, by=0.5).items()
     }
-    assert slow(values, False) == {("n1",): pytest.approx(1.0, rel=0.1)}
-    (effect,) = slow(measured(rng, "all", 6, 2, node=1, by=0.5), True).values()
-    assert effect == pytest.approx(-0.5, rel=0.1)
+    assert [part.text[:9] for part in slow_parts(values, False)] == ["node n1 ("]
+    assert slow_parts(values, False)[0].effect == pytest.approx(1.0, rel=0.1)
+    (part,) = slow_parts(measured(rng, "all", 6, 2, node=1, by=0.5), True)
+    assert part.effect == pytest.approx(-0.5, rel=0.1)
 
 
 def test_a_faster_node_and_three_hosts_name_nobody() -> None:
     rng = np.random.default_rng(9)
-    assert not slow(measured(rng, "all", 6, 2, node=1, by=2.0), True)
+    assert not slow_parts(measured(rng, "all", 6, 2, node=1, by=2.0), True)
     three = {pair: [1.0 if "a" in pair else 0.5] for pair in combinations("abc", 2)}
-    assert not slow(three, True)
+    assert not slow_parts(three, True)
