@@ -11,7 +11,8 @@ import pytest
 
 from perfdag.commands.doctor import check_pod_security
 from perfdag.kube.client import Object
-from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
+from perfdag.kube.labels import LEVEL
+from perfdag.kube.patch import LEVELS, level_needs, own_image
 from perfdag.plan.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods.lead import check_account, lead

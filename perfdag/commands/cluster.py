@@ -32,7 +32,8 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.status import NoRun, View, follow_run, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
-from perfdag.kube.patch import KEEP_PODS, LEVEL, LEVELS, SUITE, enforced_level, label_command
+from perfdag.kube.labels import LEVEL, SUITE
+from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts
 from perfdag.steps.pods.plan import kinds_of

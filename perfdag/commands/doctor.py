@@ -35,11 +35,11 @@ from perfdag.kube.client import (
     load_config,
     run_with_client,
 )
+from perfdag.kube.labels import STORE_ADDRESS
 from perfdag.kube.patch import (
     HELPER,
     LEVELS,
     STORE,
-    STORE_ADDRESS,
     account_of,
     enforced_level,
     hardened,

@@ -27,7 +27,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import RUN
+from perfdag.kube.labels import RUN
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,

@@ -12,18 +12,8 @@ from types import FrameType
 
 from perfdag.hosts.local import hidden
 from perfdag.kube.client import KubeError, Object, run_with_client
-from perfdag.kube.patch import (
-    REPORT,
-    RUN,
-    STEP,
-    STEP_BEGAN,
-    STEP_ENDED,
-    STEP_REFUSED,
-    STORE,
-    STORE_VARIABLES,
-    SUITE,
-    Context,
-)
+from perfdag.kube.labels import RUN, STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, SUITE
+from perfdag.kube.patch import REPORT, STORE, STORE_VARIABLES, Context
 from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register

@@ -24,8 +24,9 @@ from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
-from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of, ssh_port
+from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of
 from perfdag.kube.pods import Pod, read_pod, selector
+from perfdag.kube.services import ssh_port
 from perfdag.plan.plan import Plan, TimeLeft, stored_duet
 from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import (

@@ -14,7 +14,7 @@ from datetime import datetime
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import ROLE, RUN
+from perfdag.kube.labels import ROLE, RUN
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,

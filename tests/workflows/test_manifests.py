@@ -17,13 +17,8 @@ import yaml
 
 from perfdag import Entry, Suite
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.patch import (
-    PORT,
-    Context,
-    claim_spec,
-    patch,
-    ssh_port,
-)
+from perfdag.kube.patch import PORT, Context, claim_spec, patch
+from perfdag.kube.services import ssh_port
 from perfdag.shape import Shape
 from perfdag.steps.pods.plan import MAX_KINDS
 from perfdag.suite.document import BadDocument
