@@ -1,0 +1,132 @@
+"""`perfdag import`: a suite from the files of another tool, or runs from earlier figures."""
+
+import argparse
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from perfdag.commands.imports.history import import_history
+from perfdag.commands.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    STORE,
+    CommandError,
+    option,
+    run_work,
+    verb,
+)
+from perfdag.suite.document import BadDocument, Document, Where, dump, explain
+from perfdag.suite.load import parse_suite, suite_name
+from perfdag.suite.points import enumerate_points
+
+logger = logging.getLogger(__name__)
+Values = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+
+class Imported:
+    """The entries of a suite by name, what each does not keep, and what is left out of them."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Values] = {}
+        self.lost: dict[str, dict[str, None]] = {}
+        self.left_out: list[str] = []
+
+    def lose(self, text: str, entry: str = "") -> None:
+        """Note what the suite does not keep of an entry, or of all."""
+        self.lost.setdefault(text, {})[entry] = None
+
+    def notes(self) -> list[str]:
+        """Return a line for each text, after the entries that it is about."""
+        return [": ".join(filter(None, (", ".join(of), text))) for text, of in self.lost.items()]
+
+
+verb(
+    "import",
+    "Print a suite with the semantics of another tool's files, or store the runs of a history.",
+    """
+    examples:
+      perfdag import kube-perftest iperf-set.yaml fio.yaml > suite.yaml
+      perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
+      perfdag import history boot.csv
+
+    What a suite cannot keep is listed on stderr. Exit code 1: a benchmark is left out.
+    docs/kube-perftest.md compares the two.
+    """,
+)(run_work)
+
+
+def import_suite(args: argparse.Namespace) -> int:
+    """Print the suite of another tool's files, and what it does not keep.
+
+    Return 1 if a benchmark is left out. Raises BadDocument, or CommandError if nothing is left.
+    """
+    reader = import_module(f"perfdag.commands.imports.{SUITES[args.action][0]}")
+    imported: Imported = reader.read(args.files)
+    names = [Path(file).name for file in args.files]
+    entries = imported.entries
+    if not entries:
+        causes = "; ".join([*imported.left_out, *imported.notes()][:3])
+        raise CommandError(f"{', '.join(names)}: nothing can be measured; {causes}")
+    name = next(iter(entries)) if len(entries) == 1 else args.action.removeprefix("perfscale-")
+    suite = {
+        "name": suite_name(name),
+        "description": f"Imported from {args.action}: {', '.join(names)}.",
+        "entries": [*entries.values()],
+    }
+    text = dump([suite])
+    if merged := enumerate_points(parse_suite(text)).merged:
+        imported.lose(f"{merged} equal benchmarks are measured once; raise `repetitions`")
+    print(text, end="")
+    for note in imported.notes():
+        logger.info(f"not kept: {note}")
+    for benchmark in imported.left_out:
+        logger.info(f"left out: {benchmark}")
+    return EXIT_FAILED if imported.left_out else EXIT_OK
+
+
+def validated(document: Document, data: Any, model: type[M], at: Where = ()) -> M:
+    """Return the model of the data at `at` of a document. Raises BadDocument."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as errors:
+        mistakes = (explain(document, at, error, model) for error in errors.errors())
+        raise BadDocument(mistakes) from None
+
+
+SUITES = {
+    "kube-perftest": ("kube_perftest", "its benchmarks and BenchmarkSets"),
+    "perfscale-load-generator": ("load_generator", "its workloads of KubeVirt"),
+}
+"""The module that reads each format, and what it reads."""
+
+for name, (_, kind) in SUITES.items():
+    verb(
+        f"import {name}",
+        f"Print a suite from {kind}.",
+        "",
+        option("files", nargs="+", metavar="FILE", help="YAML files"),
+    )(import_suite)
+
+verb(
+    "import history",
+    "Store earlier figures as runs, so that `history`, `check`, `compare` and `site` know them. "
+    "What is unusual in the file is listed on stderr.",
+    """
+    examples:
+      perfdag import history boot.csv
+      perfdag import history boot.csv --suite nightly --store s3://bench/results
+
+    The columns are time, series, value, unit and better. A time is ISO 8601 (UTC if it names no
+    zone) or seconds since 1970, cut to whole seconds. Values of equal times are one run, and
+    several of one series are its repetitions. A unit such as ms or MiB/s becomes its base unit.
+    better is higher, lower or none. The same file gives the same runs again. Exit code 1: a line
+    has no time.
+    """,
+    option("file", metavar="FILE", help="CSV file with a line of column names"),
+    STORE,
+    option("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)"),
+)(import_history)

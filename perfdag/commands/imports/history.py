@@ -1,0 +1,165 @@
+"""Runs from a history of earlier figures in a CSV file."""
+
+import argparse
+import csv
+import itertools
+import logging
+import math
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfdag import __version__
+from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
+from perfdag.identity import digest
+from perfdag.suite.load import suite_name
+from perfdag.units import plural, to_base
+
+logger = logging.getLogger(__name__)
+Values = dict[str, Any]
+COLUMNS = ("time", "series", "value", "unit", "better")
+SHOWN = 20
+"""Lines on stderr about a file."""
+
+
+class History:
+    """The rows of a CSV file, and a line for what is unusual in it and what was done."""
+
+    def __init__(self, path: Path, suite: str) -> None:
+        self.path, self.suite = path, suite
+        self.rows: list[Values] = []
+        self.notes: list[str] = []
+        self.undated = 0
+        """Lines without a time, which are left out."""
+        self._first: dict[str, tuple[str, str]] = {}
+
+    def read(self) -> None:
+        """Read the file. Raises CommandError."""
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+                reader = csv.DictReader(file)
+                reader.fieldnames = [(name or "").strip().lower() for name in next(reader.reader)]
+                if missing := [name for name in COLUMNS[:3] if name not in reader.fieldnames]:
+                    columns = f"the columns are {', '.join(COLUMNS)}"
+                    raise CommandError(f"{self.path}: no column {', '.join(missing)}; {columns}")
+                for fields in reader:
+                    texts = [(fields.get(name) or "").strip() for name in COLUMNS]
+                    self._add(reader.line_num, *texts)
+        except (OSError, csv.Error, StopIteration) as error:
+            raise CommandError(f"{self.path}: {str(error) or 'it is empty'}") from None
+
+    def _add(self, line: int, when: str, name: str, text: str, unit: str, better: str) -> None:
+        time = moment(when)
+        if time is None:
+            self.undated += 1
+            self.notes.append(f"line {line}: {when!r} is no time; left out")
+            return
+        series = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+        if not series:
+            series = self.suite
+            self.notes.append(f"line {line}: no series; kept as series {series}")
+        series, unit, factor, better = self._known(line, series, unit, better.lower())
+        error = None
+        try:
+            value: float | None = float(text) * factor
+        except ValueError:
+            value = None
+        if value is None or not math.isfinite(value):
+            value, error = None, f"line {line}: value {text!r} is no number"
+            self.notes.append(f"{error}; kept as an invalid sample of {series}")
+        metric = None if error else "value"
+        self.rows.append(
+            {
+                **{"entry": series, "point": digest("import", series), "benchmark": "import"},
+                **{"series_id": digest(self.suite, series), "suite": self.suite},
+                **{"params": "{}", "shape": "{}", "coords": "{}", "env": "{}", "nodes": []},
+                **{"metric": metric, "stat": metric, "value": value, "headline": not error},
+                **{"unit": unit, "better": better, "phase": "measure", "trigger": "import"},
+                **{"status": "invalid" if error else "ok", "error": error},
+                **{"started_at": time, "finished_at": time, "perfdag_version": __version__},
+                **{"raw_uri": f"{self.path.name}:{line}"},
+            }
+        )
+
+    def _known(self, line: int, series: str, unit: str, better: str) -> tuple[str, str, float, str]:
+        """Return series, base unit, the factor to it, and the direction, as of the first line.
+
+        Values of another dimension are another series.
+        """
+        word = better if better in ("higher", "lower") else "none"
+        first, kept = self._first.setdefault(series, (unit or "1", word))
+        own, factor = base_unit(unit or first)
+        if own != base_unit(first)[0]:
+            other = f"{series} ({own})"
+            self.notes.append(f"line {line}: {series} in {unit}, first in {first}; kept as {other}")
+            return self._known(line, other, unit, better)
+        if better not in ("", kept):
+            self.notes.append(f"line {line}: {series} is better {better!r}; taken as {kept}")
+        return series, own, factor, kept
+
+    def runs(self) -> list[list[Values]]:
+        """Return the rows of each run, oldest first."""
+        self.rows.sort(key=lambda row: row["started_at"])
+        groups = itertools.groupby(self.rows, key=lambda row: row["started_at"])
+        runs = [(time, [*rows]) for time, rows in groups]
+        for time, rows in runs:
+            run_id = f"{time:%Y%m%dT%H%M%SZ}-{digest(self.suite, self.path.name)[:8]}"
+            count: Counter[str] = Counter()
+            for row in rows:
+                count[row["entry"]] += 1
+                number = count[row["entry"]]
+                sample = digest(row["series_id"], run_id, str(number))
+                row |= {"run_id": run_id, "repetition": number, "sample_id": sample}
+        return [rows for _, rows in runs]
+
+
+def base_unit(unit: str) -> tuple[str, float]:
+    """Return the base unit of a unit and the factor to it. One of the user's own is its own."""
+    try:
+        return to_base(unit)
+    except ValueError:
+        return unit, 1.0
+
+
+def moment(text: str) -> datetime | None:
+    """Return a time in UTC in whole seconds, or None if the text is none from 1970 on."""
+    try:
+        if re.fullmatch(r"\d{9,}(\.\d+)?", text):
+            time = datetime.fromtimestamp(float(text) / (1000 if float(text) > 1e11 else 1), UTC)
+        else:
+            time = datetime.fromisoformat(text)
+            time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return time.replace(microsecond=0) if time.year >= 1970 else None
+
+
+def import_history(args: argparse.Namespace) -> int:
+    """Store the runs of a file, and list what is unusual in it. Return 1 if lines were left out."""
+    import pyarrow as pa
+
+    from perfdag.results.collect import write_rows
+    from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
+    from perfdag.store.s3 import open_store
+
+    path = Path(args.file)
+    suite, store = args.suite or suite_name(path.stem), open_store(args.store)
+    if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", suite):
+        raise CommandError("--suite: at most 40 lower-case letters, digits and -, such as boot")
+    history = History(path, suite)
+    history.read()
+    runs = history.runs()
+    for rows in runs:
+        versioned = [row | {"schema_version": SCHEMA_VERSION} for row in rows]
+        table = pa.Table.from_pylist(versioned, schema=SAMPLES)
+        write_rows(store, suite, rows[0]["run_id"], table)
+    more = [f"and {len(history.notes) - SHOWN} more lines"] * (len(history.notes) > SHOWN)
+    for text in [*history.notes[:SHOWN], *more]:
+        logger.info(f"{path}: {text}")
+    if not runs:
+        raise CommandError(f"{path}: no line has a time, so nothing was stored")
+    stored = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
+    print(f"{stored}, store {store.root}; perfdag history {suite} shows them")
+    return EXIT_FAILED if history.undated else EXIT_OK

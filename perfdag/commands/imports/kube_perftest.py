@@ -1,0 +1,420 @@
+"""Suites from kube-perftest: the fields of its CRDs, and what each becomes.
+
+Source: python/perftest of stackhpc/kube-perftest, at commit 28e2db3: the models, and the templates
+of the pods.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from perfdag.commands.imports import Imported, Values, validated
+from perfdag.identity import merge
+from perfdag.suite.document import (
+    BadDocument,
+    Document,
+    Where,
+    choices,
+    dump,
+    parse_document,
+    read_text,
+)
+from perfdag.suite.load import parse_suite
+from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
+from perfdag.units import Quantity
+
+PERFTEST_OPTIONS = {
+    **dict.fromkeys(("-d", "--ib-dev"), "device"),
+    **dict.fromkeys(("-i", "--ib-port"), "port"),
+    **dict.fromkeys(("-m", "--mtu"), "mtu"),
+    **dict.fromkeys(("-x", "--gid-index"), "gid_index"),
+    **dict.fromkeys(("-c", "--connection"), "connection"),
+}
+"""Options of perftest that are parameters here."""
+
+
+def arguments(argv: list[str]) -> Values:
+    """Return the parameters of perftest's options, with other options as `extra_args`.
+
+    An option there is one word with its value.
+    """
+    params: Values = {}
+    words = r"(--[\w-]+|-\w)(?:[= ]?([^\s-]\S*))?"
+    for name, value in re.findall(words, " ".join(argv)):
+        if value and name in PERFTEST_OPTIONS:
+            params[PERFTEST_OPTIONS[name]] = int(value) if value.isdigit() else value
+        else:
+            equals = "=" if value and name.startswith("--") else ""
+            params.setdefault("extra_args", []).append(f"{name}{equals}{value}")
+    return params
+
+
+REQUIRED = Ellipsis
+Fields = dict[str, tuple[Any, Any, str]]
+Lower = Annotated[str, AfterValidator(str.lower)]
+# the letters of fio's sizes are powers of 1024 (32k, 2Gb), and a time may be 30 (s) or 10M (min)
+FioSize = Annotated[
+    str,
+    BeforeValidator(
+        lambda size: re.sub("(?i)([kmgtp])b?$", lambda m: f"{m[1].upper()}iB", str(size))
+    ),
+]
+FioTime = Annotated[str, BeforeValidator(lambda v: re.sub(r"(\d)$", r"\1s", str(v).lower()))]
+COMMON: Fields = {
+    "hostNetwork": (bool, False, ""),
+    "networkName": (str | None, None, ""),
+    "resources": (dict[Literal["requests", "limits"], dict[str, Quantity]], {}, ""),
+    "mtu": (int | None, None, ""),
+    "image": (str | None, None, ""),
+    "imagePullPolicy": (str, "IfNotPresent", ""),
+}
+"""Fields of every kind. Each pod is on a node that no other benchmark uses."""
+MPI: Fields = {"sshPort": (int, 2222, ""), "transport": (Lower, "tcp", "transport")}
+RDMA: Fields = {
+    "mode": (str, "read", "mode"),
+    "iterations": (int, 1000, "iterations"),
+    "extraArgs": (list[str], [], ""),
+}
+METHODS = {
+    "fixedITER": {"stop": "iterations", "solver": "PCG"},
+    "fixedNORM": {"stop": "tolerance", "solver": "PCG"},
+    "FOAM-DIC-PCG.fixedNORM": {"stop": "tolerance", "solver": "PCG"},
+    "FOAM-GAMG-PCG.fixedNORM": {"stop": "tolerance", "solver": "GAMG"},
+}
+"""Methods of OpenFOAM that need no PETSc."""
+
+
+class Kind(NamedTuple):
+    """A kind of kube-perftest: its benchmark here, and its fields besides COMMON.
+
+    A field has its type, its default, and its parameter here, or an empty text.
+    """
+
+    benchmark: str
+    fields: Fields
+    more: Callable[[Values], Values] = lambda values: {}
+    """Returns the parameters that are no field, from the values."""
+
+
+KINDS = {
+    "IPerf": Kind(
+        "iperf",
+        {
+            "streams": (int, REQUIRED, "streams"),
+            "duration": (Annotated[str, BeforeValidator("{}s".format)], REQUIRED, "duration"),
+        },
+    ),
+    "MPIPingPong": Kind(
+        "imb",
+        MPI | {"maxlog": (int, 22, "max_log")},
+        lambda values: {"benchmark": "PingPong", "mpi": "openmpi"},
+    ),
+    "OpenFOAM": Kind(
+        "openfoam",
+        {
+            **MPI,
+            "problemSize": (str, "S", "size"),
+            "iterativeMethod": (str, "fixedNORM", ""),
+            "numProcs": (int, 1, "procs"),
+            "numNodes": (int, 1, "nodes"),
+        },
+        lambda values: METHODS.get(
+            values["iterativeMethod"], {"solver": values["iterativeMethod"]}
+        ),
+    ),
+    "RDMABandwidth": Kind(
+        "rdma-bandwidth",
+        RDMA | {"qps": (int, 1, "qps")},
+        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+    ),
+    "RDMALatency": Kind(
+        "rdma-latency",
+        RDMA,
+        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+    ),
+    "Fio": Kind(
+        "fio",
+        {
+            "fioPort": (int, 8765, ""),
+            "volumeClaimTemplate": (Values, {}, ""),
+            "numWorkers": (int, 1, ""),
+            # kube-perftest calls the pattern of reads and writes rw,readwrite
+            "rw": (Annotated[str, AfterValidator(lambda rw: rw.split(",")[0])], "read", "rw"),
+            "rwmixread": (int, 50, "rwmixread"),
+            "percentageRandom": (int, 100, "percentage_random"),
+            "bs": (FioSize, "4MiB", "bs"),
+            "size": (FioSize, "10GiB", "size"),
+            "iodepth": (int, 1, "iodepth"),
+            "ioengine": (str, "libaio", "ioengine"),
+            "direct": (bool, True, "direct"),
+            "numJobs": (int, 1, "numjobs"),
+            "nrfiles": (int, 1, "nrfiles"),
+            "thread": (bool, False, "thread"),
+            "runtime": (FioTime, "30s", "runtime"),
+        },
+        # fio uses percentage_random with random patterns only
+        lambda values: {} if values["rw"].startswith("rand") else {"percentage_random": 100},
+    ),
+    "PyTorch": Kind(
+        "torchbench",
+        {
+            "device": (str, "cpu", "device"),
+            "model": (str, REQUIRED, "model"),
+            "benchmarkType": (str, "eval", "test"),
+            "inputBatchSize": (int, 64, "batch_size"),
+        },
+    ),
+}
+LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
+    (
+        tuple(KINDS),
+        lambda v: v["image"],
+        "image: a pod runs perfdag's image, or one built on it",
+    ),
+    (
+        tuple(KINDS),
+        lambda v: v["imagePullPolicy"] != "IfNotPresent",
+        "imagePullPolicy: `perfdag install --pull-policy {imagePullPolicy}` sets it for all runs",
+    ),
+    (
+        tuple(KINDS)[:-1],
+        lambda v: v["mtu"] and v["hostNetwork"],
+        "mtu: with hostNetwork it would change the interface of the node",
+    ),
+    (
+        ("MPIPingPong", "OpenFOAM", "Fio", "PyTorch"),
+        bool,
+        "nodes of the control plane are not left out; a taint does that",
+    ),
+    (("IPerf",), bool, "iperf 2: iperf3 measures instead; do not compare their figures"),
+    (
+        ("MPIPingPong", "OpenFOAM"),
+        lambda v: v["transport"] == "rdma",
+        "transport RDMA: UCX chooses among rc, dc and ud, and is not held to rc_x",
+    ),
+    (
+        ("MPIPingPong", "OpenFOAM"),
+        lambda v: v["sshPort"] != 2222,
+        "sshPort: perfdag chooses the port",
+    ),
+    (
+        ("MPIPingPong",),
+        lambda v: v["hostNetwork"],
+        "privileged pods with hostNetwork: pods get IPC_LOCK with RDMA, and no more",
+    ),
+    (
+        ("OpenFOAM",),
+        lambda v: v["numProcs"] > v["numNodes"],
+        "processes of one pod use shared memory, whatever the transport",
+    ),
+    (
+        ("OpenFOAM",),
+        lambda v: v["numProcs"] > v["numNodes"],
+        "--map-by node: neighbouring ranks share a pod as far as possible",
+    ),
+    (
+        ("OpenFOAM",),
+        lambda v: "GAMG" in v["iterativeMethod"],
+        "FOAM-GAMG-PCG: multigrid solves here, and does not precondition PCG",
+    ),
+    (("Fio",), lambda v: v["fioPort"] != 8765, "fioPort: perfdag chooses the port"),
+    (
+        ("Fio",),
+        lambda v: v["numWorkers"] > 1,
+        "with fewer nodes than workers no pod starts; the original shares nodes evenly",
+    ),
+    (
+        ("Fio",),
+        lambda v: not v["volumeClaimTemplate"],
+        "no volumeClaimTemplate: fio uses a scratch folder; the original has no pod then",
+    ),
+)
+"""What perfdag does not keep of kinds and when, each with what it does instead."""
+
+
+class Resource(BaseModel, extra="forbid"):
+    """An object of kube-perftest."""
+
+    api: str = Field(alias="apiVersion", pattern=r"^perftest\.stackhpc\.com/")
+    kind: str
+    metadata: Values = {}
+    spec: Values = {}
+    status: Any = None
+
+
+class _Permutations(BaseModel, extra="forbid"):
+    product: dict[str, list[Any]] = {}
+    explicit: list[Values] = []
+
+    def rows(self) -> tuple[list[Values], int]:
+        """Return the fields that each permutation sets, those of the product first, and theirs."""
+        axes = self.product
+        whole = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+        product = whole if axes or not self.explicit else []
+        return [*product, *self.explicit], len(product)
+
+
+class BenchmarkSet(BaseModel, extra="forbid"):
+    """The spec of a set; a single benchmark is a set without permutations."""
+
+    template: Resource
+    repetitions: int = 1
+    permutations: _Permutations = _Permutations()
+
+
+def read(files: Sequence[str]) -> Imported:
+    """Return the resources of the files as entries. Raises BadDocument."""
+    imported = Imported()
+    for document in (document for file in files for document in _documents(file)):
+        resource = validated(document, document.data, Resource)
+        at: Where = ()
+        whole = BenchmarkSet(template=resource)
+        if resource.kind == "BenchmarkSet":
+            at = ("spec", "template")
+            whole = validated(document, resource.spec, BenchmarkSet, ("spec",))
+        name = whole.template.kind
+        if name not in KINDS:
+            known = choices(name, [*KINDS, *["BenchmarkSet"] * (not at)], "it has")
+            text = f"kube-perftest has no kind {name!r}{known}"
+            raise BadDocument([document.problem((*at, "kind"), "unknown-kind", text)])
+        if math.prod(map(len, whole.permutations.product.values())) > MAX_POINTS:
+            text = f"more than {MAX_POINTS:,} permutations"
+            raise BadDocument(
+                [document.problem(("spec", "permutations", "product"), "many-points", text)]
+            )
+        title = str(resource.metadata.get("name") or name.lower())
+        _add(imported, document, whole, (*at, "spec"), title)
+    return imported
+
+
+def _documents(file: str) -> Iterator[Document]:
+    """Yield the documents of a file, each with the line numbers of the file."""
+    line = 0
+    for part in re.split(r"^---(?=\s|$)", read_text(file), flags=re.M):
+        document = parse_document("\n" * line + part, file)
+        line += part.count("\n")
+        if document.data is not None:
+            yield document
+
+
+def _add(
+    imported: Imported, document: Document, whole: BenchmarkSet, at: Where, title: str
+) -> None:
+    """Add the entry of a set whose template has its fields at `at`, of what can be measured."""
+    kind, fields = KINDS[whole.template.kind], COMMON | KINDS[whole.template.kind].fields
+    types: Any = {field: (type_, default) for field, (type_, default, _) in fields.items()}
+    model = create_model("Spec", __config__=ConfigDict(extra="forbid"), **types)
+    rows, number = whole.permutations.rows()
+    values = [
+        validated(document, _merge(whole.template.spec, row), model, at).model_dump()
+        for row in rows
+    ]
+    keys = [_keys(kind, each) for each in values]
+    # the name of an entry holds no dot and stands once
+    name = title.replace(".", "-")[:50].strip("-")
+    while name in imported.entries:
+        name += "-2"
+    is_whole, measured = not _refusal(_entry(keys[:number], keys[number:])), list[int]()
+    for i, (row, each) in enumerate(zip(rows, values, strict=True)):
+        if text := "" if is_whole else _refusal(_entry([keys[i]], [])):
+            where = " ".join(f"{field}={value}" for field, value in row.items())
+            imported.left_out.append(": ".join(filter(None, (name, where, text))))
+            continue
+        measured.append(i)
+        for kinds, applies, text in LOST:
+            if whole.template.kind in kinds and applies(each):
+                imported.lose(text.format_map(each), name)
+    if measured:
+        product = [keys[i] for i in measured if i < number]
+        explicit = [keys[i] for i in measured if i >= number]
+        imported.entries[name] = {"name": name, **_entry(product, explicit)}
+        if whole.repetitions > 1:
+            imported.entries[name]["repetitions"] = whole.repetitions
+            text = "repetitions: measured in interleaved rounds, not one after the other"
+            imported.lose(text, name)
+
+
+def _merge(below: Any, above: Any) -> Any:
+    """Return the values of a template with those of a permutation, merged as kube-perftest does.
+
+    Lists are joined, and a null changes nothing.
+    """
+    if isinstance(below, dict) and isinstance(above, dict):
+        return below | {
+            key: _merge(below[key], value) if key in below else value
+            for key, value in above.items()
+        }
+    if isinstance(below, list) and isinstance(above, list):
+        return below + above
+    return below if above is None else above
+
+
+def _keys(kind: Kind, values: Values) -> Values:
+    """Return the keys of a point with dots: its benchmark, its shape and its parameters."""
+    keys: Values = {"benchmark": kind.benchmark, "hosts.exclusive": True}
+    if kind.benchmark != "torchbench":  # which has one pod, and no network fields in its template
+        keys |= {"hosts.placement": "spread", "network.host": values["hostNetwork"]}
+        if values["networkName"] and not values["hostNetwork"]:
+            keys |= {"network.name": values["networkName"], "network.default": True}
+        if values["mtu"] and not values["hostNetwork"]:
+            keys |= {"network.mtu": values["mtu"], "privileges": ["mtu"]}
+    if kind.benchmark == "fio":
+        keys["hosts.count"] = values["numWorkers"]
+        if values["volumeClaimTemplate"]:
+            keys["volume"] = {"claim_template": values["volumeClaimTemplate"]}
+    requests, limits = (values["resources"].get(part, {}) for part in ("requests", "limits"))
+    # Kubernetes takes a limit without a request for both
+    own = {name: amount for name, amount in requests.items() if amount != limits.get(name)}
+    if resources := limits | ({"requests": own} if own else {}):
+        keys["resources"] = resources
+    params = {here: values[field] for field, (_, _, here) in kind.fields.items() if here}
+    return keys | {f"params.{name}": value for name, value in (params | kind.more(values)).items()}
+
+
+def _refusal(entry: Values) -> str:
+    """Return why perfdag cannot measure an entry, or an empty text."""
+    try:
+        enumerate_points(parse_suite(dump([{"name": "one", "entries": [entry]}])))
+    except BadDocument as error:
+        texts = (
+            (re.sub(r".*](\.params)?\.?", "", each.path), each.text) for each in error.problems
+        )
+        return "; ".join(": ".join(filter(None, parts)) for parts in texts)
+    return ""
+
+
+def _entry(product: list[Values], explicit: list[Values]) -> Values:
+    """Return the entry of points, without its name: what they share, and their permutations.
+
+    The product has axes if its rows are all combinations of their values, else each row.
+    """
+    rows = [*product, *explicit]
+    common = {
+        key: value
+        for key, value in rows[0].items()
+        if all(key in row and row[key] == value for row in rows)
+    }
+    varied = [
+        {key.removeprefix("params."): row[key] for key in row if key not in common} for row in rows
+    ]
+    if common.get("network.host") is False:  # so it is on a cluster
+        del common["network.host"]
+    entry = reduce(merge, (nested(key, value) for key, value in common.items()), Values())
+    if len(rows) == 1:
+        return entry
+    axes: dict[str, list[Any]] = {}
+    for row in varied[: len(product)]:
+        for key, value in row.items():
+            if value not in axes.setdefault(key, []):
+                axes[key].append(value)
+    entry["permutations"] = {"explicit": varied}
+    same = all(row.keys() == axes.keys() for row in varied[: len(product)])
+    if product and same and math.prod(map(len, axes.values())) == len(product):
+        rest = varied[len(product) :]
+        entry["permutations"] = {"product": axes} | ({"explicit": rest} if rest else {})
+    return entry
