@@ -131,17 +131,16 @@ class Network(Strict):
         return self.path in ("service", "nodeport")
 
 
-_NATIVE = ("cpu", "memory", "ephemeral-storage")
-
-
+NATIVE = ("cpu", "memory", "ephemeral-storage")
+"""Resources that every node has."""
 _HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
 
 
 def check_resource(name: str) -> str:
     """Return the name of a resource that a container can request. Raises ValueError."""
-    if "/" not in name and name not in _NATIVE and not _HUGEPAGES.fullmatch(name):
+    if "/" not in name and name not in NATIVE and not _HUGEPAGES.fullmatch(name):
         raise ValueError(
-            f"no container can request {name!r}: there are {', '.join(_NATIVE)} "
+            f"no container can request {name!r}: there are {', '.join(NATIVE)} "
             "and devices such as nvidia.com/gpu"
         )
     return name

@@ -46,11 +46,12 @@ from perfdag.results.samples import (
     stored_samples,
     write_reason,
 )
-from perfdag.shape import ACROSS, Resources, Shape
+from perfdag.shape import ACROSS, NATIVE, Shape
 from perfdag.stats.robust import relative_precision
 from perfdag.store.base import Store, StoreError
 from perfdag.suite.pairs import Pair
 from perfdag.suite.points import Point
+from perfdag.units import parse_quantity, plural
 
 HOSTS_AT_ONCE = 8
 """Hosts whose facts are read at the same time."""
@@ -97,7 +98,7 @@ class LocalPool:
 
     def check(self, point: Point, shape: Shape) -> None:
         """Raise Skip if the hosts cannot provide a shape, or Failed if a point may not run."""
-        if reason := needs_cluster(shape):
+        if reason := needs_cluster(shape) or lacking_gpus(shape, LocalHost()):
             raise Skip(reason)
 
     def mismatch(self, hosts: Sequence[Host]) -> str | None:
@@ -112,6 +113,7 @@ class LocalPool:
 def needs_cluster(shape: Shape) -> str | None:
     """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
     network, hosts = shape.network, shape.hosts
+    devices = set(shape.resources.both) - set(NATIVE) - set(shape.gpus())
     requests = {
         "network.host: false (a pod network)": network.host is False,
         f"network.path: {network.path}": network.forwarded,
@@ -123,7 +125,8 @@ def needs_cluster(shape: Shape) -> str | None:
         "hosts.exclusive": hosts.exclusive,
         "hosts.roles": hosts.roles is not None,
         "hosts.pairs: across-zones": hosts.pairs == ACROSS,
-        "resources": shape.resources != Resources() or bool(shape.hugepages),
+        f"resources: {', '.join(sorted(devices))}": bool(devices),
+        "hugepages": bool(shape.hugepages),
         "a volume": shape.volume is not None,
         "node_selector or zones": bool(shape.node_selector or shape.zones),
         # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
@@ -133,6 +136,24 @@ def needs_cluster(shape: Shape) -> str | None:
     }
     reasons = [name for name, requested in requests.items() if requested]
     return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
+
+
+def lacking_gpus(shape: Shape, host: Host) -> str | None:
+    """Return of which GPU resource one machine has too few devices for a shape, or None.
+
+    It sets no limits of CPU and memory, so whatever a shape says of them can be measured.
+    """
+    from perfdag.hosts import gpu_use  # most suites ask for none
+
+    for name in shape.gpus():
+        wanted = int(parse_quantity(shape.resources.both[name])) * shape.hosts.count
+        visible = gpu_use.count(host, name)
+        if visible < wanted:
+            return (
+                f"resources: {name}: {plural(wanted, 'device')} wanted, {visible} visible on"
+                f" {host.name}; ask for fewer, or use a cluster that has them (perfdag submit)"
+            )
+    return None
 
 
 def by_number(hosts: Sequence[Host], zones: Mapping[str, str]) -> list[Host]:

@@ -319,7 +319,8 @@ class Benchmark(ABC, Generic[P]):
     def require(self, gang: Gang, params: P) -> None:
         """Check quickly that the hosts can measure the params. Raises Skip, which says what to do.
 
-        Each sample begins with it. Without an override the hosts need the `tools`.
+        Each sample begins with it. Without an override the hosts need the `tools`. It may name in
+        `gang.output.tool` which one of several programs the benchmark takes, for `perfdag doctor`.
         """
         need_tools(gang.hosts, self.tools)
 

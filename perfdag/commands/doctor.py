@@ -52,7 +52,7 @@ from perfdag.kube.patch import (
 from perfdag.kube.pods import ARGO, is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.shape import Shape
-from perfdag.steps.loop import needs_cluster
+from perfdag.steps.loop import lacking_gpus, needs_cluster
 from perfdag.steps.pods.cluster import has_class, list_readable, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
@@ -132,14 +132,18 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
             for point in plan.points
         ]
     host, points, lacking = _CachingHost(), Counter[str](), dict[Finding, Counter[str]]()
+    users_of = dict[str, set[str]]()
     for name, values, shape, optional in subjects:
+        gang = Gang([host] * shape.hosts.count, shape, 60.0, "")
         params = None
         with contextlib.suppress(ValidationError):  # one has no default
             params = registry.get(name).Params.model_validate(values)
         points[name] += 1
-        for finding in _lacks(name, params, shape, host):
+        for finding in _lacks(name, params, gang):
             need = replace(finding, state="warn") if optional else finding
             lacking.setdefault(need, Counter())[name] += 1
+        if gang.output.tool:
+            users_of.setdefault(gang.output.tool, set()).add(name)
     for need, names in lacking.items():
         count, whole = names.total(), sum(points[name] for name in names)
         part = "" if count == whole else f" ({count} of {whole} points)"
@@ -147,17 +151,18 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
     for name in sorted(points.keys() - {name for names in lacking.values() for name in names}):
         text = f"its {points[name]} points need" if points[name] > 1 else "it needs"
         yield Finding("ok", f"{name}: what {text} is here")
+    for tool, users in users_of.items():
+        yield Finding("ok", f"{tool}, for {', '.join(sorted(users))}")
 
 
-def _lacks(
-    name: str, params: Params | None, shape: Shape, host: local.LocalHost
-) -> Iterator[Finding]:
+def _lacks(name: str, params: Params | None, gang: Gang) -> Iterator[Finding]:
     """Yield why this machine would skip a point: its shape, its tools, or what it requires."""
     benchmark = registry.get(name)
-    if reason := needs_cluster(shape):
+    if reason := needs_cluster(gang.shape):
         yield Finding("missing", reason, "measure it with perfdag submit")
         return
-    gang = Gang([host] * shape.hosts.count, shape, 60.0, "")
+    if reason := lacking_gpus(gang.shape, gang.hosts[0]):
+        yield Finding("missing", reason)
     try:
         if params is None:
             need_tools(gang.hosts, benchmark.tools)

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import math
+import os
 import re
 import statistics
 from collections import defaultdict
@@ -170,6 +171,37 @@ def problem(host: Host) -> str | None:
     if "GPU " not in finished.stdout:
         return f"the NVIDIA driver on {host.name} shows no GPU: ask for nvidia.com/gpu in resources"
     return None
+
+
+def visible(host: Host) -> list[str]:
+    """Return the uuids of the NVIDIA GPUs that a CUDA program sees on a host."""
+    listing = _listing(host)
+    uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M)
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return uuids
+    by_index = {str(index): uuid for index, uuid in enumerate(uuids)}
+    return [
+        by_index.get(choice, choice)
+        for choice in chosen.split(",")
+        if choice in by_index or choice.startswith(("GPU-", "MIG-"))
+    ]
+
+
+def count(host: Host, resource: str) -> int:
+    """Return how many devices of a GPU resource, such as nvidia.com/gpu, a host has."""
+    if "nvidia" not in resource:  # the kernel's driver makes a render node for each
+        return host.run(["ls", "/dev/dri"], timeout=TIMEOUT).stdout.count("renderD")
+    _, is_slice, profile = resource.partition("/mig-")
+    if is_slice:
+        return sum(slices.count(profile) for slices in _slices(_listing(host)))
+    return len(visible(host))
+
+
+def _listing(host: Host) -> str:
+    if host.which("nvidia-smi") is None:
+        return ""
+    return host.run(["nvidia-smi", "-L"], timeout=TIMEOUT).stdout
 
 
 def by_name(hosts: Sequence[Host]) -> dict[str, Host]:

@@ -305,3 +305,45 @@ def test_cuda_asked_where_there_is_none_is_skipped_with_what_to_do(
     ]
     assert part["status"] == "skipped"
     assert message.format(host=LocalHost().name) in part["error"]
+
+
+TWO_GPUS = """GPU 0: Tesla T4 (UUID: GPU-1b2c)
+GPU 1: NVIDIA A100 (UUID: GPU-2b2c)
+  MIG 1g.5gb      Device  0: (UUID: MIG-1)
+  MIG 1g.5gb      Device  1: (UUID: MIG-2)"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "chosen", "lacking"),
+    [
+        ("resources: {nvidia.com/gpu: 2}", None, None),
+        ("resources: {nvidia.com/gpu: 3}", None, "nvidia.com/gpu: 3 devices wanted, 2 visible"),
+        ("resources: {nvidia.com/gpu: 2}, hosts: {count: 2}", None, "4 devices wanted, 2 visible"),
+        ("resources: {nvidia.com/gpu: 1}", "GPU-2b2c", None),
+        ("resources: {nvidia.com/gpu: 2}", "1,7", "2 devices wanted, 1 visible"),
+        ("resources: {nvidia.com/gpu: 1}", "-1", "1 device wanted, 0 visible"),
+        ("resources: {nvidia.com/mig-1g.5gb: 2}", None, None),
+        ("resources: {nvidia.com/mig-2g.10gb: 1}", None, "1 device wanted, 0 visible"),
+        ("resources: {amd.com/gpu: 99}", None, "99 devices wanted, "),
+        ("resources: {cpu: 500, memory: 9Ti}", None, None),
+    ],
+)
+def test_a_gpu_resource_is_a_visible_device_of_one_machine(
+    shape: str,
+    chosen: str | None,
+    lacking: str | None,
+    fake_smi: Callable[[str], None],
+    write_suite: SuiteWriter,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_smi(f"echo '{TWO_GPUS}'")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    entry = f"{{benchmark: command, params: {{argv: ['true'], expected: 0.01}}, {shape}}}"
+    suite = str(write_suite(f"name: s\nentries:\n  - {entry}\n"))
+    doctor = cli(["doctor", suite], 1 if lacking else 0).out
+    printed = cli(["run", suite, "--no-report"], 1 if lacking else 0)
+    for text in (doctor, printed.err) if lacking else ():
+        assert f"{lacking}" in " ".join(text.split())

@@ -1,0 +1,51 @@
+"""The suites of the checkout on one machine, with stand-ins for tools, clusters and devices."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdag.benchmark import registry
+from perfdag.benchmark.contract import Benchmark, Gang, Measurement, metrics_by_name
+from perfdag.commands.main import main
+from perfdag.results.schema import load_rows
+from perfdag.store.base import FolderStore
+from tests.fakes.files import write_programs
+
+SUITES = Path(__file__).parent.parent / "suites"
+ONE_MACHINE = re.compile(r"perfdag run suites/|one machine|this machine|run anywhere")
+
+
+def measure_nothing(benchmark: Benchmark[Any], gang: Gang, params: Any) -> list[Measurement]:
+    """Return a value for each headline metric, as `run` of a benchmark does."""
+    metrics = metrics_by_name(benchmark, params.model_dump()).values()
+    return [Measurement(each.name, min(1.0, each.highest)) for each in metrics if each.headline]
+
+
+@pytest.fixture
+def machine_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in registry.names():
+        benchmark = type(registry.get(name))
+        monkeypatch.setattr(benchmark, "require", lambda self, gang, params: None)
+        monkeypatch.setattr(benchmark, "run", measure_nothing)
+    gpu = """echo "GPU 0: Tesla T4 (UUID: GPU-1b2c)" """
+    programs = write_programs(tmp_path / "bin", {"nvidia-smi": f"[ $1 != -L ] || {gpu}"})
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("machine_with_everything")
+@pytest.mark.parametrize("name", sorted(path.stem for path in SUITES.glob("*.yaml")))
+def test_a_suite_that_says_it_runs_on_one_machine_does_so(name: str) -> None:
+    suite = SUITES / f"{name}.yaml"
+    header, _, _ = suite.read_text().partition("\nentries:")
+    shorter = ["--set", "repetitions=1", "--set", "warmup=0"]
+    main(["run", str(suite), *shorter, "--store", "store", "--no-report", "--no-recheck"])
+    rows = load_rows(FolderStore("store")).to_pylist()
+    if name == "everything":  # whose header says this of some of its entries
+        rows = [row for row in rows if row["entry"].endswith("-here")]
+    skipped = {(row["entry"], row["error"]) for row in rows if row["status"] == "skipped"}
+    assert rows
+    if ONE_MACHINE.search(header):
+        assert skipped == set()
