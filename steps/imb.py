@@ -305,14 +305,19 @@ class Imb(Benchmark[ImbParams]):
             advice = "build IMB-MPI1 for Open MPI and name it as program; impi-rt's is Intel's"
             own = Tool(params.program or OPENMPI_PROGRAM, {}, advice)
             need_tools(gang.hosts, [own, mpi.MPIRUN])
+            gang.output.tool = "{} ({})".format(*mpi.find_openmpi(gang.lead))
         else:
-            for host in gang.hosts:
-                mpi.intel_root(host)
+            roots = [mpi.intel_root(host) for host in gang.hosts]
+            gang.output.tool = f"{roots[0]}/bin/mpirun (Intel MPI)"
         mpi.require(gang.hosts, params.ranks, params.oversubscribe, params.transport)
 
     def run(self, gang: Gang, params: ImbParams) -> list[Measurement]:
-        openmpi = mpi.openmpi_version(gang.lead) if params.mpi == "openmpi" else None
-        argv, env = (openmpi_command if openmpi else intel_command)(gang, params)
+        openmpi = None
+        if params.mpi == "openmpi":
+            mpirun, openmpi = mpi.find_openmpi(gang.lead)
+            argv, env = openmpi_command(gang, mpirun, params), mpi.OPENMPI_ENVIRONMENT
+        else:
+            argv, env = intel_command(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         log = finished.stdout + finished.stderr
         intel = " ".join(["Intel MPI", *mpi.INTEL.findall(log)[:1]])
@@ -346,10 +351,11 @@ def intel_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, s
     return [*argv, f"{root}/bin/IMB-MPI1", *arguments(params)], env
 
 
-def openmpi_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun of Open MPI with IMB-MPI1, and its environment."""
+def openmpi_command(gang: Gang, mpirun: str, params: ImbParams) -> list[str]:
+    """Return mpirun of Open MPI with IMB-MPI1."""
     argv = mpi.openmpi_mpirun(
         gang,
+        mpirun,
         params.ranks,
         params.transport,
         oversubscribe=params.oversubscribe,
@@ -359,7 +365,7 @@ def openmpi_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str,
         interface=mpi.interface_of(gang) if params.transport == "tcp" else None,
     )
     program = params.program or OPENMPI_PROGRAM
-    return [*argv, program, *arguments(params)], mpi.OPENMPI_ENVIRONMENT
+    return [*argv, program, *arguments(params)]
 
 
 def arguments(params: ImbParams) -> list[str]:

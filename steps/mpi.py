@@ -214,16 +214,29 @@ def intel_fabric(log: str) -> str | None:
 # -- Open MPI --------------------------------------------------------------------------------------
 
 
-def openmpi_version(host: Host) -> str:
-    """Return `Open MPI 4.1.4` for the host's mpirun. Raises Skip if it is another MPI's."""
-    result = host.run([MPIRUN.program, "--version"], timeout=10)
-    match = re.search(r"\(Open MPI\) (\S+)", result.stdout)
+_ASK_EACH_MPIRUN = """IFS=:
+for folder in $PATH; do
+    for program in "$folder/mpirun.openmpi" "$folder/mpirun"; do
+        [ -x "$program" ] && echo "$program: $("$program" --version 2>&1 | head -n 1)"
+    done
+done
+"""
+_OPENMPI = re.compile(r"^(/.*?): .*\((?:Open MPI|OpenRTE)\) (\S+)", re.M)
+"""Its 4.1 says OpenRTE under the name mpirun.openmpi."""
+
+
+def find_openmpi(host: Host) -> tuple[str, str]:
+    """Return the path of Open MPI's mpirun on a host, and its version, `Open MPI 4.1.4`.
+
+    Each MPI calls its launcher mpirun, and that of impi-rt is the first on PATH in an activated
+    environment, so every mpirun on PATH is asked. Raises Skip if none is Open MPI's.
+    """
+    answers = host.run(["sh", "-c", _ASK_EACH_MPIRUN], timeout=30).stdout
+    match = _OPENMPI.search(answers)
     if match is None:
-        raise Skip(
-            f"mpirun on {host.name} is not Open MPI's"
-            f" ({result.tail(100) or 'it does not say whose'}); put Open MPI's first on PATH"
-        )
-    return f"Open MPI {match[1]}"
+        others = "; ".join(answers.splitlines()) or "there is no mpirun"
+        raise Skip(f"no mpirun on {host.name} is Open MPI's ({others}): {MPIRUN.remedy}")
+    return match[1], f"Open MPI {match[2]}"
 
 
 OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -232,6 +245,7 @@ OPENMPI_ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CO
 
 def openmpi_mpirun(
     gang: Gang,
+    mpirun: str,
     ranks: int,
     transport: Transport,
     *,
@@ -242,7 +256,9 @@ def openmpi_mpirun(
     tls: str = f"{WIRE},sm",
     interface: str | None = None,
 ) -> list[str]:
-    """Return the arguments up to the program. `export` is set in every rank's environment.
+    """Return the arguments of Open MPI's `mpirun` up to the program that the ranks run.
+
+    `export` is set in every rank's environment.
 
     With rdma, `tls` are UCX's transports; with WIRE alone, ranks of one host use the device too.
     Else `layers` are the BTLs that messages may use; without vader, ranks of one host use TCP too.
@@ -258,7 +274,7 @@ def openmpi_mpirun(
         f"{f'[{address}]' if ':' in address else address}:{count}"
         for address, count in placed.items()
     )
-    argv = ["mpirun", "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
+    argv = [mpirun, "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
     options = {"pml_base_verbose": "10"}
     if len(placed) > 1:
         if len(set(placed.values())) == 1:

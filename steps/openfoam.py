@@ -290,6 +290,8 @@ class OpenFoam(Benchmark[OpenFoamParams]):
 
     def require(self, gang: Gang, params: OpenFoamParams) -> None:
         super().require(gang, params)
+        if params.procs > 1:
+            gang.output.tool = "{} ({})".format(*mpi.find_openmpi(gang.hosts[0]))
         mpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def run(self, gang: Gang, params: OpenFoamParams) -> list[Measurement]:
@@ -298,8 +300,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         folder = f"{gang.volume or gang.scratch}/perfdag-openfoam-{secrets.token_hex(4)}"
         solver = [*_CLOCK, "rank", "icoFoam", "-case", folder]
         if params.procs > 1:
+            mpirun, _ = mpi.find_openmpi(lead)
             launch = mpi.openmpi_mpirun(
                 gang,
+                mpirun,
                 params.procs,
                 params.transport,
                 bind=params.bind,

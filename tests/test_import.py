@@ -51,9 +51,9 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
             shape = shape.model_copy(
                 update={"network": shape.network.model_copy(update={"interface": "eth0"})}
             )
-            words = openmpi_command(Gang(hosts, shape, 60, "/scratch"), params)[0]
+            words = openmpi_command(Gang(hosts, shape, 60, "/scratch"), "mpirun", params)
         case "openfoam":
-            words = openmpi_mpirun(gang, params.procs, params.transport)
+            words = openmpi_mpirun(gang, "mpirun", params.procs, params.transport)
         case "fio":
             words = job_file(params, Target(gang.hosts[0], "/perfdag/volume", None, {})).split()
         case "torchbench":

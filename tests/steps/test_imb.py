@@ -17,6 +17,8 @@ from perfdag.identity import merge
 from perfdag.shape import Shape
 from perfdag.steps import imb, mpi
 from perfdag.steps.imb import GIB, KNOWN, Imb, ImbParams, arguments
+from tests.conftest import CommandLine, SuiteWriter
+from tests.fakes.files import write_programs
 from tests.recorded.measured import values
 from tests.recorded.record import load
 
@@ -277,11 +279,6 @@ def test_openmpi_needs_an_imb_of_its_own_and_mpirun(
         IMB.require(gang(ImbParams(), tmp_path), ImbParams(mpi="openmpi", oversubscribe=True))
     assert [tool.program for tool in error.value.tools] == ["/opt/imb/IMB-MPI1", "mpirun"]
     assert "not installed (build IMB-MPI1 for Open MPI" in str(error.value)
-    for name in ("IMB-MPI1", "mpirun"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
-    own = ImbParams(mpi="openmpi", oversubscribe=True, program=str(tmp_path / "IMB-MPI1"))
-    IMB.require(gang(ImbParams(), tmp_path), own)
 
 
 STATUS = "Name:\tcat\nPid:\t77\nCpus_allowed:\tff\nCpus_allowed_list:\t{}\nMems_allowed:\t1\n"
@@ -381,24 +378,43 @@ def test_the_way_that_open_mpi_took_is_verified(name: str, way: str, node: str) 
             parse(texts, params.model_copy(update={"transport": transport}))
 
 
+INTEL = "echo 'Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 2'"
+
+
 @pytest.mark.parametrize(
-    ("message", "version"),
+    ("scripts", "taken"),
     [
-        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4"),
-        ("mpirun (Open MPI) 5.0.7rc2", "Open MPI 5.0.7rc2"),
+        ({"mpirun": "echo 'mpirun (Open MPI) 4.1.4'"}, ("mpirun", "4.1.4")),
+        ({"mpirun": "echo 'mpirun (Open MPI) 5.0.7rc2'"}, ("mpirun", "5.0.7rc2")),
+        (
+            {"mpirun": "echo MPICH", "mpirun.openmpi": "echo 'mpirun.openmpi (OpenRTE) 4.1.4'"},
+            ("mpirun.openmpi", "4.1.4"),
+        ),
+        ({"mpirun": "echo 'HYDRA build details:'"}, None),
     ],
 )
-def test_the_version_of_open_mpi_is_its_mpiruns(
-    message: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_mpirun_of_open_mpi_is_found_behind_that_of_an_activated_environment(
+    scripts: dict[str, str],
+    taken: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write_suite: SuiteWriter,
+    cli: CommandLine,
 ) -> None:
-    program = tmp_path / "mpirun"
-    program.write_text(f"#!/bin/sh\necho '{message}'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert mpi.openmpi_version(LocalHost()) == version
-    program.write_text("#!/bin/sh\necho 'Intel(R) MPI Library for Linux* OS, Version 2021.18'\n")
-    with pytest.raises(Skip, match=r"is not Open MPI's \(Intel\(R\) MPI Library .*first on PATH"):
-        mpi.openmpi_version(LocalHost())
+    first = write_programs(tmp_path / "activated", {"mpirun": INTEL})
+    second = write_programs(tmp_path / "bin", {"IMB-MPI1": "", **scripts})
+    monkeypatch.setenv("PATH", f"{first}:{second}")
+    for program in ("sh", "head", "cat"):
+        (second / program).symlink_to(f"/bin/{program}")
+    params = f"{{mpi: openmpi, program: {second}/IMB-MPI1, oversubscribe: true}}"
+    suite = write_suite(f"name: mpi\nentries:\n  - {{benchmark: imb, params: {params}}}\n")
+    printed = cli(["doctor", str(suite)], 0 if taken else 1).out
+    if taken:
+        program, version = taken
+        assert f"ok       {second}/{program} (Open MPI {version}), for imb\n" in printed
+    else:
+        assert f"{first}/mpirun: Intel(R) MPI Library" in printed
+        assert f"{second}/mpirun: HYDRA build details:" in printed
 
 
 @pytest.mark.skipif(

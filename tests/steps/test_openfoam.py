@@ -2,8 +2,10 @@
 is installed.
 """
 
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +106,15 @@ def test_what_does_not_fit_is_refused_when_planning(
 
 def test_mpirun_names_hosts_with_slots_and_the_transport() -> None:
     hosts = [LocalHost("10.0.0.1", "a"), LocalHost("10.0.0.2", "b")]
-    argv = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "tcp")
+    argv = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), "mpirun", 8, "tcp")
     assert argv[argv.index("--host") + 1] == "10.0.0.1:4,10.0.0.2:4"
     assert argv[argv.index("--map-by") + 1] == "ppr:4:node"
     assert argv[argv.index("plm_rsh_agent") + 1] == "perfdag step rsh"
     assert "self,vader,tcp" in argv
-    rdma = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), 8, "rdma")
+    rdma = mpi.openmpi_mpirun(Gang(hosts, Shape(), 1, "/tmp"), "mpirun", 8, "rdma")
     assert rdma[rdma.index("pml") + 1] == "ucx"
     assert "UCX_TLS=rc,dc,ud,self,sm" in rdma
-    alone = mpi.openmpi_mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), 4, "tcp")
+    alone = mpi.openmpi_mpirun(Gang([LocalHost()] * 2, Shape(), 1, "/tmp"), "mpirun", 4, "tcp")
     assert alone[alone.index("--host") + 1] == "127.0.0.1:4"
     assert not {"plm_rsh_agent", "--map-by"} & set(alone)
 
@@ -227,7 +229,11 @@ SMALL: dict[str, Any] = {"cells": 10, "time_steps": 4, "pressure_iterations": 50
 
 
 @needs_openfoam
-def test_the_real_solver_alone_and_in_parallel(tmp_path: Path) -> None:
+def test_the_real_solver_alone_and_in_parallel_in_an_activated_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mpirun, which is first on PATH, is Intel MPI's."""
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin:{os.environ['PATH']}")
     one = measured(tmp_path / "one", **SMALL)
     assert one["wall_time", "value"] > one["solve_time", "value"] > 0
     two = measured(tmp_path / "two", **SMALL, procs=2, oversubscribe=True)
