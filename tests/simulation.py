@@ -28,7 +28,8 @@ def objects(system: str, delays: Mapping[str, tuple[int, int]] | None = None) ->
     """
     import yaml
 
-    bodies: list[Object] = list(yaml.safe_load_all((FOLDER / f"{system}.yaml").read_text()))
+    files = sorted(FOLDER.glob(f"{system}*.yaml"))  # the CRDs first
+    bodies: list[Object] = [body for file in files for body in yaml.safe_load_all(file.read_text())]
     known = {body["metadata"]["name"]: body for body in bodies if body["kind"] == "Stage"}
     for name, (low, high) in (delays or {}).items():
         known[name]["spec"] = {

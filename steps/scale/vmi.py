@@ -193,10 +193,10 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
     Raises KubeError, ValueError.
     """
     facts = await check_nodes(kube, count * params.replicas, params.per_node)
-    notes = await warm_up(kube, params, context) if params.primer else []
+    if params.primer:
+        await warm_up(kube, params, context)
     template, own = params.load(context.run), dict[str, float | None]()
     async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
-        session.notes += notes
         logger.info(f"run {context.run}: creating {count} {template.kind}")
         batch = await session.create(count, params.schedule, params.parallel)
         settled = await session.all_reached(params.timeout, "running")
@@ -254,18 +254,25 @@ async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | 
     return {"churn_cycles": float(cycles), "churn_throughput": replaced}
 
 
-async def warm_up(kube: Kube, params: VmiParams, context: Context) -> list[str]:
-    """Run and delete one object, as a burst of its own. Return a note if that failed.
+async def warm_up(kube: Kube, params: VmiParams, context: Context) -> None:
+    """Run and delete one object, as a burst of its own.
 
-    Raises KubeError.
+    Raises KubeError with its phase and events if it did not run or is not gone, because many more
+    would not be either.
     """
     limit = min(params.timeout, PRIMER_TIMEOUT_S)
     alone: dict[str, Any] = {"primer": False, "timeout": limit, "prometheus": None, "duration": 0.0}
     alone |= {"namespace": params.namespaces[0], "gates": [], "api_gates": False}
     primer = params.model_copy(update={**alone, "arrival": "closed"})
     result = await burst(kube, primer, replace(context, run=f"{context.run}-{PRIMER}"), 1)
+    if not result.incomplete:
+        return
+    counted = (phase for phase in VM_PHASES if result.figures[f"{phase}-phase-count"])
+    phase = next(counted, "")
     why = figures.failure_text(result.rows, result.facts["notes"])
-    return [f"the primer failed, so figures may have first-time costs: {why}"] * result.incomplete
+    hint = "" if phase else "does KubeVirt run, or KWOK with Stages applied after their CRDs?"
+    text = f"the primer, one VMI before the measurement, failed in phase {phase or 'none'}: {why}"
+    raise KubeError(0, "Primer", text, hint)
 
 
 _KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]

@@ -1,5 +1,6 @@
 """Sessions and scenarios: what they wait for, what they make of it, and what they leave behind."""
 
+import re
 import time
 from typing import Any
 from unittest.mock import AsyncMock
@@ -157,31 +158,41 @@ async def test_a_deletion_that_fails_costs_no_rows(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "method", "answer", "note"),
+    ("phase", "method", "answer", "error"),
     [
         ("Running", "-", None, ""),
-        ("Pending", "-", None, "1 of 1 VMIs not Running after 0.3 s"),
-        ("Failed", "-", None, "1 x Failed: why"),
-        ("Running", "POST", failure(403, "quota exceeded"), "1 x quota exceeded"),
-        ("Running", "DELETE", Answer(), "left behind"),
+        ("", "-", None, "in phase none: .*1 of 1 VMIs not Running after 0.3 s; does KubeV"),
+        ("Pending", "-", None, "in phase pending: 1 x NoRoom: 0/3 nodes; .*1 of 1 VMIs not Run"),
+        ("Failed", "-", None, "in phase failed: 1 x Failed: why"),
+        ("Running", "POST", failure(403, "quota exceeded"), "in phase none: 1 x .*quota exceeded"),
+        ("Running", "DELETE", Answer(), "in phase running: .*left behind: 1 object"),
     ],
 )
-async def test_a_primer_that_did_not_do_its_work_is_noted(
-    phase: str, method: str, answer: Answer | None, note: str, soon: None, cluster: ApiServer
+async def test_a_primer_that_does_not_run_ends_the_run_with_its_phase_and_events(
+    phase: str, method: str, answer: Answer | None, error: str, soon: None, cluster: ApiServer
 ) -> None:
     cluster.serve(("kubevirt.io/v1", VMI))
     cluster.add(node("n"))
 
     def phased(request: Request) -> None:
-        request.body["status"] = {"phase": phase, "message": "why"}
+        if request.body["metadata"]["name"].startswith("r-primer"):
+            request.body["status"] = {"phase": phase, "message": "why"}
+        if phase == "Pending":
+            room = {"type": "PodScheduled", "status": "False", "reason": "NoRoom"}
+            request.body["status"]["conditions"] = [room | {"message": "0/3 nodes"}]
 
     cluster.on("POST .*/virtualmachineinstances", phased)
     cluster.on(f"{method} .*/virtualmachineinstances", lambda _: answer)
-    params = vmi.VmiBurstParams(namespace="ns", timeout=0.3)
+    params = vmi.VmiBurstParams(counts=[5], namespace="ns", timeout=0.3)
+    results = list[Result]()
+    ended = ""
     async with client(cluster) as kube:
-        notes = await vmi.warm_up(kube, params, Context(run="r"))
-    assert len(notes) == bool(note)
-    assert all(text.startswith("the primer failed") and note in text for text in notes)
+        try:
+            await vmi.ladder(kube, params, Context(run="r", seen=results.append))
+        except KubeError as why:
+            ended = str(why)
+    assert (bool(re.search(error, ended)), bool(ended)) == (True, bool(error)), ended
+    assert len(results) == (not error), "the five are created after a primer that ran"
     assert bool(cluster.of(VMI)) == (method == "DELETE")
 
 
