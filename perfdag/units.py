@@ -151,6 +151,14 @@ def seconds(text: Any) -> float:
     return _read(text, _SECONDS, "duration", "10s, 500ms, 5m")
 
 
+def go_seconds(text: Any) -> float:
+    """Return the seconds of a duration of Go, such as `1h30m`. Raises ValueError."""
+    parts = re.findall(r"\d+(?:\.\d+)?(?:ms|us|ns|h|m|s)", str(text))
+    if not parts or "".join(parts) != text:
+        raise ValueError(f"{text!r} is no duration; write it as 10m, 90s or 1h30m")
+    return sum(map(seconds, parts))
+
+
 def size_bytes(text: Any) -> int:
     """Return bytes from `4KiB`, `1MB` (10^6), `1GiB`, `4Ki` or a bare number of bytes.
 
@@ -206,6 +214,7 @@ _TIME, _SIZE_OF, _BIT_RATE = (
 )
 Duration = Annotated[float, BeforeValidator(seconds), _TIME]
 PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), _TIME]
+GoDuration = Annotated[float, BeforeValidator(go_seconds)]
 Size = Annotated[int, BeforeValidator(size_bytes), _SIZE_OF]
 BitRate = Annotated[float, BeforeValidator(bits_per_second), _BIT_RATE]
 

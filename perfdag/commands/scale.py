@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
+from pydantic import AwareDatetime, BaseModel, Field
+
 from perfdag import signals
 from perfdag.commands.options import (
     EXIT_FAILED,
@@ -39,7 +42,7 @@ from perfdag.steps.scale import (
     vmi,
     workloads,
 )
-from perfdag.units import plural, short
+from perfdag.units import GoDuration, plural, short
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -447,7 +450,9 @@ def _write_results(folder: Path, results: list[figures.Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     runai.remove_outputs(folder, submission=True)
     rows.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
-    runai.write_json(folder / runai.AUDIT, {"Values": figures.audit_of(results[-1])})
+    # KubeVirt's own test writes none either if not all run: its reader would draw a 0 for a time.
+    if results[-1].figures["success_ratio"] == 1.0:
+        runai.write_json(folder / runai.AUDIT, {"Values": figures.audit_of(results[-1])})
     hidden = ("rows", "stages", "verdicts")
     runs = [
         {name: value for name, value in vars(result).items() if name not in hidden}
@@ -457,12 +462,61 @@ def _write_results(folder: Path, results: list[figures.Result]) -> None:
     runai.write_json(folder / "summary.json", {"runs": runs})
 
 
+class Threshold(BaseModel):
+    """The most that a metric may have: a value, or `ratio` times another metric."""
+
+    value: float = 0.0
+    metric: str = ""
+    ratio: float = 0.0
+
+    def gate(self, metric: str) -> figures.Gate:
+        """Return the gate that judges a metric by it."""
+        if self.metric and self.ratio:
+            return figures.Gate(metric, "<=", self.ratio, self.metric)
+        return figures.Gate(metric, "<=", self.value)
+
+
+class AuditConfig(BaseModel):
+    """A configuration of KubeVirt's audit (kubevirt, tools/perfscale-audit/api/api.go)."""
+
+    prometheus: str = Field("", alias="prometheusURL")
+    token: str = Field("", alias="prometheusBearerToken", repr=False)
+    start: AwareDatetime | None = Field(None, alias="startTime")
+    end: AwareDatetime | None = Field(None, alias="endTime")
+    duration: GoDuration = 600.0
+    thresholds: dict[str, Threshold] = Field({}, alias="thresholdExpectations")
+
+
+def read_audit_config(path: Path) -> AuditConfig:
+    """Read the JSON of a configuration. Raises ValueError with the key."""
+    try:
+        body = orjson.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    return runai.checked(AuditConfig, body, path)
+
+
 def unix_time(text: str) -> float:
     """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
     return moment.timestamp()
+
+
+def window_of(args: argparse.Namespace, config: AuditConfig) -> tuple[float, float]:
+    """Return the window in Unix seconds: the options go before the configuration.
+
+    Without an end it ends now, and without a start it is as long as the configuration's duration,
+    which is 10 minutes by default. Raises ValueError.
+    """
+    configured_end = config.end.timestamp() if config.end else time.time()
+    end = unix_time(args.end) if args.end else configured_end
+    configured_start = config.start.timestamp() if config.start else end - config.duration
+    start = unix_time(args.start) if args.start else configured_start
+    if start >= end:
+        raise ValueError("the window ends before it begins")
+    return start, end
 
 
 async def past_figures(
@@ -488,17 +542,26 @@ async def past_figures(
 
 @verb(
     "scale audit",
-    "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus.",
+    "Write the figures of KubeVirt's perfscale-audit for any past window, from Prometheus. Exit "
+    "with 3 if a threshold or a gate fails or has no data.",
     "",
-    *prometheus_options("Prometheus of KubeVirt", True),
     option(
-        "--from",
-        dest="start",
-        metavar="TIME",
-        required=True,
-        help="as 2026-11-23T08:00:00Z",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration of perfscale-audit: Prometheus, window and thresholds",
     ),
+    *prometheus_options("Prometheus of KubeVirt", False),
+    option("--from", dest="start", metavar="TIME", help="as 2026-11-23T08:00:00Z"),
     option("--to", dest="end", metavar="TIME", help="end of the window (default: now)"),
+    option(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="'METRIC < VALUE'",
+        help="judge a figure by its key, such as vmiCreationToRunningSecondsP50; also RATIO * "
+        "METRIC",
+    ),
     option(
         *("-o", "--output-dir"),
         type=Path,
@@ -508,21 +571,30 @@ async def past_figures(
     ),
 )
 def audit(args: argparse.Namespace) -> int:
-    """Write the audit's figures of a past window. Raises KubeError, ValueError."""
-    start = unix_time(args.start)
-    end = unix_time(args.end) if args.end else time.time()
-    if start >= end:
-        raise ValueError(f"the window ends before it begins, at {args.start}")
+    """Write and judge the audit's figures of a past window. Raises KubeError, ValueError."""
+    config = read_audit_config(args.config) if args.config else AuditConfig()
+    url = args.prometheus or config.prometheus
+    if not url:
+        raise ValueError("no Prometheus: give --prometheus, or --config with prometheusURL")
+    gates = [threshold.gate(metric) for metric, threshold in config.thresholds.items()]
+    gates += [figures.parse_gate(text) for text in args.gate]
+    phases = [f"{phase}-phase-count" for phase in objects.VM_PHASES]
+    keys = [*prometheus.transition_queries(), *phases]
+    figures.check(gates, "the audit", (), keys, paced=False, components=True)
+    start, end = window_of(args, config)
     source = prometheus.Prometheus(
-        args.prometheus, args.prometheus_token_file, args.prometheus_ca_file
+        url, args.prometheus_token_file, args.prometheus_ca_file, config.token
     )
     past = asyncio.run(past_figures(source, start, end))
-    values = {figures.audit_key(name): {"value": past[name]} for name in sorted(past)}
+    values = {figures.audit_key(name): past[name] for name in sorted(past)}
+    verdicts = figures.evaluate(gates, values)
     args.output_dir.mkdir(parents=True, exist_ok=True)
     path = args.output_dir / runai.AUDIT
-    runai.write_json(path, {"Values": values})
+    runai.write_json(path, {"Values": figures.audit_values(values, verdicts)})
+    for verdict in verdicts:
+        print_now(str(verdict))
     print_now(f"wrote {path}")
-    return EXIT_OK
+    return EXIT_OK if all(verdict.passed for verdict in verdicts) else EXIT_GATE
 
 
 @verb(

@@ -229,13 +229,20 @@ def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
     return None if math.isinf(slowest_end) else slowest_end
 
 
+def requests(calls: Sequence[Calls], bulk: str = "") -> float | None:
+    """Return how many requests `worst` and `slowest` are of; None without any data."""
+    return float(sum(call.count for call in _of(calls, bulk))) if calls else None
+
+
 def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     """Named latencies of a phase, in seconds; None below the requests that a p99 needs."""
     return {
         "api_p99": worst(calls),
         "api_slowest": slowest(calls),
+        "api_requests": requests(calls),
         "api_list_p99": worst(calls, "LIST"),
         "api_list_slowest": slowest(calls, "LIST"),
+        "api_list_requests": requests(calls, "LIST"),
         "api_deletecollection_p99": worst(calls, "DELETECOLLECTION"),
     }
 

@@ -9,8 +9,8 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, own_verdict, verdict
@@ -24,12 +24,13 @@ from perfdag.steps.scale.rows import Row, Summary
 _FORM = re.compile(
     r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
 )
-_UPPER_BOUNDS = {
-    f"{phase}{name}_p99": f"{phase}{name}_slowest"
+_REQUESTS = {
+    f"{phase}{name}_p99": f"{phase}{name}"
     for phase in ("", f"{DELETION}/")
     for name in ("api", "api_list")
 }
-"""Upper bounds that replace a percentile with too few requests. They can only show that a gate
+"""Percentile -> what the number of its requests (`_requests`) and an upper bound of the slowest
+(`_slowest`) begin with. With too few requests for a percentile, the bound can show that a gate
 passed.
 """
 _OPS: dict[str, Callable[[float, float], bool]] = {
@@ -56,18 +57,20 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a gate. `passed` is None without data, which counts as a breach."""
+    """The outcome of a gate. `passed` is None without data, which counts as a breach.
+
+    `lack` says why there is no data.
+    """
 
     gate: Gate
     value: float | None
     threshold: float | None
     passed: bool | None
+    lack: str = ""
 
     def figures(self) -> str:
-        """Return the figures that decided, or which one was absent."""
-        if self.passed is None:
-            return f"no data for {self.gate.metric if self.value is None else self.gate.other}"
-        return f"{self.value:.6g} against {self.threshold:.6g}"
+        """Return the figures that decided, or why they did not."""
+        return self.lack or f"{self.value:.6g} against {self.threshold:.6g}"
 
     def __str__(self) -> str:
         outcome = {True: ", passed", False: ", BREACHED", None: ""}[self.passed]
@@ -106,19 +109,29 @@ def with_slo(own: Sequence[Gate]) -> list[Gate]:
 
 def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
     """Compare all gates with the figures of a run; NaN counts as absent."""
-    known = {name: v for name, v in figures.items() if v is not None and not math.isnan(v)}
-    verdicts = []
-    for gate in gates:
-        value, base = known.get(gate.metric), known.get(gate.other) if gate.other else 1.0
-        bound = known.get(_UPPER_BOUNDS.get(gate.metric, ""))
-        if value is None and bound is not None and gate.op in ("<", "<=") and not gate.other:
-            value = bound if _OPS[gate.op](bound, gate.value) else None
-        if value is None or base is None:
-            verdicts.append(Verdict(gate, value, None, None))
-        else:
-            threshold = gate.value * base
-            verdicts.append(Verdict(gate, value, threshold, _OPS[gate.op](value, threshold)))
-    return verdicts
+    by_key = {key: figures[name] for key, name in audit_percentiles(figures).items()}
+    known = {
+        name: value
+        for name, value in {**figures, **by_key}.items()
+        if value is not None and not math.isnan(value)
+    }
+    return [_verdict(gate, known) for gate in gates]
+
+
+def _verdict(gate: Gate, known: Mapping[str, float]) -> Verdict:
+    value = known.get(gate.metric)
+    base = known.get(gate.other) if gate.other else 1.0
+    requests = _REQUESTS.get(gate.metric, "")
+    slowest = known.get(f"{requests}_slowest")
+    lack = f"no data for {gate.metric if value is None else gate.other}"
+    if value is None and slowest is not None and gate.op in ("<", "<=") and not gate.other:
+        value = slowest if _OPS[gate.op](slowest, gate.value) else None
+        count = known.get(f"{requests}_requests", 0.0)
+        lack = f"{count:g} requests are too few for a p99, the slowest took up to {slowest:g} s"
+    if value is None or base is None:
+        return Verdict(gate, value, None, None, lack)
+    threshold = gate.value * base
+    return Verdict(gate, value, threshold, _OPS[gate.op](value, threshold))
 
 
 _RUN_FIGURES = {
@@ -154,6 +167,7 @@ def check(
     Prometheus is queried. `count` is the fewest objects of a size.
     """
     stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
+    stages |= {key: stages[name] for key, name in audit_percentiles(stages).items()}
     calls = latencies([])
     known = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
     known |= _PACED_FIGURES if paced else set()
@@ -401,31 +415,68 @@ _AUDIT_STAGES = {
 """Stages of VMIs. Those of a VM or a replica set begin with `vmi_`."""
 
 
+def audit_percentiles(figures: Container[str]) -> dict[str, str]:
+    """Return the percentiles of VMIs among figures, by the key of KubeVirt's audit."""
+    by_key = {}
+    for stage, key in _AUDIT_STAGES.items():
+        for stat in _PERCENTILES:
+            of_vmi = f"vmi_{stage}_{stat}"
+            figure = of_vmi if of_vmi in figures else f"{stage}_{stat}"
+            if figure in figures:
+                by_key[f"{key}{stat.upper()}"] = figure
+    return by_key
+
+
 def audit_of(result: Result) -> dict[str, Any]:
     """Return the values of a result as KubeVirt's tools/perfscale-audit writes them.
 
     Figures of our own have other names.
     """
-    figures, values = result.figures, dict[str, Any]()
-    for stage, key in _AUDIT_STAGES.items():
-        vmi = f"vmi_{stage}" if f"vmi_{stage}_p50" in figures else stage
-        for p in (50, 95, 99):
-            values[f"{key}P{p}"] = {"value": figures.get(f"{vmi}_p{p}")}
-    for name, value in figures.items():
-        if name.endswith("-count") or prometheus.is_request_count(name):
-            values[audit_key(name)] = {"value": value}
-    for name in sorted(prometheus.AUDIT_KEYS):
-        values[name] = {"value": figures.get(name)}
+    percentiles = {figure: key for key, figure in audit_percentiles(result.figures).items()}
+
+    def key_of(figure: str) -> str:
+        return percentiles.get(figure) or audit_key(figure)
+
+    values = {
+        key_of(name): value
+        for name, value in result.figures.items()
+        if name in percentiles
+        or name in prometheus.AUDIT_KEYS
+        or name.endswith("-count")
+        or prometheus.is_request_count(name)
+    }
+    verdicts = []
+    for judged in result.verdicts:
+        gate = replace(judged.gate, metric=key_of(judged.gate.metric))
+        if gate.other:
+            gate = replace(gate, other=key_of(gate.other))
+        verdicts.append(replace(judged, gate=gate))
+    return audit_values(values, verdicts)
+
+
+def audit_values(
+    values: Mapping[str, float | None], verdicts: Iterable[Verdict]
+) -> dict[str, dict[str, Any]]:
+    """Return values with what gates say of them, as KubeVirt's audit writes them.
+
+    What has no data has no key or no `value`, because its readers take null for 0.
+    """
+    entries = {key: {"value": value} for key, value in values.items() if value is not None}
     # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
-    for judged in sorted(result.verdicts, key=lambda each: not each.passed):
+    for judged in sorted(verdicts, key=lambda verdict: not verdict.passed):
         gate, limit, value = judged.gate, judged.threshold, judged.value
         threshold: dict[str, Any] = {"thresholdValue": limit}
         threshold["thresholdExceeded"] = not judged.passed
         if gate.other:
             ratio = value * gate.value / limit if limit and value is not None else None
-            threshold |= {"thresholdMetric": audit_key(gate.other), "thresholdRatio": ratio}
-        values[audit_key(gate.metric)] = {"value": value, "thresholdResult": threshold}
-    return values
+            threshold |= {"thresholdMetric": gate.other, "thresholdRatio": ratio}
+        entry = {"value": value, "thresholdResult": _with_data(threshold)}
+        entries[gate.metric] = _with_data(entry)
+    return entries
+
+
+def _with_data(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def audit_key(figure: str) -> str:

@@ -9,7 +9,7 @@ tools/perfscale-audit. docs/scale.md lists the differences.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +36,23 @@ _VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"}
 
 @dataclass(frozen=True)
 class Prometheus:
-    """The address of a Prometheus, with optional files of a bearer token and a CA certificate."""
+    """The address of a Prometheus.
+
+    It may want a bearer token, as text or in a file, and have a CA certificate in a file.
+    """
 
     url: str
     token_file: str | None = None
     ca_file: str | None = None
+    token: str = field(default="", repr=False)
 
     async def query(self, queries: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """Return the `data` of the answers by query name. Raises KubeError."""
-        at, token = self.url.rstrip("/"), self.token_file
+        at = self.url.rstrip("/")
         try:
             ca = Path(self.ca_file).read_text() if self.ca_file else None
-            token_file = Path(token) if token else None
-            prometheus = Cluster(at, at, "", tls_context(ca), token_file=token_file)
+            file = Path(self.token_file) if self.token_file else None
+            prometheus = Cluster(at, at, "", tls_context(ca), self.token, token_file=file)
             async with Kube(prometheus, retries=0) as server:
                 return {
                     name: (await server.request("GET", "/api/v1/query", params=params))["data"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -154,7 +155,7 @@ def test_a_past_window_has_the_keys_of_the_audit(
     assert str(path) in capsys.readouterr().out
     values = {key: item["value"] for key, item in json.loads(path.read_text())["Values"].items()}
     assert values["vmiCreationToRunningSecondsP95"] == 6.5
-    assert values["vmiDeletionToSucceededSecondsP95"] is None, "NaN is no data"
+    assert "vmiDeletionToSucceededSecondsP95" not in values, "NaN is no data"
     assert values["PATCH-pods-count"] == 0, "the counter did not grow"
     assert values["running-phase-count"] == 97
     by_name = {name: params for many in queries_sent for name, params in many.items()}
@@ -162,6 +163,54 @@ def test_a_past_window_has_the_keys_of_the_audit(
     assert running["time"] == f"{END:.3f}"
     assert "histogram_quantile(0.95, sum by (le) (rate(" in running["query"]
     assert "[300s]" in running["query"], "the window is 5 minutes long"
+
+
+CONFIG = """{
+\t"prometheusURL": "http://p",
+\t"startTime": "2026-11-23T08:00:00Z",
+\t"endTime": "2026-11-23T08:05:00Z",
+\t"duration": "5m0s",
+\t"prometheusScrapeInterval": 30000000000,
+\t"thresholdExpectations": {
+\t\t"PATCH-pods-count": {"value": 0, "metric": "running-phase-count", "ratio": 2},
+\t\t"vmiCreationToRunningSecondsP50": {"value": 45}
+\t}
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more", "exceeded", "code"),
+    [
+        ("", "", [], [], 0),
+        ('"value": 45', '"value": 6.4', [], ["vmiCreationToRunningSecondsP50"], 3),
+        ("", "", ["--gate", "running-phase-count >= 100"], ["running-phase-count"], 3),
+        ('SecondsP50"', 'SecondsP50s"', [], [], 2),
+        ("08:00:00Z", "08:00:00", [], [], 2),
+    ],
+)
+def test_a_configuration_of_the_audit_of_kubevirt_is_judged(
+    old: str,
+    new: str,
+    more: list[str],
+    exceeded: list[str],
+    code: int,
+    queries_sent: list[dict[str, Any]],
+    tmp_path: Path,
+    cli: CommandLine,
+) -> None:
+    config = tmp_path / "perf-audit-input.json"
+    config.write_text(CONFIG.replace(old, new))
+    output = cli(["scale", "audit", "--config", str(config), "-o", str(tmp_path), *more], code)
+    if code == 2:
+        assert re.search(r"nearest is vmiCreationToRunningSecondsP50|startTime: ", output.err)
+        return
+    values = json.loads((tmp_path / "perf-audit-results.json").read_text())["Values"]
+    judged = {key: item["thresholdResult"] for key, item in values.items() if len(item) > 1}
+    assert [key for key, result in judged.items() if result["thresholdExceeded"]] == exceeded
+    ratio = {"thresholdValue": 194.0, "thresholdMetric": "running-phase-count"}
+    assert judged["PATCH-pods-count"].items() >= ratio.items()
+    assert "[300s]" in queries_sent[1]["avgVirtAPICPUUsage"]["query"]
+    assert output.out.count("gate ") == len(judged)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from perfdag.commands.imports import Imported, Values, validated
 from perfdag.commands.options import CommandError
 from perfdag.suite.document import parse_document, read_document, read_text
-from perfdag.units import seconds
+from perfdag.units import GoDuration
 
 LEAST_TIMEOUT, TIMEOUT = 30.0, 300.0
 """The load generator replaces timeouts up to the first by the second."""
@@ -22,17 +22,6 @@ IMAGE = {
     "containerTag": ("DOCKER_TAG", "devel"),
 }
 """Input variables that may be empty -> environment variable and default, as that tool has them."""
-
-
-def go_seconds(value: Any) -> float:
-    """Return the seconds of a duration of Go, such as `1h30m`. Raises ValueError."""
-    parts = re.findall(r"\d+(?:\.\d+)?(?:ms|us|ns|h|m|s)", str(value))
-    if not parts or "".join(parts) != value:
-        raise ValueError(f"{value!r} is no duration; write it as 10m, 90s or 1h30m")
-    return sum(map(seconds, parts))
-
-
-Duration = Annotated[float, BeforeValidator(go_seconds)]
 
 
 class _Object(BaseModel):
@@ -46,10 +35,10 @@ class Workload(BaseModel, extra="allow"):
     name: str
     object: _Object
     type: Literal["burst", "steady-state", ""] = "burst"
-    timeout: Duration = 300.0
+    timeout: GoDuration = 300.0
     count: int = Field(ge=1)
     churn: int = Field(0, ge=0)
-    pause: Duration = Field(20.0, alias="minChurnSleep")
+    pause: GoDuration = Field(20.0, alias="minChurnSleep")
 
 
 def read(files: Sequence[str]) -> Imported:
