@@ -110,7 +110,7 @@ def _values(ax: Axes, every: Sequence[Series], log: bool) -> None:
         log = False
         ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
     largest = max(abs(value) for value in values)
-    unit = style.value_axis(ax.yaxis, first.unit, largest, first.metric, log=log)
+    unit = style.value_axis(ax.yaxis, first.display_unit, largest, log=log)
     ax.set_ylabel(style.axis_label(first.metric, unit, first.better).replace(", ", "\n"))
 
 
@@ -186,7 +186,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
     if len(groups) == 1:
         for row, item in next(iter(groups.values())).items():
             series = item.series
-            text = amount(series.middle, series.unit, series.metric)
+            text = amount(series.middle, series.display_unit)
             text = text if style.is_narrow() else value_words(series)
             text = "unusable" if unusable(series) else text + (" ~" if item.state.noise else "")
             side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
@@ -202,7 +202,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     largest = max(abs(value) for value in values)
-    unit = style.value_axis(ax.xaxis, first.unit, largest, first.metric, log=log)
+    unit = style.value_axis(ax.xaxis, first.display_unit, largest, log=log)
     label = "log scale" if log else unit
     ax.set_xlabel(style.axis_label(first.metric, label, first.better))
 
@@ -229,10 +229,10 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> 
     _cross(ax, ((item.series.middle, y, item.series) for y, item in places))
 
 
-def heat(ax: Axes, grid: Any, unit: str, metric: str, norm: Any = None, words: bool = True) -> Any:
+def heat(ax: Axes, grid: Any, unit: str, norm: Any = None, words: bool = True) -> Any:
     """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
     finite = grid[np.isfinite(grid)]
-    factor, _ = scaled(unit, float(finite.max()), metric)
+    factor, _ = scaled(unit, float(finite.max()))
     norm = norm or color_norm(finite.tolist())
     ax.set_facecolor(style.GRID)
     rows, columns = grid.shape

@@ -55,7 +55,7 @@ def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
     if not matrix.judges:
         ordered = sorted(matrix.between.values(), key=lambda series: series.middle)
         middle = ordered[len(ordered) // 2]
-        value = amount(middle.middle, middle.unit, metric)
+        value = amount(middle.middle, middle.display_unit)
         why = f"a slow host needs at least {FEWEST_NODES} hosts to be named"
         return f"{metric} {value} in the middle{between}", why
     if not matrix.slow:
@@ -89,8 +89,7 @@ def _figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
     mesh = draw.heat(
         ax,
         grid,
-        first.unit,
-        matrix.metric,
+        first.display_unit,
         norm,
         words=count <= (5 if style.is_narrow() else NUMBERS),
     )
@@ -109,7 +108,7 @@ def _figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
     ax.set_ylabel("first host")
     ax.set_xlabel("second host")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01)
-    unit = style.value_axis(bar.ax.yaxis, first.unit, high, matrix.metric)
+    unit = style.value_axis(bar.ax.yaxis, first.display_unit, high)
     bar.set_label(style.axis_label(matrix.metric, unit, first.better))
     return fig
 

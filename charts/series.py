@@ -29,14 +29,15 @@ class Item:
     numbers: Mapping[str, float]
 
 
-def amount(value: float, unit: str, metric: str = "") -> str:
+def amount(value: float, unit: str) -> str:
     """Return a value for people, such as `46.2 kIOPS`. The space does not break."""
-    return short(value, unit, metric).replace(" ", "\u00a0")
+    return short(value, unit).replace(" ", "\u00a0")
 
 
 def spread_text(series: Series) -> str:
     """Return the spread in the unit of the median, such as `41.5 to 55 kIOPS, n=3`."""
-    band, (factor, name) = series.band, scaled(series.unit, series.middle, series.metric)
+    band = series.band
+    factor, name = scaled(series.display_unit, series.middle)
     if band.n < 2:
         return f"n={band.n}"
     low, high = (digits(value / factor) for value in (band.low, band.high))
@@ -45,8 +46,8 @@ def spread_text(series: Series) -> str:
 
 def value_words(series: Series) -> str:
     """Return median, spread and n in one unit: `23.4 (22.9 to 23.8) Gbit/s, n=3`."""
-    band, kind = series.band, (series.unit, series.metric)
-    return f"{with_spread(series.middle, band.low, band.high, *kind)}, n={band.n}"
+    band = series.band
+    return f"{with_spread(series.middle, band.low, band.high, series.display_unit)}, n={band.n}"
 
 
 def items_of(states: Iterable[PointState], metric: str, stats: Collection[str] = ()) -> list[Item]:
@@ -61,8 +62,9 @@ def items_of(states: Iterable[PointState], metric: str, stats: Collection[str] =
     found = []
     for state, series in pairs:
         coords = {name: value for name, value in series.coords.items() if name not in MARKS}
+        texts = series.coordinates
         words = {"entry": state.entry} if entries else {}
-        words |= state.words | {name: word(name, value) for name, value in coords.items()}
+        words |= state.words | {name: word(name, texts[name]) for name in coords}
         words |= {"stat": series.stat} if series.stat != "value" else {}
         hosts = {"hosts.count": (state.shape.get("hosts") or {}).get("count")}
         numbers = {

@@ -165,23 +165,21 @@ class _ScaledLocator(MaxNLocator):
         return np.asarray(super().tick_values(vmin / self._by, vmax / self._by)) * self._by
 
 
-def value_axis(
-    axis: Any, unit: str, largest: float, metric: str = "", *, log: bool = False, bins: int = 6
-) -> str:
+def value_axis(axis: Any, unit: str, largest: float, *, log: bool = False, bins: int = 6) -> str:
     """Set the ticks of an axis in a base unit. Return the name of the unit for its label.
 
     The name is empty where the ticks have units.
     """
     if log:
-        _log10_ticks(axis, unit, metric)
+        _log10_ticks(axis, unit)
         return ""
-    factor, name = scaled(unit, largest, metric)
+    factor, name = scaled(unit, largest)
     axis.set_major_locator(_ScaledLocator(factor, bins))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     return name
 
 
-def _log10_ticks(axis: Any, unit: str, metric: str) -> None:
+def _log10_ticks(axis: Any, unit: str) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
     wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
@@ -195,7 +193,7 @@ def _log10_ticks(axis: Any, unit: str, metric: str) -> None:
     few = wide and is_narrow()
     subs, most = ((1.0,) if decades > 1 else (1.0, 3.0), 4) if few else (subs, 12)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit, metric)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
+from perfdag.benchmark.registry import units_of_settings
 from perfdag.charts import draw, style
 from perfdag.charts.series import (
     Item,
@@ -21,8 +22,9 @@ from perfdag.charts.series import (
     items_of_subjects,
     notes,
 )
+from perfdag.results.labels import setting
 from perfdag.results.summary import PointState, points_of, unusable
-from perfdag.units import digits, plural, scaled, setting
+from perfdag.units import digits, plural, scaled
 
 SWEPT = 3  # values of a number that make a line
 GRID = 24  # points of two such numbers that make a heat map
@@ -274,7 +276,7 @@ def _lines(view: View, panels: Panels, x: str, note: str) -> Figure:
     height = 2.5 if len(drawn) > 1 else 3.2
     height = height if multiples else draw.lines_height(names, height)
     fig, axes = _multiples(drawn, title, subtitle, height, below)
-    unit = "B" if setting(x, 4096) == "4KiB" else "1"
+    unit = units_of_settings(every[0].state.benchmark).get(x, "1")
     for metric in panels:
         same = {key: ax for key, ax in axes.items() if key[0] == metric}
         series = [one for key in same for line in drawn[key].values() for one in line.values()]
@@ -359,7 +361,7 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
     xs, ys = ([*sorted({i.numbers[key] for own in groups.values() for i in own})] for key in (x, y))
     first = items[0].series
     middles = [item.series.middle for own in groups.values() for item in own]
-    unit = scaled(first.unit, max(middles), first.metric)[1]
+    unit = scaled(first.display_unit, max(middles))[1]
     fig, axes = _multiples(
         {(first.metric, name): own for name, own in groups.items()},
         claim({first.metric: items}, x, second=y),
@@ -371,16 +373,19 @@ def _heat(items: Sequence[Item], x: str, y: str, note: str) -> Figure:
         grid = np.full((len(ys), len(xs)), np.nan)
         for item in groups[name]:
             grid[ys.index(item.numbers[y]), xs.index(item.numbers[x])] = item.series.middle
-        draw.heat(ax, grid, first.unit, first.metric, norm)
-        ticks = [setting(x, f"{value:g}" if value < 1e6 else int(value)) for value in xs]
-        ax.set_xticks(np.arange(len(xs)) + 0.5, ticks)
-        ax.set_yticks(
-            np.arange(len(ys)) + 0.5,
-            [setting(y, f"{value:g}" if value < 1e6 else int(value)) for value in ys],
-        )
+        draw.heat(ax, grid, first.display_unit, norm)
+        ax.set_xticks(np.arange(len(xs)) + 0.5, _ticks(items, x, xs))
+        ax.set_yticks(np.arange(len(ys)) + 0.5, _ticks(items, y, ys))
         ax.set_xlabel(x)
         ax.set_ylabel(y if number % 3 == 0 else "")
     return fig
+
+
+def _ticks(items: Sequence[Item], name: str, values: Iterable[float]) -> list[str]:
+    """Return values of a setting as a suite writes them."""
+    benchmark = items[0].state.benchmark
+    numbers = (f"{value:g}" if value < 1e6 else f"{value:.0f}" for value in values)
+    return [setting(benchmark, name, number) for number in numbers]
 
 
 def _tail(view: View, panels: Panels, note: str) -> Iterator[tuple[str, Figure]]:
@@ -416,14 +421,14 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     if not series:
         return
     own = series[0]
-    value = "unusable" if unusable(own) else amount(own.middle, own.unit, own.metric)
+    value = "unusable" if unusable(own) else amount(own.middle, own.display_unit)
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
     fig, (ax,) = style.figure(heights=(2.4,), title=f"{own.metric}: {value}", subtitle=subtitle)
     order = range(1, len(own.values) + 1)
     ax.plot(order, own.values, "o", color=style.SERIES[0], gid="samples", label="sample")
     ax.axhline(own.middle, color=style.MUTED, lw=1, gid="median")
     ax.set_ylim(min(0.0, *own.values), 1.15 * max(0.0, *own.values) or 1.0)
-    unit = style.value_axis(ax.yaxis, own.unit, max(own.values), own.metric)
+    unit = style.value_axis(ax.yaxis, own.display_unit, max(own.values))
     ax.set_ylabel(style.axis_label(own.metric, unit, own.better).replace(", ", "\n"))
     ax.set_xlabel("sample")
     ax.set_xticks([at for at in order if len(order) < 12 or at % 5 == 0])
@@ -458,7 +463,7 @@ def claim(panels: Panels, x: str = "", pair: str = "", second: str = "", ideal: 
 
 
 def _median(item: Item) -> str:
-    return amount(item.series.middle, item.series.unit, item.series.metric)
+    return amount(item.series.middle, item.series.display_unit)
 
 
 def _span(values: Iterable[float]) -> str:

@@ -10,6 +10,7 @@ Kubernetes as written.
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -212,11 +213,22 @@ _KINDS = [{"type": "number", "minimum": 0}, {"type": "string"}]
 _TIME, _SIZE_OF, _BIT_RATE = (
     WithJsonSchema({"title": title, "anyOf": _KINDS}) for title in ("time", "size", "bit rate")
 )
-Duration = Annotated[float, BeforeValidator(seconds), _TIME]
-PositiveDuration = Annotated[float, BeforeValidator(lambda v: _positive(seconds(v))), _TIME]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The base unit of a parameter or of a key of a shape, as its annotation holds it."""
+
+    name: str
+
+
+Duration = Annotated[float, BeforeValidator(seconds), _TIME, Unit("s")]
+PositiveDuration = Annotated[
+    float, BeforeValidator(lambda v: _positive(seconds(v))), _TIME, Unit("s")
+]
 GoDuration = Annotated[float, BeforeValidator(go_seconds)]
-Size = Annotated[int, BeforeValidator(size_bytes), _SIZE_OF]
-BitRate = Annotated[float, BeforeValidator(bits_per_second), _BIT_RATE]
+Size = Annotated[int, BeforeValidator(size_bytes), _SIZE_OF, Unit("B")]
+BitRate = Annotated[float, BeforeValidator(bits_per_second), _BIT_RATE, Unit("bit/s")]
 
 
 def short_seconds(value: float) -> str:
@@ -230,34 +242,39 @@ def short_seconds(value: float) -> str:
     return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
 
 
-_PREFIXES = {
+def _decimal(unit: str) -> list[tuple[float, str]]:
+    return [(float(factor), prefix + unit) for prefix, factor in _DECIMAL.items()]
+
+
+_STEPS = {
     "s": [(1e-6, "µs"), (1e-3, "ms"), (1.0, "s")],
-    "B": [(2.0 ** (10 * p), f"{n}B") for p, n in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi"))],
+    "B": [(1.0, "B"), *((float(factor), f"{prefix}B") for prefix, factor in _BINARY.items())],
+    "1": [(1.0, "")],
+    "1/s": _decimal("op/s"),
+    **{unit: [(1.0, unit)] for unit in ("Hz", "W", "J", "degC", "currency")},
 }
-for _unit in ("bit/s", "B/s", "1/s"):
-    _PREFIXES[_unit] = [
-        (10.0 ** (3 * p), n + _unit.removeprefix("1/s"))
-        for p, n in enumerate(("", "k", "M", "G", "T", "P"))
-    ]
-_OPERATIONS = {
-    "iops": "IOPS",
-    "message_rate": "messages/s",
-    "samples_rate": "samples/s",
-    "throughput": "items/s",
-    "rate": "samples/s",
-}
-"""What a metric in 1/s counts; others count operations."""
+"""Factors and names of units that do not have every decimal prefix."""
 
 
-def scaled(unit: str, largest: float, metric: str = "") -> tuple[float, str]:
-    """Return (factor, name) of the unit that suits values of a metric up to `largest`.
+def rate_unit(counts: str) -> str:
+    """Return the unit for people of a rate in 1/s by what it counts: `samples/s`, `IOPS` of I/Os.
 
-    For example, ("bit/s", 2e10) gives (1e9, "Gbit/s"), and ("1/s", 4e4, "iops") (1e3, "kIOPS").
+    A rate that does not say what it counts keeps `1/s`, which `scaled` prints as `op/s`.
     """
-    steps = _PREFIXES.get(unit, [(1.0, "" if unit == "1" else unit)])
+    if counts == "I/Os":
+        return "IOPS"
+    return f"{counts}/s" if counts else "1/s"
+
+
+def scaled(unit: str, largest: float) -> tuple[float, str]:
+    """Return (factor, name) of the unit that suits values up to `largest`.
+
+    `unit` is a base unit or a `rate_unit`. For example, ("bit/s", 2e10) gives (1e9, "Gbit/s"), and
+    ("IOPS", 4e4) gives (1e3, "kIOPS").
+    """
+    steps = _STEPS.get(unit) or _decimal(unit)
     fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
-    factor, name = fitting[-1] if fitting else steps[0]
-    return factor, name + (_OPERATIONS.get(metric, "op/s") if unit == "1/s" else "")
+    return fitting[-1] if fitting else steps[0]
 
 
 def digits(value: float) -> str:
@@ -266,41 +283,41 @@ def digits(value: float) -> str:
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
 
 
-def short(value: float | None, unit: str, metric: str = "") -> str:
+def short(value: float | None, unit: str) -> str:
     """Return a value with its unit, such as `23.4 Gbit/s` or `812 µs`. None is `-`."""
     if value is None:
         return "-"
-    factor, name = scaled(unit, value, metric)
+    factor, name = scaled(unit, value)
     return f"{digits(value / factor)} {name}".rstrip()
 
 
-def with_spread(middle: float, low: float, high: float, unit: str, metric: str = "") -> str:
+def with_spread(middle: float, low: float, high: float, unit: str) -> str:
     """Return a median with its spread, if any, in one unit: `9.96 (9.89 to 9.99) Gbit/s`."""
     if low == high:
-        return short(middle, unit, metric)
-    factor, name = scaled(unit, middle, metric)
+        return short(middle, unit)
+    factor, name = scaled(unit, middle)
     middle, low, high = middle / factor, low / factor, high / factor
     return f"{digits(middle)} ({digits(low)} to {digits(high)}) {name}".rstrip()
 
 
-_SIZE = re.compile(r"bs|.*size|.*_?bytes|window|length|block|message")
-_COUNTED = ("batch_size", "scale_size")
-_LARGE = re.compile(r"\b([A-Za-z_]\w*)=(\d{4,})\b")
+_WRITTEN = re.compile(r"=(\d+)([kKMGTP]i?B|[kMGTP]bit/s)(?= |$)")
 
 
-def setting(name: str, value: Any) -> str:
-    """Return the value of a setting as a suite writes it, where that is exact: 4KiB, 50Mbit/s."""
+def written(value: Any, unit: str) -> str:
+    """Return a setting in B or bit/s as a suite writes it, where that is exact: 4KiB, 50Mbit/s.
+
+    Another unit, or an empty one, leaves it as it is.
+    """
     text = str(value)
-    unit = "bit/s" if name == "rate" else "B" if _SIZE.fullmatch(name) else ""
-    if not unit or name in _COUNTED or not re.fullmatch(r"\d{4,}", text):
+    if unit not in ("B", "bit/s") or not re.fullmatch(r"\d{4,}", text):
         return text
     factor, prefix = scaled(unit, float(text))
     return f"{int(text) // factor:.0f}{prefix}" if int(text) % factor == 0 else text
 
 
-def readable(text: str) -> str:
-    """Return the name of a series with the settings in it as a suite writes them."""
-    return _LARGE.sub(lambda match: f"{match[1]}={setting(match[1], match[2])}", text)
+def plain(text: str) -> str:
+    """Return the name of a series with its sizes and bit rates as numbers: `bs=4096`."""
+    return _WRITTEN.sub(lambda match: f"={quantity(match[1] + match[2])[0]:.0f}", text)
 
 
 def to_base(unit: str) -> tuple[str, float]:

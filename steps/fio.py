@@ -272,7 +272,14 @@ class Fio(Benchmark[FioParams]):
     pins = ("client", "server")
     coords = ("direction",)
     metrics = (
-        Metric("iops", "1/s", "higher", "I/Os completed in a second, by direction", headline=True),
+        Metric(
+            "iops",
+            "1/s",
+            "higher",
+            "I/Os completed in a second, by direction",
+            headline=True,
+            counts="I/Os",
+        ),
         Metric("bandwidth", "B/s", "higher", "data moved in a second, by direction", headline=True),
         Metric("latency", "s", "lower", "from creating an I/O to its completion"),
         Metric("completion_latency", "s", "lower", "from submission to completion (fio's clat)"),

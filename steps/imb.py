@@ -199,6 +199,7 @@ class Imb(Benchmark[ImbParams]):
     canaries = ("cpu", "memory", "loopback")
     tools = (mpi.IMB,)
     coords = ("message_bytes",)
+    sizes = ("message_bytes",)
     metrics = (
         Metric(
             "zero_byte_latency",
@@ -237,7 +238,9 @@ class Imb(Benchmark[ImbParams]):
             "time of one operation by message size; stats min, mean, max are over the ranks",
         ),
         Metric("bandwidth", "B/s", "higher", "bandwidth by message size"),
-        Metric("message_rate", "1/s", "higher", "messages a second by message size"),
+        Metric(
+            "message_rate", "1/s", "higher", "messages a second by message size", counts="messages"
+        ),
     )
 
     def shape(self, params: ImbParams) -> dict[str, object]:

@@ -170,6 +170,7 @@ class Rdma(Benchmark[R], Generic[R]):
     network: ClassVar[Network] = "pairs"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
+    sizes: ClassVar[tuple[str, ...]] = ("message_bytes",)
     suffix: ClassVar[str]
     parse: Callable[[Mapping[str, str], Any], list[Measurement]]
     tools: ClassVar[tuple[Tool, ...]] = (
@@ -437,7 +438,9 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
             "higher",
             "bandwidth by message size: mean, and the peak of single completions (max)",
         ),
-        Metric("message_rate", "1/s", "higher", "messages a second by message size"),
+        Metric(
+            "message_rate", "1/s", "higher", "messages a second by message size", counts="messages"
+        ),
     )
 
     def arguments(self, params: BandwidthParams, size: int | None) -> list[str]:
@@ -501,6 +504,10 @@ class RdmaLatency(Rdma[LatencyParams]):
             "latency by message size: min, p50 (perftest's typical), max, mean, stdev, p99, p99.9",
         ),
         Metric(
-            "exchange_rate", "1/s", "higher", "exchanges a second by message size, with `duration`"
+            "exchange_rate",
+            "1/s",
+            "higher",
+            "exchanges a second by message size, with `duration`",
+            counts="exchanges",
         ),
     )

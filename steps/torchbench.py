@@ -135,6 +135,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
             "1/s",
             "higher",
             "samples a second: batch size by the median wall time of a batch",
+            counts="samples",
         ),
         Metric(
             "batch_time_spread",

@@ -222,6 +222,12 @@ def test_benchmarks_as_json_are_complete(cli: CommandLine) -> None:
     assert {"name", "clock", "metrics", "params", "tools"} <= set(described[0])
 
 
+def test_parameters_with_units_are_described_as_a_suite_writes_them(cli: CommandLine) -> None:
+    text = cli(["benchmarks", "fio"]).out
+    assert re.search(r"^bs +size +4KiB\b", text, re.M)
+    assert re.search(r"^runtime +time +10s\b", text, re.M)
+
+
 def test_without_hera_one_line_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['hera.workflows'] = None; from perfdag.commands.main import main; "

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from perfdag.identity import canonical
+from perfdag.results.labels import has_name, setting
 from perfdag.units import (
     bits_per_second,
     parse_cpu_list,
     parse_quantity,
-    readable,
     seconds,
     short,
     short_seconds,
@@ -211,6 +211,7 @@ def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], te
         (4096, "B", "4 KiB"),
         (4096, "B/s", "4.1 kB/s"),
         (1500, "1/s", "1.5 kop/s"),
+        (46180, "IOPS", "46.2 kIOPS"),
         (999.7e6, "B/s", "1000 MB/s"),
         (0.5, "1", "0.5"),
         (None, "s", "-"),
@@ -219,19 +220,32 @@ def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], te
 )
 def test_values_for_people(value: float | None, unit: str, text: str) -> None:
     assert short(value, unit) == text
-    assert short(46180, "1/s", "iops") == "46.2 kIOPS"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("benchmark", "name", "value", "text"),
     [
-        ("disk bs=4096 iops", "disk bs=4KiB iops"),
-        ("bs=4097 rate=50000000", "bs=4097 rate=50Mbit/s"),
-        ("batch_size=4096 iodepth=4096", "batch_size=4096 iodepth=4096"),
+        ("fio", "bs", 4096, "4KiB"),
+        ("fio", "bs", 4097, "4097"),
+        ("fio", "volume.size", 1 << 30, "1GiB"),
+        ("iperf", "rate", 50_000_000, "50Mbit/s"),
+        ("rdma-bandwidth", "message_bytes", 65536, "64KiB"),
+        ("torchbench", "batch_size", 4096, "4096"),
+        ("vmi-steady", "rate", 5000, "5000"),
+        ("command", "env.matrix_size", "4096", "4096"),
     ],
 )
-def test_settings_as_a_suite_writes_them(text: str, said: str) -> None:
-    assert readable(text) == said
+def test_a_setting_has_the_unit_of_its_annotation(
+    benchmark: str, name: str, value: object, text: str
+) -> None:
+    assert setting(benchmark, name, value) == text
+
+
+def test_a_name_may_have_sizes_as_numbers() -> None:
+    name = "disk bs=4KiB rate=50Mbit/s iops direction=read"
+    for glob in (name, "disk bs=4096*", "*rate=50000000 iops*", "*KiB*read"):
+        assert has_name(name, glob), glob
+    assert not has_name(name, "disk bs=409")
 
 
 def test_durations_for_people() -> None:

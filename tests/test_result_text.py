@@ -71,6 +71,25 @@ def test_a_table_fits_80_columns_and_names_a_point_once(
     assert text.split().count("netperf,") == 12
 
 
+OWN = r"""
+name: own
+entries:
+  - benchmark: command
+    params:
+      argv: [echo, 120 of them]
+      metrics: {rate: {regex: '(\d+) of', unit: 1/s, better: higher}}
+    permutations: {product: {env.matrix_size: ['4096', '8192']}}
+"""
+
+
+def test_what_a_user_names_has_no_unit_of_a_shipped_benchmark(cli: CommandLine) -> None:
+    Path("suite.yaml").write_text(OWN)
+    cli(["run", "suite.yaml", "--set", "repetitions=1"])
+    text = cli([*SHOW]).out
+    assert re.search(r"env.matrix_size=4096 +rate +120 .* op/s ", text), text
+    assert "samples/s" not in text
+
+
 def test_failures_are_red_on_a_terminal_only(cli: CommandLine) -> None:
     Path("suite.yaml").write_text(SUITE)
     cli(["run", "suite.yaml", "--no-report"], 1)

@@ -22,7 +22,7 @@ from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import pick, screen
 from perfdag.plan.plan import Plan
-from perfdag.results.labels import flatten
+from perfdag.results.labels import flatten, setting
 from perfdag.results.runs import result_key
 from perfdag.results.summary import (
     PointState,
@@ -37,7 +37,7 @@ from perfdag.results.summary import (
     worst_of_points,
 )
 from perfdag.stats.levels import STEP
-from perfdag.units import digits, plural, scaled, setting, short, short_seconds
+from perfdag.units import digits, plural, scaled, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
@@ -58,8 +58,7 @@ KINDS = {
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
-BYTES = ("bytes", "size", "bs", "block")
-"""How names of sizes in bytes end."""
+UNSET = ("null", "", "[]")
 
 
 @cache
@@ -262,7 +261,14 @@ def _about(name: str) -> tuple[str, str]:
 
 def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
     """Return the parameters that all points of a benchmark share."""
-    every = [dict(_flat(state.params)) for state in states]
+    every = [
+        {
+            name: setting(state.benchmark, name, text)
+            for name, text in flatten(state.params)
+            if text not in UNSET
+        }
+        for state in states
+    ]
     return [pair for pair in every[0].items() if all(pair in own.items() for own in every)]
 
 
@@ -290,9 +296,9 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
 def _value(state: PointState, series: Series) -> Iterator[Any]:
     """Yield the cells of a series after its point, the median also in the base unit to sort by."""
     band, part = series.band, relative_spread(series)
-    factor, unit = scaled(series.unit, series.middle, series.metric)
+    factor, unit = scaled(series.display_unit, series.middle)
     stat = "" if series.stat == "value" else f" {series.stat}"
-    about = " ".join(f"{key}={setting(key, value)}" for key, value in series.coords.items())
+    about = " ".join(f"{key}={value}" for key, value in series.coordinates.items())
     yield series.metric + stat, about
     yield digits(series.middle / factor), series.middle
     yield unit or "1"
@@ -346,9 +352,9 @@ def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _flat(value: Any) -> list[tuple[str, str]]:
-    """Return facts or parameters as flat text, with units of what counts bytes."""
+    """Return facts as flat text, with units of what counts bytes."""
     return [
-        (name, short(float(text), "B") if text.isdigit() and name.endswith(BYTES) else text)
+        (name, short(float(text), "B") if text.isdigit() and name.endswith("_bytes") else text)
         for name, text in flatten(value)
-        if text not in ("null", "", "[]")
+        if text not in UNSET
     ]

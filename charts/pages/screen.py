@@ -80,12 +80,13 @@ def values(run: Judged) -> list[tuple[PointState, Series]]:
 def rows(run: Judged) -> Iterator[Row]:
     """Yield the headline values of the first screen."""
     for state, series in values(run):
-        line, kind = run.lines.get(series.series_id), (series.unit, series.metric)
+        line = run.lines.get(series.series_id)
+        unit = series.display_unit
         where = state.title if state.entry in state.title else f"{state.entry}: {state.title}"
-        value, below = amount(series.middle, *kind), spread_text(series)
+        value, below = amount(series.middle, unit), spread_text(series)
         if line and line.answer.word in ("worse", "better"):  # the levels, as the change is theirs
-            below = f"{amount(line.answer.before, *kind)} before; this run {value}, {below}"
-            value = amount(line.answer.value, *kind)
+            below = f"{amount(line.answer.before, unit)} before; this run {value}, {below}"
+            value = amount(line.answer.value, unit)
         yield Row(
             series.name,
             where,
@@ -186,9 +187,9 @@ def panel(ax: Axes, line: Line) -> None:
     ax.set_xticks([oldest, last], words)
     ax.get_xticklabels()[0].set_horizontalalignment("left")
     ax.get_xticklabels()[-1].set_horizontalalignment("right")
-    newest = amount(float(line.value[known[-1]]), line.info.unit, line.info.metric)
+    newest = amount(float(line.value[known[-1]]), line.info.display_unit)
     ax.set_xlabel(f"one dot a run, the newest: {newest}")
-    unit = style.value_axis(ax.yaxis, line.info.unit, high, line.info.metric)
+    unit = style.value_axis(ax.yaxis, line.info.display_unit, high)
     ax.set_ylabel(style.axis_label(line.info.metric, unit, line.info.better).replace(", ", "\n"))
 
 

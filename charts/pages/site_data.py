@@ -173,7 +173,7 @@ def series_data(clusters: Clusters, lost: Iterable[Data]) -> dict[str, list[Data
 
 def _series(line: Series) -> Data:
     info = line.info
-    factor, unit = scaled(info.unit, line.levels.levels[-1].reference, info.metric)
+    factor, unit = scaled(info.display_unit, line.levels.levels[-1].reference)
     return {
         "id": info.series_id,
         "name": line.name,

@@ -110,7 +110,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     title = f"WORSE {gate.suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.absolute, sign=False)
-    before, value = (short(v, info.unit, info.metric) for v in (answer.before, answer.value))
+    before, value = (short(v, info.display_unit) for v in (answer.before, answer.value))
     lines = [
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",

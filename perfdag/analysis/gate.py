@@ -383,7 +383,7 @@ class _Judge:
         holds = bool(OPERATORS[rule.op or ""](value, limit))
         what = f"p{rule.percentile:g} " if rule.percentile else ""
         word = "holds" if holds else "breaks"
-        own, allowed = (short(v, info.unit, info.metric) for v in (value, limit))
+        own, allowed = (short(v, info.display_unit) for v in (value, limit))
         text = f"{what}{own} {word} {rule.op} {allowed}"
         return "ok" if holds else "failed", text
 

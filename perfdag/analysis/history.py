@@ -1,6 +1,5 @@
 """The history of a suite: levels, steps, answers and failures, and the nodes that differ."""
 
-import fnmatch
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from perfdag.analysis.verdict import (
     standing,
     worst_word,
 )
-from perfdag.results.labels import difference
+from perfdag.results.labels import difference, has_name
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
@@ -41,7 +40,7 @@ from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, si
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Spread, median
 from perfdag.store.base import Store
-from perfdag.units import readable, short
+from perfdag.units import short
 
 OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
@@ -67,7 +66,7 @@ class Acknowledgement(BaseModel):
         return (
             self.run <= run
             and (not self.until or day_of(run) <= self.until)
-            and (self.series == series_id or fnmatch.fnmatchcase(name, readable(self.series)))
+            and (self.series == series_id or has_name(name, self.series))
         )
 
 
@@ -111,7 +110,7 @@ class Step:
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""
         levels = self.before.reference, self.after.reference
-        return " -> ".join(short(value, info.unit, info.metric) for value in levels)
+        return " -> ".join(short(value, info.display_unit) for value in levels)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ class Metric:
 
     `nominal`: between nodes it is compared with the speed of the NIC. A sample with a value below
     `lowest` or above `highest` is failed. One whose headline the tool knows to less than 1 part in
-    `steps` is invalid (`Measurement.step`).
+    `steps` is invalid (`Measurement.step`). `counts` says what a metric in 1/s counts, for people:
+    its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Metric:
     lowest: float = 0.0
     highest: float = math.inf
     steps: int = 100
+    counts: str = ""
 
 
 def own_verdict(about: str) -> Metric:
@@ -263,6 +265,8 @@ class Benchmark(ABC, Generic[P]):
     """A higher one begins new series, as the figures are no longer comparable."""
     coords: ClassVar[tuple[str, ...]] = ()
     """Names of the coordinates that its values have, which a check can select by."""
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """The coordinates that are sizes in bytes. A parameter that is one is annotated `Size`."""
     tools: ClassVar[tuple[Tool, ...]] = ()
     network: ClassVar[Network] = "none"
     """What it uses of the network between its hosts, each more than the one before.

@@ -7,14 +7,17 @@ lists the `working` ones, and a suite that names a broken one is refused with it
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
+from pydantic import BaseModel
+
 from perfdag.benchmark.contract import CLOCK, Benchmark, Better
 from perfdag.hosts.base import MANAGERS
-from perfdag.units import BASE_UNITS
+from perfdag.shape import Shape
+from perfdag.units import BASE_UNITS, Unit, rate_unit
 
 RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_selector")
 """Keys of a shape with keys below, which a permutation names with dots (`network.host`)."""
@@ -119,3 +122,41 @@ def working() -> tuple[str, ...]:
 def faults() -> list[str]:
     """Return a sentence for each installed benchmark that cannot be used."""
     return [text for name in names() if (text := fault(name))]
+
+
+@cache
+def display_unit(benchmark: str, metric: str, unit: str) -> str:
+    """Return the unit of a metric for people: of a rate, what its benchmark says that it counts."""
+    if unit != "1/s" or fault(benchmark):
+        return unit
+    counts = {declared.name: declared.counts for declared in get(benchmark).metrics}
+    return rate_unit(counts.get(metric, ""))
+
+
+@cache
+def units_of_settings(benchmark: str) -> Mapping[str, str]:
+    """Return the base units of parameters, keys of a shape and coordinates by dotted name.
+
+    Only those have one whose benchmark says so.
+    """
+    units = dict(_units_of(Shape))
+    if fault(benchmark) is None:
+        program = get(benchmark)
+        units |= dict(_units_of(program.Params)) | dict.fromkeys(program.sizes, "B")
+    return units
+
+
+def _units_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in model.model_fields.items():
+        for part in (*field.metadata, *_parts(field.annotation)):
+            if isinstance(part, Unit):
+                yield prefix + name, part.name
+            elif inspect.isclass(part) and issubclass(part, BaseModel):
+                yield from _units_of(part, f"{prefix}{name}.")
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield an annotation and what it consists of: types, and their markers."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -246,8 +246,8 @@ def _cells(line: SeriesVerdict) -> list[str]:
     ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
     return [
         line.name,
-        short(paired.a, info.unit, info.metric),
-        short(paired.b, info.unit, info.metric),
+        short(paired.a, info.display_unit),
+        short(paired.b, info.display_unit),
         percent(paired.effect, paired.absolute),
         " to ".join(ends),
         f"{paired.p:.2g}",

@@ -22,6 +22,7 @@ from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
 from perfdag.suite.load import suite_name
+from perfdag.units import written
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 Description = dict[str, Any]
 METRIC_KEYS = ("name", "unit", "better", "headline", "about")
+QUANTITIES = ("time", "size", "bit rate")
+"""What the schema calls a quantity with its unit, such as `10s` or `4KiB`."""
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keys of JSON Schema that limit a number, and how they are printed."""
 
@@ -74,6 +77,7 @@ def describe(name: str | None = None) -> list[Description]:
 def _description(name: str) -> Description:
     benchmark = registry.get(name)
     schema = benchmark.Params.model_json_schema()
+    units = registry.units_of_settings(name)
     metrics = sorted(benchmark.metrics, key=lambda metric: not metric.headline)
     return {
         "name": name,
@@ -89,6 +93,7 @@ def _description(name: str) -> Description:
             {
                 "name": key,
                 "default": param.get("default"),
+                "unit": units.get(key, ""),
                 "required": key in schema.get("required", []),
                 "allowed": _allowed(param),
                 "about": param.get("description", ""),
@@ -99,7 +104,9 @@ def _description(name: str) -> Description:
 
 
 def _allowed(schema: dict[str, Any]) -> str:
-    """Return the values that a JSON schema allows, such as `integer >= 1`."""
+    """Return the values that a JSON schema allows, such as `integer >= 1`, `time` or `size`."""
+    if schema.get("title") in QUANTITIES:
+        return str(schema["title"])
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
@@ -146,6 +153,10 @@ def _default(param: Description) -> str:
     if param["required"] or param["default"] is None:
         return "(required)" if param["required"] else "(none)"
     default = param["default"]
+    if param["unit"] == "s":
+        return f"{default:g}s"
+    if param["unit"] and isinstance(default, int):
+        return written(default, param["unit"])
     return (default or "(empty)") if isinstance(default, str) else orjson.dumps(default).decode()
 
 

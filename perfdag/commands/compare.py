@@ -98,11 +98,12 @@ noise: of one run of the series"""
 
 def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
-    answer, unit = row.answer, row.info.unit
+    answer = row.answer
+    unit = row.info.display_unit
     sides = [
-        with_spread(band.middle, band.low, band.high, unit, row.info.metric)
+        with_spread(band.middle, band.low, band.high, unit)
         if value == band.middle
-        else f"{short(value, unit, row.info.metric)} (level)"
+        else f"{short(value, unit)} (level)"
         for value, band in ((answer.before, row.a), (answer.value, row.b))
     ]
     return [

@@ -4,7 +4,6 @@ import argparse
 import logging
 from collections.abc import Container, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,14 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import explain_last
 from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.results.labels import has_name
 from perfdag.results.runs import RunStore, age_of, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.results.selections import select, select_one
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
-from perfdag.units import plural, readable, short, short_seconds
+from perfdag.units import plural, short, short_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +119,8 @@ def run_history(args: argparse.Namespace) -> int:
     acks, _ = read_acks(args.acks, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
-    globs = [readable(glob) for glob in args.only or "*"]
     every = series_of(medians, tuning, acks)
-    series = [line for line in every if any(fnmatchcase(line.name, glob) for glob in globs)]
+    series = [line for line in every if any(has_name(line.name, glob) for glob in args.only or "*")]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
     nodes, noise = list[NodeOutlier](), list[Noise]()
@@ -269,9 +268,9 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     return (
         series.name,
         str(series.levels.measured),
-        short(level.reference, info.unit, info.metric),
+        short(level.reference, info.display_unit),
         percent(answer.noise, answer.absolute, sign=False),
-        short(newest, info.unit, info.metric) if not isnan(newest) else absent,
+        short(newest, info.display_unit) if not isnan(newest) else absent,
         answer.text,
     )
 

@@ -272,9 +272,9 @@ def _table(entry: str, states: Sequence[PointState], judged: Judged) -> str:
     """Return the table of an entry, without the columns that are empty. A point is named once."""
     largest: dict[tuple[str, str], float] = {}
     for series in (series for state in states for series in headlines(state)):
-        key = series.metric, series.unit
+        key = series.metric, series.display_unit
         largest[key] = max(largest.get(key, 0.0), abs(series.middle))
-    units = {key[0]: scaled(key[1], value, key[0]) for key, value in largest.items()}
+    units = {metric: scaled(unit, value) for (metric, unit), value in largest.items()}
     verdicts = {each.point: each.word for each, _ in worst_of_points(judged.summary.verdicts)}
     rows = [
         (state.label if not at else "", *cells, _state_text(state, judged, verdicts))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from perfdag.benchmark.registry import display_unit
 from perfdag.plan.plan import Plan, TimeLeft
 from perfdag.results.samples import SampleRecord
 from perfdag.stats.robust import spread
@@ -137,6 +138,7 @@ class _Row:
     """A point in the live table: its headline values without warm-up, and what was not ok."""
 
     name: str
+    benchmark: str
     samples: int
     value: str = "-"
     """The median so far, with its spread from two values on."""
@@ -152,8 +154,9 @@ class _Row:
         own = next((row for row in part.rows if row["headline"]), None)
         if own is not None and part.repetition > 0 and part.status == "ok":
             self.values.append(own["value"])
-            band, kind = spread(self.values), (own["unit"], own["metric"])
-            self.value = with_spread(band.middle, band.low, band.high, *kind)
+            band = spread(self.values)
+            unit = display_unit(self.benchmark, own["metric"], own["unit"])
+            self.value = with_spread(band.middle, band.low, band.high, unit)
 
 
 class Progress:
@@ -181,7 +184,9 @@ class Progress:
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._rows = {
-            point.id: _Row(f"{point.entry} {point.label}".strip(), point.repetitions)
+            point.id: _Row(
+                f"{point.entry} {point.label}".strip(), point.benchmark, point.repetitions
+            )
             for point in plan.points
         }
         self._room = 0

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
 
-from perfdag.units import setting, short
+from perfdag.benchmark import registry
+from perfdag.units import plain, short, written
 
 
 def flatten(value: Any, skip: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -30,10 +32,18 @@ def flatten(value: Any, skip: Collection[str] = (), prefix: str = "") -> Iterato
         yield prefix, value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def point_settings(params: Any, shape: Any, pair: str | None) -> dict[str, str]:
-    """Return the settings of a point as flat text: parameters, dotted shape keys, pair of hosts."""
-    flat = dict(flatten(params)) | dict(flatten(shape))
-    return flat | ({"pair": pair} if pair else {})
+def point_settings(benchmark: str, params: Any, shape: Any, pair: str | None) -> dict[str, str]:
+    """Return the settings of a point as a suite writes them: parameters, shape, pair of hosts.
+
+    Keys are dotted.
+    """
+    flat = dict(flatten(params)) | dict(flatten(shape)) | ({"pair": pair} if pair else {})
+    return {name: setting(benchmark, name, text) for name, text in flat.items()}
+
+
+def setting(benchmark: str, name: str, value: Any) -> str:
+    """Return a parameter, key of a shape or coordinate as a suite writes it: 4KiB, 50Mbit/s."""
+    return written(value, registry.units_of_settings(benchmark).get(name, ""))
 
 
 def span_of(hosts: Sequence[str], nodes: Mapping[str, Any]) -> str | None:
@@ -49,9 +59,14 @@ def span_of(hosts: Sequence[str], nodes: Mapping[str, Any]) -> str | None:
     return "zones" if len(zones - {None}) > 1 else "nodes"
 
 
-def word(name: str, value: Any) -> str:
-    """Return a setting as a suite writes it: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
-    return name if value is True or value == "true" else f"{name}={setting(name, value)}"
+def has_name(name: str, glob: str) -> bool:
+    """Return whether a glob matches the name of a series. `bs=4096` is `bs=4KiB` in both."""
+    return fnmatchcase(name, glob) or fnmatchcase(plain(name), plain(glob))
+
+
+def word(name: str, text: str) -> str:
+    """Return a setting with its name: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
+    return name if text == "true" else f"{name}={text}"
 
 
 def words_by_point(

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
-from perfdag.results.labels import point_settings, words_by_point
+from perfdag.results.labels import point_settings, setting, words_by_point
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.units import plural, setting, short
+from perfdag.units import plural, short
 
 
 @dataclass
@@ -60,9 +60,19 @@ class SeriesInfo:
         return (
             self.metric
             + ("" if self.stat == "value" else f" {self.stat}")
-            + "".join(f" {key}={setting(key, value)}" for key, value in self.coords.items())
+            + "".join(f" {key}={value}" for key, value in self.coordinates.items())
             + (f" between {self.span}" if self.span in ("nodes", "zones") else "")
         )
+
+    @property
+    def coordinates(self) -> dict[str, str]:
+        """The coordinates as a check writes them."""
+        return {key: setting(self.benchmark, key, value) for key, value in self.coords.items()}
+
+    @property
+    def display_unit(self) -> str:
+        """The unit of its values for people: `samples/s` or `IOPS` where it is 1/s."""
+        return registry.display_unit(self.benchmark, self.metric, self.unit)
 
     def named(self, label: str) -> str:
         """Return its entry, the label of its point, and its name."""
@@ -71,7 +81,7 @@ class SeriesInfo:
     @cached_property
     def settings(self) -> dict[str, str]:
         """The settings of its point as flat text."""
-        return point_settings(self.params, self.shape, self.pair)
+        return point_settings(self.benchmark, self.params, self.shape, self.pair)
 
     @property
     def canary(self) -> bool:
@@ -125,6 +135,11 @@ class PointState:
     nodes: list[tuple[str, ...]] = field(default_factory=list)
     words: dict[str, str] = field(default_factory=dict)
     title: str = ""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Its settings as flat text."""
+        return point_settings(self.benchmark, self.params, self.shape, self.pair)
 
     @property
     def label(self) -> str:
@@ -219,10 +234,7 @@ def points_of(table: pa.Table) -> list[PointState]:
 
 def _label(states: Collection[PointState]) -> None:
     """Give points their words and titles. A title has the entry where a benchmark has several."""
-    words = words_by_point(
-        (state.entry, state.point, point_settings(state.params, state.shape, state.pair))
-        for state in states
-    )
+    words = words_by_point((state.entry, state.point, state.settings) for state in states)
     entries: dict[str, set[str]] = {}
     for state in states:
         entries.setdefault(state.benchmark, set()).add(state.entry)

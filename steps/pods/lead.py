@@ -20,6 +20,7 @@ import orjson
 
 from perfdag import signals
 from perfdag.benchmark.contract import Failed, Infrastructure
+from perfdag.benchmark.registry import display_unit
 from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
@@ -389,7 +390,8 @@ class ProgressReporter:
             return ""
         if record.repetition > 0:
             self._values.setdefault(point.id, (point, row, []))[2].append(row["value"])
-        return f" {short(row['value'], row['unit'], row['metric'])}"
+        unit = display_unit(point.benchmark, row["metric"], row["unit"])
+        return f" {short(row['value'], unit)}"
 
     def summary(self) -> str:
         """Return the best point with its spread, and how many points have a value."""
@@ -402,8 +404,9 @@ class ProgressReporter:
         if best is None:
             return counts
         point, row, values = best
-        band, kind = spread(values), (row["unit"], row["metric"])
-        text = with_spread(band.middle, band.low, band.high, *kind)
+        band = spread(values)
+        unit = display_unit(point.benchmark, row["metric"], row["unit"])
+        text = with_spread(band.middle, band.low, band.high, unit)
         return f"{point.label} {text}, {counts}".strip()
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:

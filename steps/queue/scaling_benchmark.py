@@ -138,7 +138,12 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
-            "throughput", "1/s", "higher", "items a second by number of replicas", headline=True
+            "throughput",
+            "1/s",
+            "higher",
+            "items a second by number of replicas",
+            headline=True,
+            counts="items",
         ),
         Metric(
             "efficiency",
@@ -165,6 +170,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "1/s",
             "higher",
             "items a second of one replica, by the Universal Scalability Law",
+            counts="items",
         ),
         Metric(
             "serial_share", "1", "lower", "sigma of the Universal Scalability Law", lowest=-math.inf

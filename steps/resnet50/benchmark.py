@@ -51,7 +51,14 @@ MARKS = ("fast", "loadgen")
 """Coordinates of `caveats`."""
 W = TypeVar("W", bound=Workload)
 METRICS = (
-    Metric("throughput", "1/s", "higher", "samples completed per second in Offline", headline=True),
+    Metric(
+        "throughput",
+        "1/s",
+        "higher",
+        "samples completed per second in Offline",
+        headline=True,
+        counts="samples",
+    ),
     Metric(
         "tail_latency",
         "s",
@@ -66,13 +73,20 @@ METRICS = (
         "lower",
         "SingleStream's p90 at 99 % confidence (early stopping)",
     ),
-    Metric("completed_rate", "1/s", "none", "queries completed per second"),
-    Metric("scheduled_rate", "1/s", "none", "queries that LoadGen scheduled per second"),
+    Metric("completed_rate", "1/s", "none", "queries completed per second", counts="queries"),
+    Metric(
+        "scheduled_rate",
+        "1/s",
+        "none",
+        "queries that LoadGen scheduled per second",
+        counts="queries",
+    ),
     Metric(
         "target_rate",
         "1/s",
         "none",
         "queries per second that Server asked for, given or by default",
+        counts="queries",
     ),
     Metric("batch_size", "1", "none", "mean samples in a batch of the dynamic batcher"),
     Metric(

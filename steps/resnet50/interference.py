@@ -109,7 +109,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "higher",
             "samples/s of all copies together divided by samples/s of one alone",
         ),
-        Metric("rate", "1/s", "higher", "samples/s of a copy, alone or together"),
+        Metric("rate", "1/s", "higher", "samples/s of a copy, alone or together", counts="samples"),
         Metric(
             "tail",
             "s",

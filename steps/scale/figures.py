@@ -255,8 +255,9 @@ METRICS = (
         "1/s",
         "higher",
         "objects that reached the goal a second: mean, and the best 5 s",
+        counts="objects",
     ),
-    Metric("create_rate", "1/s", "none", "objects created a second"),
+    Metric("create_rate", "1/s", "none", "objects created a second", counts="objects"),
     Metric(
         "success_ratio", "1", "higher", "objects that reached the goal, of those planned", highest=1
     ),

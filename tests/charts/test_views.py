@@ -15,9 +15,10 @@ from tests.charts.rows import sample, table, value
 
 
 @pytest.mark.parametrize(
-    ("points", "labels"),
+    ("benchmark", "points", "labels"),
     [
         pytest.param(
+            "fio",
             [
                 ({"bs": 4096, "reverse": False}, {"hosts": {"count": 1}}),
                 ({"bs": 1 << 20, "reverse": True}, {"hosts": {"count": 2}}),
@@ -26,16 +27,19 @@ from tests.charts.rows import sample, table, value
             id="sizes with units, and not what the rest implies",
         ),
         pytest.param(
+            "iperf",
             [({"rate": None, "k": 1}, {}), ({"rate": 5 * 10**7, "k": 2}, {})],
             ["k=1", "k=2 rate=50Mbit/s"],
             id="not what is unset",
         ),
         pytest.param(
+            "x",
             [({"mode": None}, {}), ({"mode": False}, {})],
             ["mode=null", "mode=false"],
             id="what is unset where it tells points apart",
         ),
         pytest.param(
+            "x",
             [({}, {"hosts": {"count": 1}}), ({}, {"hosts": {"count": 2}})],
             ["hosts.count=1", "hosts.count=2"],
             id="points that differ only in shape",
@@ -43,10 +47,11 @@ from tests.charts.rows import sample, table, value
     ],
 )
 def test_labels_of_points(
-    points: list[tuple[dict[str, Any], dict[str, Any]]], labels: list[str]
+    benchmark: str, points: list[tuple[dict[str, Any], dict[str, Any]]], labels: list[str]
 ) -> None:
     samples = [
-        rows.sample("x", params, 1, [rows.throughput(1e9)], shape=shape) for params, shape in points
+        rows.sample(benchmark, params, 1, [rows.throughput(1e9)], shape=shape)
+        for params, shape in points
     ]
     assert [state.title for state in points_of(rows.table(*samples))] == labels
 
