@@ -80,3 +80,8 @@ def secret_names(data: Any, name: str = "") -> Iterator[str]:
     elif isinstance(data, list):
         for item in data:
             yield from secret_names(item, name)
+
+
+def print_now(line: str) -> None:
+    """Print a line and flush it, for whoever follows a pipe or the log of a pod."""
+    print(redact(line), flush=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.terminal import Progress
 from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, with_learned_times
@@ -18,6 +17,7 @@ from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import ProgressReporter
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
+from perfdag.terminal import Progress
 from perfdag.units import short_seconds
 from tests.conftest import CommandLine
 from tests.fakes.terminal import on_a_terminal

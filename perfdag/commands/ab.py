@@ -22,7 +22,6 @@ from perfdag.commands.options import (
     CommandError,
     option,
     print_json,
-    print_now,
     verb,
 )
 from perfdag.commands.results import write_report
@@ -36,8 +35,8 @@ from perfdag.commands.run import (
     refuse_absent_programs,
     resumable,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
+from perfdag.redaction import print_now
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, put_plan, resume_command, variants
 from perfdag.results.summary import summarise
@@ -47,6 +46,7 @@ from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import checks_of, share
+from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import digits, plural, short, short_seconds
 
 logger = logging.getLogger(__name__)

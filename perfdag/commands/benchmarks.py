@@ -18,10 +18,10 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.terminal import text_table
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
 from perfdag.suite.load import suite_name
+from perfdag.terminal import text_table
 from perfdag.units import written
 
 logger = logging.getLogger(__name__)

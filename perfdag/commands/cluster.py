@@ -27,7 +27,6 @@ from perfdag.commands.options import (
     namespace,
     object_name,
     option,
-    print_now,
     verb,
 )
 from perfdag.commands.status import NoRun, View, follow_run, workflows_of_run
@@ -36,6 +35,7 @@ from perfdag.kube.labels import LEVEL, SUITE
 from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
 from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts
+from perfdag.redaction import print_now
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.document import dump

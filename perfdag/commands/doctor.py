@@ -25,7 +25,6 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.terminal import Finding
 from perfdag.hosts import base, disturbance, facts, local
 from perfdag.kube.client import (
     Kube,
@@ -57,6 +56,7 @@ from perfdag.steps.pods.cluster import has_class, list_readable, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
+from perfdag.terminal import Finding
 from perfdag.units import plural
 
 

@@ -46,12 +46,11 @@ from perfdag.commands.options import (
     duration,
     option,
     print_json,
-    print_now,
     run_work,
     verb,
 )
 from perfdag.commands.results import explain_last
-from perfdag.commands.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.redaction import print_now
 from perfdag.results.labels import has_name
 from perfdag.results.runs import RunStore, age_of, day_of
 from perfdag.results.schema import explain_unreadable
@@ -59,6 +58,7 @@ from perfdag.results.selections import select, select_one
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
+from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short, short_seconds
 
 logger = logging.getLogger(__name__)

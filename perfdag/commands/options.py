@@ -236,11 +236,6 @@ def duration(text: str) -> int:
     return value
 
 
-def print_now(line: str) -> None:
-    """Print a line and flush it, for whoever follows a pipe or the log of a pod."""
-    print(redact(line), flush=True)
-
-
 class _Lines(logging.Handler):
     """Writes a record as a line to standard error, of a terminal, a pipe or the log of a pod."""
 

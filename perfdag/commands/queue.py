@@ -23,9 +23,9 @@ from perfdag.commands.options import (
     Option,
     option,
     print_json,
-    print_now,
     verb,
 )
+from perfdag.redaction import print_now
 from perfdag.steps.queue import protocol
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural

@@ -29,7 +29,6 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.plan.plan import Plan, gated
 from perfdag.results.collect import CollectionResult, collect, gather, write_exports
 from perfdag.results.runs import RunStore, SelectionError, report_key, runs_with_rows
@@ -45,6 +44,7 @@ from perfdag.results.summary import (
 from perfdag.store.base import FolderStore, NotStoredError, Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
+from perfdag.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.units import digits, plural, scaled
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,6 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.terminal import Progress, text_table
 from perfdag.identity import canonical
 from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.results.runs import (
@@ -60,6 +59,7 @@ from perfdag.store.s3 import open_store
 from perfdag.suite import model
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import command_suite, load_model, load_suite, model_text
+from perfdag.terminal import Progress, text_table
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from perfdag.commands.options import (
 )
 from perfdag.commands.results import read_run
 from perfdag.commands.run import only_process
-from perfdag.commands.terminal import HIGHLIGHTS, text_table
 from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baselines
 from perfdag.results.runs import RunStore, age_of, report_key, result_key
@@ -30,6 +29,7 @@ from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
+from perfdag.terminal import HIGHLIGHTS, text_table
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)

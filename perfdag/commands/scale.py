@@ -25,11 +25,10 @@ from perfdag.commands.options import (
     CommandError,
     Option,
     option,
-    print_now,
     verb,
 )
-from perfdag.commands.terminal import text_table
 from perfdag.kube.client import Kube, KubeError
+from perfdag.redaction import print_now
 from perfdag.steps.scale import (
     cluster,
     figures,
@@ -42,6 +41,7 @@ from perfdag.steps.scale import (
     vmi,
     workloads,
 )
+from perfdag.terminal import text_table
 from perfdag.units import GoDuration, plural, short
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from perfdag.commands.options import (
     STORE,
     CommandError,
     option,
-    print_now,
     verb,
 )
+from perfdag.redaction import print_now
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
 

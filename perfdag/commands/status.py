@@ -23,7 +23,6 @@ from perfdag.commands.options import (
     WATCH,
     CommandError,
     option,
-    print_now,
     verb,
 )
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -41,6 +40,7 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan.plan import is_run_id
+from perfdag.redaction import print_now
 from perfdag.results.runs import LAST, ambiguous
 from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest

@@ -18,9 +18,9 @@ from perfdag.commands.options import (
     duration,
     end_once,
     option,
-    print_now,
     verb,
 )
+from perfdag.redaction import print_now
 from perfdag.store.base import NotStoredError
 
 if TYPE_CHECKING:
