@@ -35,6 +35,23 @@ def store(measured: Path) -> FolderStore:
     return FolderStore("./perfdag-results")
 
 
+@pytest.mark.parametrize("argv", ["ls", "show last", "check last", "history sleeps", "site"])
+def test_a_foreign_file_among_the_results_is_named_and_left_out(
+    argv: str, store: FolderStore, cli: CommandLine
+) -> None:
+    rows = next(Path("perfdag-results/results").rglob("*.parquet"))
+    misplaced = Path("perfdag-results/results/sleeps/1999-01", rows.name)
+    misplaced.parent.mkdir()
+    for foreign in (rows.with_name("part-00000.parquet"), misplaced):
+        shutil.copy(rows, foreign)
+    rows.with_name("notes.txt").touch()
+    errors = cli([*argv.split(), "--store", str(Path(store.root).resolve())]).err.splitlines()
+    named = [line for line in errors if "has not the name of a run" in line]
+    assert len(named) == 2, errors
+    assert "part-00000.parquet" in named[0] + named[1]
+    assert f"1999-01/{rows.name}" in named[0] + named[1]
+
+
 def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:
     """Store the plans of a run of `perfdag ab` that is newer than any other; return variant A."""
     loaded = load_suite(write_suite.sleeps(1, 1))

@@ -1,10 +1,11 @@
 """The runs of a store: their keys, plans and rechecks, and which run a text names."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 
 import orjson
 
@@ -13,6 +14,7 @@ from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest
 from perfdag.units import plural
 
+logger = logging.getLogger(__name__)
 LAST = re.compile(r"last(?:~(\d+))?")
 PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
@@ -64,11 +66,25 @@ class SelectionError(ValueError):
 
 
 def runs_with_rows(store: Store, suite: str | None = None) -> dict[str, str]:
-    """Return the suite of each run that has rows, of this suite if named, oldest first."""
-    keys = store.list("results" if suite is None else f"results/{suite}")
-    parts = [key.split("/") for key in keys if key.endswith(".parquet")]
-    names = [(part[3].removesuffix(".parquet"), part[1]) for part in parts if len(part) == 4]
-    return dict(sorted(names))
+    """Return the suite of each run that has rows, of this suite if named, oldest first.
+
+    A Parquet file that another program put there is named in the log.
+    """
+    runs = {}
+    for key in store.list("results" if suite is None else f"results/{suite}"):
+        folders = key.split("/")
+        run_id = folders[-1].removesuffix(".parquet")
+        if is_run_id(run_id) and key == result_key(folders[1], run_id):
+            runs[run_id] = folders[1]
+        elif key.endswith(".parquet"):
+            _name_foreign_file(store.root, key)
+    return dict(sorted(runs.items()))
+
+
+@cache
+def _name_foreign_file(root: str, key: str) -> None:
+    """Name a file that is left out, once: a command lists the files more than once."""
+    logger.warning(f"left out: store {root}: {key} has not the name of a run; move it elsewhere")
 
 
 def stored_plan(store: Store, run_id: str) -> Plan:
