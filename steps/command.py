@@ -28,12 +28,32 @@ from perfdag.benchmark.contract import (
     Skip,
     read_report,
 )
+from perfdag.hosts.base import CommandResult
 from perfdag.units import to_base
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
 _OUTPUTS = ("stdout", "stderr")
 WALL_TIME = Metric("wall_time", "s", "lower", "wall time of the command", headline=True)
+_USAGE = (
+    Metric(
+        "cpu_time",
+        "s",
+        "lower",
+        "CPU time of the command and of the children that it waited for, "
+        "which the load of other programs hardly changes",
+    ),
+    Metric("user_time", "s", "lower", "part of the CPU time outside the kernel, by its ticks"),
+    Metric("system_time", "s", "lower", "part of the CPU time in the kernel, by its ticks"),
+    Metric("involuntary_switches", "1", "lower", "how often another program took the CPU from it"),
+    Metric(
+        "peak_memory",
+        "B",
+        "lower",
+        "largest resident set of one process, where it exceeds that of perfdag",
+    ),
+)
+"""What a process used, which is known of one on the machine of perfdag or in its pod."""
 
 
 class Figure(Params):
@@ -136,13 +156,13 @@ class CommandParams(Params):
 
 
 class Command(Benchmark[CommandParams]):
-    """Wall time of any command, and figures that it prints.
+    """Wall time and CPU time of any command, and figures that it prints.
 
     Clock: starts just before the process is created. It stops when the process has exited and
-    its output is read.
+    its output is read. CPU time is what the kernel counted until the process was waited for.
     """
 
-    metrics = (WALL_TIME,)
+    metrics = (WALL_TIME, *_USAGE)
     pins = ("client",)
 
     def seconds(self, params: CommandParams) -> float:
@@ -155,28 +175,49 @@ class Command(Benchmark[CommandParams]):
     def run(self, gang: Gang, params: CommandParams) -> list[Measurement]:
         pins = gang.shape.hosts.cpus.client
         finished = gang.hosts[0].run(params.argv, timeout=gang.timeout, env=params.env, cpus=pins)
-        texts = {**finished.texts(), "timing": f"wall_s={finished.seconds!r}\n"}
+        texts = {**finished.texts(), "timing": _timing(finished)}
         gang.output = Output(texts, [params.argv], params.argv[0])
         if finished.timed_out or finished.code != params.exit_code:
-            what = (
-                f"did not end within {gang.timeout:g} s"
-                if finished.timed_out
-                else f"exited {finished.code}, not {params.exit_code}"
-            )
+            what = f"exited {finished.code}, not {params.exit_code}"
+            if finished.timed_out:
+                what = finished.overdue
             raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "))
         return parse(texts, params)
 
 
+def _timing(finished: CommandResult) -> str:
+    """Return what the clock and the kernel say of a command, by metric and in its unit."""
+    values: dict[str, float | None] = {WALL_TIME.name: finished.seconds}
+    if (usage := finished.usage) is not None:
+        values |= {
+            "cpu_time": usage.user + usage.system,
+            "user_time": usage.user,
+            "system_time": usage.system,
+            "involuntary_switches": usage.involuntary_switches,
+            "peak_memory": usage.peak_memory,
+        }
+    return "".join(f"{name}={value!r}\n" for name, value in values.items() if value is not None)
+
+
 def parse(texts: Mapping[str, str], params: CommandParams) -> list[Measurement]:
-    """Return the figures and the wall time. Raises Failed if one is not there."""
+    """Return the figures, the wall time and what the process used.
+
+    Raises Failed if a figure or the wall time is not there.
+    """
     values = []
     for name, figure in params.metrics.items():
         try:
             values.append(Measurement(name, figure.read(texts)))
         except (ValueError, Failed) as error:
             raise Failed(f"metrics.{name}: {error}") from None
-    try:
-        wall_s = float(texts["timing"].removeprefix("wall_s="))
-    except (KeyError, ValueError):
-        raise Failed("no timing of the command") from None
-    return [*values, Measurement(WALL_TIME.name, wall_s)]
+    timing = dict(re.findall(r"^(\w+)=(.+)$", texts.get("timing", ""), re.M))
+    if WALL_TIME.name not in timing:
+        raise Failed("no timing of the command")
+    return [
+        *values,
+        *(
+            Measurement(name, float(number))
+            for name, number in timing.items()
+            if name not in params.metrics  # the suite reads a figure of that name
+        ),
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.benchmark.contract import Failed
+from perfdag.hosts.base import Usage
 from perfdag.hosts.local import LocalHost
 
 LISTEN = (
@@ -73,6 +74,29 @@ def test_a_timeout_kills_the_whole_tree_and_keeps_what_was_written() -> None:
     assert (result.timed_out, result.stdout) == (True, "begun\n")
     assert gone(f"^[^ ]*sleep {marker}")
     with pytest.raises(Failed, match="did not end within"):
+        result.check("the command")
+
+
+def test_the_end_of_a_command_is_read_once_with_what_it_and_its_children_used() -> None:
+    assert LocalHost().run(["false"], timeout=20).code == 1
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    waited = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    memory = "x = b'x' * 600_000_000"
+
+    def used(code: str) -> Usage:
+        usage = LocalHost().run(python(code), timeout=60).usage
+        assert usage
+        return usage
+
+    idle, parent, large = used(""), used(waited), used(memory)
+    assert idle.user + idle.system < 0.3 <= parent.user + parent.system
+    assert idle.peak_memory is None, "the child has less than perfdag, whose peak it inherits"
+    assert (large.peak_memory or 0) > 600_000_000
+
+
+def test_what_holds_the_output_of_a_command_that_ended_is_named() -> None:
+    result = LocalHost().run(["sh", "-c", "setsid sleep 54321.25 & exit 0"], timeout=1.0)
+    with pytest.raises(Failed, match=r"ended, but sleep \(pid \d+\) held its output open for"):
         result.check("the command")
 
 

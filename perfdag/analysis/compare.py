@@ -301,9 +301,9 @@ class SeriesVerdict:
 class Outcome:
     """Verdicts of the series that both variants have in at least one block.
 
-    `unpaired` names the other series and the variant that has them. `absent` names headline series,
-    and points without any, that the limit cannot be checked for. `failed` counts samples that were
-    not ok by their reason. `damaged` names unreadable files.
+    `unpaired` names the other series and the variant that has them. `absent` names series that
+    alert, and points without a headline, that the limit cannot be checked for. `failed` counts
+    samples that were not ok by their reason. `damaged` names unreadable files.
     """
 
     duet: Duet
@@ -345,8 +345,8 @@ class Outcome:
 def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> Outcome:
     """Return the verdict of each headline series, or of every series with `everything`.
 
-    Headline series are also checked against the limit that the plan's options have as `within`.
-    Raises StoreError.
+    What alerts by the checks of the suite is also checked against the limit that the plan's options
+    have as `within`: headline series, unless they say otherwise. Raises StoreError.
     """
     damaged: list[str] = []
     table = load_rows(
@@ -359,23 +359,26 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     rows = table.filter(is_measured(table))
     a, b = (_block_medians(rows, plan, len(duet.blocks)) for plan in (duet.a, duet.b))
     lines, unpaired, absent = list[SeriesVerdict](), list[str](), list[str]()
+    compared: set[int] = set()
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
         info, label = present[0][0], _duet_label(duet, key[0])
         name = info.named(label)
-        if not (everything or info.headline):
+        alerts = tuning.pages(info)
+        if info.headline or alerts:
+            compared.add(key[0])
+        elif not everything:
             continue
         if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():
             result = _compare_series(info, present[0][1], present[1][1], tuning, duet)
             lines.append(SeriesVerdict(info, label, *result))
             continue
-        absent += [name] if info.headline and info.better in ("higher", "lower") else []
+        absent += [name] if alerts and info.better in ("higher", "lower") else []
         variant = "A" if key in a else "B"
         why = f"only {variant} has values" if len(present) == 1 else "no block has values of both"
         unpaired.append(f"{name}: {why}")
-    with_headline = {key[0] for side in (a, b) for key, (info, _) in side.items() if info.headline}
     for i, point in enumerate(duet.a.points):
-        if i not in with_headline:
+        if i not in compared:
             absent.append(f"{point.entry} {_duet_label(duet, i)}".strip())
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     judged = judge([line.judged for line in lines])
@@ -397,12 +400,12 @@ def _failed(table: pa.Table) -> Counter[str]:
 def _compare_series(
     info: SeriesInfo, a: Array, b: Array, tuning: Tuning, duet: Duet
 ) -> tuple[Paired, Bound | None]:
-    """Compare one series. Check a headline against the limit of the duet."""
+    """Compare one series. Check what alerts against the limit of the duet."""
     both = np.concatenate([a, b])
     both, limit = both[np.isfinite(both)], duet.a.options.within
     min_effect, absolute = tuning.effect(info, both)
     result = paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)
-    if limit is None or not info.headline:
+    if limit is None or not tuning.pages(info):
         return result, None
     # The limit is a share, but `checks` may set an effect in the unit of the metric.
     shares = paired(a, b, better=info.better, min_effect=min_effect, absolute=fraction(info, both))

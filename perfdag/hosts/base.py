@@ -105,10 +105,26 @@ def plain(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What a process used, with the children that it waited for (wait4(2)).
+
+    Times are CPU time in seconds. The kernel splits them by samples at its ticks, so the sum is
+    exact and the parts are not. `peak_memory` is the largest resident set of one of the processes
+    in bytes, and None where it cannot be told from that of perfdag, which a child inherits.
+    """
+
+    user: float
+    system: float
+    involuntary_switches: int
+    peak_memory: int | None
+
+
+@dataclass(frozen=True)
 class CommandResult:
     """A command that ended.
 
-    `code` is negative for a signal. `seconds` is wall time on a monotonic clock.
+    `code` is negative for a signal. `seconds` is wall time on a monotonic clock. `holder` is the
+    process that kept the output open after the command had ended, until the timeout.
     """
 
     argv: list[str]
@@ -117,6 +133,19 @@ class CommandResult:
     stderr: str
     seconds: float
     timed_out: bool = False
+    usage: Usage | None = None
+    """None on a host that is reached by SSH."""
+    holder: str = ""
+
+    @property
+    def overdue(self) -> str:
+        """What did not end in time, as the end of a sentence about the command."""
+        if self.holder:
+            return (
+                f"ended, but {self.holder} held its output open for {self.seconds:.1f} s; "
+                "redirect the output of what it leaves behind"
+            )
+        return f"did not end within {self.seconds:.1f} s"
 
     def tail(self, limit: int = 400) -> str:
         """Return the end of stderr, or of stdout if stderr is empty, for the error of a row."""
@@ -126,9 +155,7 @@ class CommandResult:
     def check(self, what: str) -> "CommandResult":
         """Return the command if it succeeded. Raises Failed with the exit code and the output."""
         if self.timed_out:
-            raise Failed(
-                f"{what} did not end within {self.seconds:.1f} s: {self.tail()}", self.texts()
-            )
+            raise Failed(f"{what} {self.overdue}: {self.tail()}", self.texts())
         if self.code != 0:
             raise Failed(f"{what} exited {self.code}: {self.tail()}", self.texts())
         return self

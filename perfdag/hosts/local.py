@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdag.hosts import facts as host_facts
-from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server
+from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server, Usage
 
 _PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
@@ -44,6 +46,8 @@ _KILL_THE_LAST_LINE = """\
 while read -r line; do groups=$line; done
 for group in $groups; do kill -s KILL -- "-$group"; done
 """
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes that the kernel counts ru_maxrss in."""
 _groups: set[int] = set()
 _telling = threading.Lock()
 
@@ -142,6 +146,51 @@ def _bindable(port: int) -> bool:
         return True
 
 
+class _Process(subprocess.Popen[bytes]):
+    """A command whose end is read by wait4(2), which also tells what it used.
+
+    Popen waits by this method alone while it communicates. A wait beside it would leave nothing to
+    read, and Popen takes that for exit code 0.
+    """
+
+    rusage: resource.struct_rusage | None = None
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        try:
+            pid, status, rusage = os.wait4(self.pid, wait_flags)
+        except ChildProcessError:  # SIGCHLD is ignored, so the kernel kept nothing
+            return self.pid, 0
+        if pid == self.pid:
+            self.rusage = rusage
+        return pid, status
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the command used until it ended, None while it is not known to have ended."""
+        if self.rusage is None:
+            return None
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = self.rusage.ru_maxrss
+        return Usage(
+            user=self.rusage.ru_utime,
+            system=self.rusage.ru_stime,
+            involuntary_switches=self.rusage.ru_nivcsw,
+            peak_memory=peak * _RSS_UNIT if peak > inherited else None,
+        )
+
+    def holder(self) -> str:
+        """Return a process that has the output open although the command ended, or an empty text.
+
+        Such as `sleep (pid 4711)`.
+        """
+        if self.poll() is None:
+            return ""
+        pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe and not pipe.closed]
+        for pid in {pid for pipe in pipes for pid in holders(pipe.fileno())}:
+            return f"{host_facts.read_text(Path(f'/proc/{pid}/comm')) or 'a process'} (pid {pid})"
+        return "another process"
+
+
 class LocalProcess(Server):
     """A server on this machine."""
 
@@ -199,7 +248,7 @@ class LocalHost(Host):
         stdin: Any,
         out: Any,
         err: Any,
-    ) -> "subprocess.Popen[bytes]":
+    ) -> _Process:
         path = (env or {}).get("PATH")
         # Popen would search the PATH of perfdag, and not that of the command.
         program = shutil.which(argv[0], path=path)
@@ -213,7 +262,7 @@ class LocalHost(Host):
             )
         full = [*([pin, "-c", cpus] if pin and cpus else []), program, *argv[1:]]
         try:
-            popen = subprocess.Popen(
+            popen = _Process(
                 full,
                 env=measured_environment(env),
                 cwd=cwd,
@@ -250,11 +299,13 @@ class LocalHost(Host):
             subprocess.PIPE,
         )
         timed_out = False
+        holder = ""
         try:
             try:
                 out, err = popen.communicate(stdin, timeout)
             except subprocess.TimeoutExpired:
                 timed_out = True
+                holder = popen.holder()
                 signal_tree(popen.pid, signal.SIGKILL)
                 out, err = _rest(popen)
         except BaseException:
@@ -271,6 +322,8 @@ class LocalHost(Host):
             err.decode(errors="replace"),
             seconds,
             timed_out,
+            popen.usage,
+            holder,
         )
 
     def serve(

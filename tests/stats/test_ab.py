@@ -139,6 +139,18 @@ def test_a_headline_without_values_does_not_pass(
     assert (result, message in out) == (code, True), out
 
 
+def test_a_limit_holds_what_the_checks_of_the_suite_let_alert(tmp_path: Path) -> None:
+    """On a shared runner that is CPU time, whatever the wall time did."""
+    checks = "checks: [{metric: wall_time, page: false}, {metric: cpu_time, page: true}]\n"
+    wall_time = {**LATENCY, "metric": "wall_time"}
+    cpu_time = {**LATENCY, "metric": "cpu_time", "headline": False}
+    for of, b, code in ((wall_time, 2.0, 3), (cpu_time, 1.0, 0), (cpu_time, 2.0, 3)):
+        store, duet = FolderStore(str(tmp_path / f"{of['metric']} {b}")), duel(SUITE + checks)
+        fill(store, duet, of, (1.0, b), (1.0, b))
+        result, out = outcome(store, duet)
+        assert (result, " fails |" in out) == (code, of is cpu_time and code == 3), out
+
+
 def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:
     store, duet = FolderStore(str(tmp_path)), duel(limit=None)
     fill(store, duet, LATENCY, (None, None), (None, None))
