@@ -8,6 +8,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from perfdag.analysis.pairs import (
+    TOO_FEW,
     PairMatrix,
     Place,
     matrices,
@@ -20,7 +21,6 @@ from perfdag.charts.series import amount, runs_words
 from perfdag.results.labels import Facts
 from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import PointState, Series, points_of
-from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.units import plural
 
 NUMBERS = 12  # most hosts whose states carry their numbers
@@ -56,8 +56,7 @@ def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
         ordered = sorted(matrix.between.values(), key=lambda series: series.middle)
         middle = ordered[len(ordered) // 2]
         value = amount(middle.middle, middle.display_unit)
-        why = f"a slow host needs at least {FEWEST_NODES} hosts to be named"
-        return f"{metric} {value} in the middle{between}", why
+        return f"{metric} {value} in the middle{between}", TOO_FEW
     if not matrix.slow:
         return f"No node and no link stands out in {metric}{between}", ""
     worst, *others = matrix.slow

@@ -106,6 +106,7 @@ Check:
   page: false
   percentile: 95
   ratio: 0.9
+  slow_node: 10%
   stat: p99
   value: 9Gbit/s
   where: '{streams: 8}'

@@ -65,7 +65,12 @@ POINTS = "points"
 """The second part of the cause of points without a value."""
 
 
-_KINDS: dict[str, Kind] = {"present": "absent", "verdict": "verdict", "threshold": "threshold"}
+_KINDS: dict[str, Kind] = {
+    "present": "absent",
+    "verdict": "verdict",
+    "threshold": "threshold",
+    "slow": "slow",
+}
 
 
 def case_alerts(gate: GateResult) -> list[Alert]:
@@ -82,12 +87,14 @@ def case_alerts(gate: GateResult) -> list[Alert]:
             about = f"{entry}: {plural(count, 'point')} without a value"
         elif kind == "verdict":
             about = f"{entry}: {count} of its own verdicts failed"
-        elif kind == "threshold" and count == 1:
+        elif kind in ("threshold", "slow") and count == 1:
             about = cases[0].label
+        elif kind == "slow":
+            about = f"{cases[0].label} and {count - 1} more"
         lines = [f"{kind.upper()} {gate.suite}/{about}"]
         lines += [f"what    {case.label}: {case.text}"[:308] for case in cases[:6]]
         lines += [f"what    and {count - 6} more"] if count > 6 else []
-        lines += [f"rule    {detail}"] if kind == "threshold" else []
+        lines += [f"rule    {detail}"] if kind in ("threshold", "slow") else []
         lines += [f"do      {gate.report}", gate.accept(cases[0].label, gate.run)]
         keys = [case.key for case in cases]
         alerts.append(Alert(kind, lines[0], "\n".join(lines), keys, gate.run))

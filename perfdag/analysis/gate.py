@@ -35,6 +35,7 @@ from perfdag.analysis.medians import (
     RunMedians,
     read_run_medians,
 )
+from perfdag.analysis.pairs import TOO_FEW, PairMatrix, matrices
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baseline
@@ -42,6 +43,7 @@ from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_pla
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Array, Word
+from perfdag.stats.nodes import SlowPart
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
@@ -212,6 +214,7 @@ class _Judge:
         self._own_verdicts()
         absent = self._absent_series() if self.run.trigger != "recheck" else {}
         self._thresholds(absent)
+        self._slow_parts(absent)
         gate.alerts += case_alerts(gate)
         if self.rules.acks_wrong:
             gate.alerts.append(_unreadable_acks(gate, self.rules))
@@ -345,6 +348,45 @@ class _Judge:
                 accepted, cause = self._acknowledged(name, key), (line.info.entry, what)
                 about = f"{name}: {what}", state, text, f"{what} {key}", cause, name
                 self._add("threshold", *about, accepted=accepted)
+
+    def _slow_parts(self, absent: dict[str, bool]) -> None:
+        """Add each slow node and link of pairs, and the checks of them that hold.
+
+        A slow part that no check forbids is unsure: it is told, and fails no gate.
+        """
+        drawn = list(matrices(self.summary.points))
+        forbidden: set[str] = set()
+        for rule in self.tuning.checks:
+            if rule.slow_node is None:
+                continue
+            covered = [matrix for matrix in drawn if matrix.series and covers(rule, matrix.info)]
+            if not covered:
+                self._without_data(rule, absent)
+            for matrix in covered:
+                slow = [part for part in matrix.slow if abs(part.effect) >= rule.slow_node]
+                for part in slow:
+                    self._slow_part(matrix, part, rule)
+                forbidden |= {matrix.name_of(part) for part in slow}
+                if not slow:
+                    state: State = "ok" if matrix.judges else "unsure"
+                    text = "no node and no link is so slow" if matrix.judges else TOO_FEW
+                    name = f"{matrix.name}: {rule.text()}"
+                    self.gate.cases.append(CheckResult("threshold", name, state, text))
+        for matrix in drawn:
+            for part in matrix.slow:
+                if matrix.name_of(part) not in forbidden:
+                    self._slow_part(matrix, part, None)
+
+    def _slow_part(self, matrix: PairMatrix, part: SlowPart, rule: Check | None) -> None:
+        """Add a slow node or link, which fails where a rule forbids it."""
+        name = matrix.name_of(part)
+        cause = (matrix.states[0].entry, rule.text()) if rule else None
+        text = f"{100 * part.effect:+.0f} % against the others"
+        if self._acknowledged(name, name):
+            self.gate.cases.append(CheckResult("slow", name, "ok", f"{text} (acknowledged)"))
+        else:
+            state: State = "failed" if rule else "unsure"
+            self.gate.cases.append(CheckResult("slow", name, state, text, name, name, cause))
 
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.

@@ -9,7 +9,7 @@ from perfdag.analysis.verdict import counts, worst_word
 from perfdag.stats.levels import Word
 from perfdag.suite.model import Check
 
-Kind = Literal["worse", "recovered", "threshold", "verdict", "absent", "stale", "acks"]
+Kind = Literal["worse", "recovered", "threshold", "slow", "verdict", "absent", "stale", "acks"]
 
 
 @dataclass

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfdag.results.labels import Facts, difference
-from perfdag.results.summary import PointState, Series
+from perfdag.results.summary import PointState, Series, SeriesInfo
 from perfdag.stats.nodes import FEWEST_NODES, SlowPart, slow_parts
 
 MOST_REASON = 160
 """Characters of the facts in which a slow node differs."""
+TOO_FEW = f"a slow host needs at least {FEWEST_NODES} hosts to be named"
 Place = tuple[int, int]
 """The numbers of the two hosts of a pair."""
 
@@ -29,6 +30,16 @@ class PairMatrix:
         """The entry and what tells the point from the others of it."""
         words = [word for name, word in self.states[0].words.items() if name != "pair"]
         return " ".join([self.states[0].entry, *words])
+
+    @property
+    def name(self) -> str:
+        """The label and the metric."""
+        return f"{self.label} {self.metric}"
+
+    @property
+    def info(self) -> SeriesInfo:
+        """The series of one of its pairs."""
+        return next(iter(self.series.values()))
 
     @cached_property
     def series(self) -> dict[Place, Series]:
@@ -89,6 +100,10 @@ class PairMatrix:
         }
         better = next(iter(self.between.values())).better
         return slow_parts(values, better == "higher")
+
+    def name_of(self, part: SlowPart) -> str:
+        """Return what checks and acknowledgements call a slow part: `net throughput node n-5`."""
+        return f"{self.name} {part.kind} {part.name}"
 
 
 def place_of(state: PointState) -> Place:

@@ -85,8 +85,10 @@ def gate_lines(gate: GateResult) -> list[str]:
     lines += [
         f"{result.state:8}{result.group}: {result.name}: {result.text}"
         for result in gate.cases
-        if result.state in ("failed", "absent") and result.group != "change"
+        if result.state in ("failed", "absent") and result.group not in ("change", "slow")
     ]
+    slow = [case for case in gate.cases if case.group == "slow" and case.state == "unsure"]
+    lines += [f"slow    {case.name}: {case.text}" for case in slow]
     if gate.runs == 1:
         lines.append("answer  first run: there is none before it to compare with")
     elif gate.series:

@@ -132,14 +132,21 @@ def _worse(run: Judged) -> Iterator[Banner]:
 
 
 def _slow(run: Judged) -> Iterator[Banner]:
-    """Yield the slow nodes and links among pairs of hosts, each in what it is slowest."""
-    parts = [(part, matrix) for matrix in matrices(run.summary.points) for part in matrix.slow]
+    """Yield the slow nodes and links among pairs that nobody accepted, by their largest effect."""
+    cases = run.gate.cases if run.gate else []
+    accepted = {case.name for case in cases if case.group == "slow" and case.state == "ok"}
+    parts = [
+        (part, matrix)
+        for matrix in matrices(run.summary.points)
+        for part in matrix.slow
+        if matrix.name_of(part) not in accepted
+    ]
     if not parts:
         return
     parts.sort(key=lambda pair: (pair[0].kind == "link", -abs(pair[0].effect)))
     sentences: dict[tuple[str, str], str] = {}
     for part, matrix in parts:
-        text = f"{part.kind.capitalize()} {part.name} is slow: {matrix.label} {matrix.metric}"
+        text = f"{part.kind.capitalize()} {part.name} is slow: {matrix.name}"
         sentences.setdefault((part.kind, part.name), f"{text} {100 * part.effect:+.0f} %")
     first, *others = sentences.values()
     more = f", and {len(others)} more" if others else ""

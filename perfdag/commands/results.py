@@ -14,7 +14,7 @@ from typing import Any
 
 from perfdag.analysis.gate_result import GateResult, gate_as_dict
 from perfdag.analysis.publish import answer_lines, gate_lines, junit, publish
-from perfdag.analysis.sentence import Judged, banner
+from perfdag.analysis.sentence import Banner, Judged, banner
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,
@@ -200,6 +200,11 @@ class RunResult:
         statuses = self.summary.statuses.keys()
         return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
 
+    @property
+    def answer(self) -> Banner:
+        """The sentence about the run, as its report has it."""
+        return banner(Judged(self.summary, self.gate))
+
     def __str__(self) -> str:
         """Return a table of headline metrics for each entry, counts, addresses and the answer."""
         judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
@@ -207,8 +212,8 @@ class RunResult:
             entries.setdefault(state.entry, []).append(state)
         tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
         gate = [styled(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
-        answer = banner(judged)  # the sentence of the first screen of the report
         counted = f" ({judged.past.counted})" if judged.past else ""
+        answer = self.answer
         style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(
             [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]

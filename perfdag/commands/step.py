@@ -191,6 +191,7 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
             collect(store, stored_plan(store, run_id))
         result = results.finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
+        context.explain_end(why or result.answer.sentence)
     print_now(text)
     context.label_workflow(pod, plan, store)
     if args.phase == "Succeeded":

@@ -144,6 +144,10 @@ class Check(Strict):
     page: bool | None = Field(
         None, description="whether a change alerts; unset: headline metrics do"
     )
+    slow_node: Share | None = Field(
+        None,
+        description="share by which a node or link of `hosts.pairs` may be slower than the others",
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> "Check":
@@ -155,9 +159,14 @@ class Check(Strict):
                 "a threshold needs `op`: one of <, <=, >, >=",
             ),
             (
-                self.op is None and self.min_effect is None and self.page is None,
+                all(part is None for part in (self.op, self.min_effect, self.page, self.slow_node)),
                 "empty-check",
-                "is empty: set `op` with `value` or `ratio`, or `min_effect`, or `page`",
+                "is empty: set `op` with `value` or `ratio`, `min_effect`, `page` or `slow_node`",
+            ),
+            (
+                self.op is not None and self.slow_node is not None,
+                "slow-node-alone",
+                "`slow_node` is a limit of its own; write `op` into another check",
             ),
             (
                 self.op is not None and (self.value is None) == (self.ratio is None),
@@ -190,6 +199,10 @@ class Check(Strict):
 
     def text(self) -> str:
         """Return the threshold as text, such as `throughput >= 9e+09`."""
+        at = "".join(f" {name}={wanted}" for name, wanted in self.where.items())
+        entry = f"{self.entry} " if self.entry else ""
+        if self.slow_node is not None:
+            return f"{entry}{self.metric}{at} slow_node {self.slow_node:.0%}"
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
         left = f"p{self.percentile:g} of " if self.percentile else ""
         right = (
@@ -197,8 +210,6 @@ class Check(Strict):
             if self.value is not None
             else f"{self.ratio:g} x {self.baseline or 'its level'}"
         )
-        at = "".join(f" {name}={wanted}" for name, wanted in self.where.items())
-        entry = f"{self.entry} " if self.entry else ""
         return f"{left}{entry}{self.metric}{stat}{at} {self.op} {right}"
 
 

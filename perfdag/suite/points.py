@@ -7,7 +7,7 @@ points of two entries are one.
 import fnmatch
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -125,6 +125,7 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     for problem, count in found.mistakes.items():
         more = f" (in {count:,} permutations)" if count > 1 else ""
         problems.append(replace(problem, text=f"{problem.text}{more}"))
+    problems = problems or list(_checks_without_pairs(loaded, found.points.values()))
     if problems:
         raise BadDocument(problems)
     everything = SuitePoints(list(found.points.values()), found.shapes, found.merged)
@@ -489,6 +490,15 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
 
 def _label_value(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
+
+
+def _checks_without_pairs(loaded: LoadedSuite, points: Iterable[Point]) -> Iterator[Problem]:
+    """Yield a problem for each check of slow nodes whose entries measure no pairs of hosts."""
+    entries = {point.entry for point in points if point.pair}
+    text = "no entry that it covers has hosts.pairs (all, ring, `random N`)"
+    for index, check in enumerate(loaded.suite.checks):
+        if check.slow_node is not None and not fnmatch.filter(entries, check.entry or "*"):
+            yield loaded.document.problem(("checks", index, "slow_node"), "no-pairs", text)
 
 
 def _wrong_check(loaded: LoadedSuite, index: int, check: Check) -> Problem | None:
