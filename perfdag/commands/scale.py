@@ -32,6 +32,7 @@ from perfdag.redaction import print_now
 from perfdag.steps.scale import (
     cluster,
     figures,
+    foreign,
     generate,
     objects,
     prometheus,
@@ -74,6 +75,12 @@ FOLDER = (
 TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
 NUMBER = {"type": int, "metavar": "N"}
 SWITCH = {"action": "store_true"}
+WATCH = option(
+    "--watch",
+    default=0.0,
+    metavar="SECONDS",
+    help="watch until all are ready, at most SECONDS; needed for times below 1 s",
+)
 RATE = option("--rate", default=0.0, metavar="PER_S", help="objects a second, on a schedule")
 VMI_OPTIONS = (
     *("template", "namespace", "rate", "parallel", "replicas", "per_node", "timeout"),
@@ -96,6 +103,7 @@ VMI_OPTIONS = (
       perfdag scale submit -t distributed -n 1000 --num-workers 7 \\
           --pvc -p 1 --delay 5 -o out2
       perfdag scale plot --skip-errors --plot detailed -o out2
+      perfdag scale measure -l kube-burner-job=density -o out3
       perfdag scale audit --prometheus http://prometheus:9090 \\
           --from 2026-11-23T08:00:00Z -o out6
       perfdag scale delete --run r1121120501-a1b2c3
@@ -142,6 +150,11 @@ def print_schedule(batch: dict[str, Any]) -> None:
         logger.warning(f"the schedule was not held: {text}")
 
 
+def duration(seconds: float | None) -> str:
+    """Return a duration of a stage; 0 s is one below the whole seconds of the API."""
+    return "0 s" if seconds == 0 else short(seconds, "s")
+
+
 def print_stages(observed: list[Any]) -> None:
     """Print a line for each stage: its counts, percentiles and resolution."""
     headings = ("stage", "since", "ok", "never", "unseen", "median", "p95", "p99", "+-")
@@ -152,7 +165,7 @@ def print_stages(observed: list[Any]) -> None:
             str(summary.count["ok"]),
             str(summary.count["censored"] + summary.count["failed"]),
             str(summary.count["unobserved"]),
-            *(short(summary.seconds[stat], "s") for stat in ("p50", "p95", "p99")),
+            *(duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")),
             short(summary.resolution_s, "s"),
         )
         for summary in rows.summaries(observed)
@@ -197,6 +210,7 @@ def print_stages(observed: list[Any]) -> None:
         choices=("api", "kubectl", "runai-cli"),
         help="how to submit (default: api)",
     ),
+    WATCH,
 )
 def submit(args: argparse.Namespace) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
@@ -224,10 +238,10 @@ def submit(args: argparse.Namespace) -> int:
         },
     )
 
-    async def work(kube: Kube) -> runai.RunFile:
-        return await runai.submit(kube, params, folder, settings, args.create_namespace)
+    async def work(kube: Kube) -> tuple[runai.RunFile, runai.Sample | None]:
+        return await runai.submit(kube, params, folder, settings, args.create_namespace, args.watch)
 
-    file = on_cluster(work, generate.connections(params.parallel))
+    file, sampled = on_cluster(work, generate.connections(params.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -235,6 +249,8 @@ def submit(args: argparse.Namespace) -> int:
     print_schedule(batch)
     for text, count in batch["errors"].items():
         logger.warning(f"{count} failed: {text}")
+    if sampled:
+        print_sample(sampled)
     return EXIT_FAILED if batch["failed"] or batch["not_sent"] else EXIT_OK
 
 
@@ -251,26 +267,67 @@ def submit(args: argparse.Namespace) -> int:
         help="fail if the submission differs; the type, of a folder of Run:ai's own tool",
     ),
     option("-p", "--project", help="fail if the submission differs"),
-    option(
-        "--watch",
-        default=0.0,
-        metavar="SECONDS",
-        help="watch until all are ready, at most SECONDS; needed for times below 1 s",
-    ),
+    WATCH,
 )
 def sample(args: argparse.Namespace) -> int:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
     read = partial(runai.read_submission, folder, args.workload_type, args.project)
-    observed, facts = on_cluster(
-        lambda kube: runai.sample(kube, folder, settings, read, args.watch)
-    )
+    print_sample(on_cluster(lambda kube: runai.sample(kube, folder, settings, read, args.watch)))
+    return EXIT_OK
+
+
+def print_sample(sampled: runai.Sample) -> None:
+    """Print how many workloads are scheduled, and their stages."""
+    observed, facts = sampled
     counts = f"{facts['scheduled']} scheduled, {facts['waiting']} waiting"
     print_now(f"{counts}, of {facts['submitted']} submitted")
     if facts["absent_kinds"]:
         logger.warning(f"not on this cluster, so not observed: {', '.join(facts['absent_kinds'])}")
     print_stages(observed)
-    return EXIT_OK
+
+
+@verb(
+    "scale measure",
+    "Watch objects that kube-burner, a load generator or a pipeline creates, from their creation "
+    "on. Start it before them. Exit with 1 if there were none, or one is not ready.",
+    "",
+    option(
+        *("-l", "--selector"), metavar="LABELS", required=True, help="label selector, as of kubectl"
+    ),
+    option(
+        "--kind",
+        default="v1/Pod",
+        metavar="VERSION/KIND",
+        help="kind that has the labels, such as apps/v1/Deployment or "
+        "kubevirt.io/v1/VirtualMachineInstance; its pods are found by their owners",
+    ),
+    option("--namespace", nargs="+", default=[], help="only in these (default: everywhere)"),
+    option(
+        "--for",
+        dest="seconds",
+        type=float,
+        metavar="SECONDS",
+        help="how long (default: until all are ready or have ended, and no new one came for 30 s, "
+        "at most 900)",
+    ),
+    *FOLDER,
+)
+def measure(args: argparse.Namespace) -> int:
+    """Watch objects of others, and write stages.parquet and summary.json. Raises ValueError."""
+    folder = folder_of(args)[0]
+    runai.require_deleted(folder)
+    found = on_cluster(
+        lambda kube: foreign.measure(kube, args.kind, args.selector, args.namespace, args.seconds)
+    )
+    older = f", {found.older} older ones not measured" if found.older else ""
+    print_now(f"{found.created} created, {found.waiting} of them not ready{older}")
+    folder.mkdir(parents=True, exist_ok=True)
+    runai.remove_outputs(folder, submission=True)
+    rows.write_rows(folder / "stages.parquet", found.rows)
+    runai.write_json(folder / "summary.json", found.summary())
+    print_stages(found.rows)
+    return EXIT_FAILED if found.waiting or not found.created else EXIT_OK
 
 
 @verb(
@@ -628,10 +685,10 @@ def plot(args: argparse.Namespace) -> int:
     table = folder / "times.csv"
     runai.write_csv(table, workloads)
     selected = runai.select(workloads, skip, args.head, args.tail)
-    excluded = [
-        f"{count} {'left out' if skip else 'flagged'}: {reason}"
-        for reason, count in Counter(w.excluded for w in workloads if w.excluded).most_common()
-    ]
+    excluded = []
+    for reason, count in Counter(w.excluded for w in workloads if w.excluded).most_common():
+        how = "left out" if skip or reason == runai.STRAY else "flagged"
+        excluded.append(f"{count} {how}: {reason}")
     for text in excluded:
         logger.info(f"of {plural(len(workloads), 'workload')} {text}")
     if not selected:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -341,6 +341,16 @@ async def remove(
                 raise error
         await asyncio.sleep(POLL_S)
     return len(left)
+
+
+async def served(kube: Kube, kinds: Iterable[str]) -> list[str]:
+    """Return the kinds that the cluster serves. Raises KubeError."""
+    known = []
+    for kind in kinds:
+        with ignore_status(404):
+            await kube.path(kind)
+            known.append(kind)
+    return known
 
 
 async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float) -> int:

@@ -441,6 +441,14 @@ def members_of(body: Mapping[str, Any]) -> int | None:
 
 _NAME, _NAMESPACE, _INDEX = "perfdag-0name0", "perfdag-0namespace0", 918273645
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_RUNAI_NAME = "JOB_NAME_PLACEHOLDER"
+_RUNAI_PLACEHOLDERS = {
+    _RUNAI_NAME: "${name}",
+    "PROJECT_PLACEHOLDER": "${project}",
+    "NUM_WORKERS_PLACEHOLDER": "${workers}",
+    "NUM_GPUS": "${gpus}",
+}
+"""Those of the templates of Run:ai's scale test tool. One without the name is of somebody else."""
 
 
 @dataclass(frozen=True)
@@ -523,6 +531,9 @@ def load(
     `pvc` adds a small ephemeral claim to a workload of Run:ai. Raises ValueError.
     """
     path, text = template_text(source)
+    if _RUNAI_NAME in text:
+        for word, placeholder in _RUNAI_PLACEHOLDERS.items():
+            text = text.replace(word, placeholder)
     image = "gcr.io/run-ai-lab/ubuntu:loop"
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": image}
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
@@ -531,7 +542,8 @@ def load(
         if match[1] not in values:
             allowed = ", ".join(sorted(values))
             raise ValueError(
-                f"{path}: unknown placeholder {match[0]}; there are {allowed}; set it with --var"
+                f"{path}: unknown placeholder {match[0]}; there are {allowed}; write its value "
+                "into the template, or in a suite under `variables`"
             )
         return str(values[match[1]])
 

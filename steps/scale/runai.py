@@ -12,7 +12,7 @@ import csv
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -27,6 +27,7 @@ from perfdag.steps.scale.cluster import (
     ensure_namespace,
     get_or_none,
     remove,
+    served,
 )
 from perfdag.steps.scale.generate import (
     Batch,
@@ -40,7 +41,7 @@ from perfdag.steps.scale.generate import (
 from perfdag.steps.scale.objects import RUNAI_STORAGE, kinds_of, new_run
 from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
 from perfdag.steps.scale.watch import Observer, settled
-from perfdag.steps.scale.workloads import RUNAI_KINDS, ScaleParams
+from perfdag.steps.scale.workloads import RUNAI_API, RUNAI_KINDS, ScaleParams
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -177,13 +178,23 @@ def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> lis
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
+Sample = tuple[list[Row], dict[str, Any]]
+"""Rows, and the content of summary.json."""
+
+
 async def submit(
-    kube: Kube, params: ScaleParams, folder: Path, settings: Settings, create_namespace: bool
-) -> RunFile:
+    kube: Kube,
+    params: ScaleParams,
+    folder: Path,
+    settings: Settings,
+    create_namespace: bool,
+    watch: float = 0.0,
+) -> tuple[RunFile, Sample | None]:
     """Submit all workloads, and write run.json and submitted.json, also during the submission.
 
-    Raises ValueError (such as a folder whose run was not deleted) and KubeError before anything is
-    created.
+    With `watch` they are observed from the first on, and after the last until all are ready, at
+    most `watch` seconds. Raises ValueError (such as a folder whose run was not deleted) and
+    KubeError before anything is created.
     """
     require_deleted(folder)
     params.check()
@@ -206,16 +217,20 @@ async def submit(
     folder.mkdir(parents=True, exist_ok=True)
     remove_outputs(folder)
     logger.info(f"run {run}: submitting {params.count} {template.kind} to {', '.join(namespaces)}")
-    batch = plan(name, params.count, namespaces, params.schedule)
-    writer = asyncio.create_task(_keep_writing(folder, file, batch))
-    try:
-        await generate(submitter, template, batch, params.parallel)
-        file.finished = True
-    finally:
-        writer.cancel()
-        file.generator = batch.summary() | {"kube": dict(kube.counts)}
-        _write_submission(folder, file, batch)
-    return file
+    observer = observer_of(kube, file, settings)
+    async with observer if watch else nullcontext():
+        batch = plan(name, params.count, namespaces, params.schedule)
+        writer = asyncio.create_task(_keep_writing(folder, file, batch))
+        try:
+            await generate(submitter, template, batch, params.parallel)
+            file.finished = True
+        finally:
+            writer.cancel()
+            file.generator = batch.summary() | {"kube": dict(kube.counts)}
+            _write_submission(folder, file, batch)
+        if not watch:
+            return file, None
+        return file, await observe(observer, folder, settings, lambda: file, watch)
 
 
 async def _keep_writing(folder: Path, file: RunFile, batch: Batch) -> None:
@@ -257,18 +272,25 @@ def require_deleted(folder: Path) -> None:
 async def delete(kube: Kube, folder: Path, timeout: float) -> int:
     """Delete the run's objects, and return how many are left after `timeout` seconds.
 
-    A namespace that `submit` made stays.
+    A namespace that `submit` made stays. Of a folder of Run:ai's own submitter the workloads that
+    it names are deleted. Raises KubeError if the cluster serves none of their kinds.
     """
-    file = read_run(folder)
+    own = (folder / "run.json").exists()
+    file = read_submission(folder, None, None)
     kinds = ["/".join(kind) for kind in ((file.api_version, file.kind), *file.others)]
+    if not own:
+        kinds = await served(kube, kinds) or kinds
+    names = {item.name for item in file.submissions}
 
     def named(body: Object) -> bool:
-        return bool(body["metadata"]["name"].startswith(file.prefix))
+        name = str(body["metadata"]["name"])
+        return name.startswith(file.prefix) if own else name in names
 
     also = named if file.prefix else None
     left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
-    file.deleted = not left
-    write_json(folder / "run.json", file)
+    if own:
+        file.deleted = not left
+        write_json(folder / "run.json", file)
     return left
 
 
@@ -287,8 +309,9 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
         namespaces = sorted({item.namespace for item in submissions})
         project = project or next((str(job["projectName"]) for job in jobs), "")
         members = None if workload_type == "distributed" else 1
-        own = "submitted", "run.ai/v2alpha1", kind, namespaces, project, members, True
-        return RunFile(*own, submissions=submissions, prefix="j-")
+        own = "submitted", RUNAI_API, kind, namespaces, project, members, True
+        others = [(RUNAI_API, name) for name in RUNAI_KINDS.values() if name != kind]
+        return RunFile(*own, submissions=submissions, others=others, prefix="j-")
     file = read_run(folder)
     if workload_type and kind != file.kind:
         raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
@@ -297,21 +320,9 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
     return file
 
 
-async def sample(
-    kube: Kube,
-    folder: Path,
-    settings: Settings,
-    read: Callable[[], RunFile],
-    watch: float = 0.0,
-) -> tuple[list[Row], dict[str, Any]]:
-    """Observe a run and write sampled.json, stages.parquet and summary.json.
-
-    Returns the rows and the summary. `read` reads what was submitted until now. Watches until all
-    are ready, at most `watch` seconds. Results of an earlier run stay until new ones exist. Raises
-    ValueError, KubeError.
-    """
-    file = read()
-    observer = Observer(
+def observer_of(kube: Kube, file: RunFile, settings: Settings) -> Observer:
+    """Return an observer of a run's workloads."""
+    return Observer(
         kube,
         file.run,
         kinds_of(file.api_version, file.kind),
@@ -320,16 +331,43 @@ async def sample(
         named=(file.kind, file.prefix) if file.prefix else None,
         events=settings.scheduler_event_times,
     )
-    async with observer:
-        deadline = time.monotonic() + watch
-        while (left := deadline - time.monotonic()) > 0:
-            known, file = len(file.submissions), read()
-            ready, wanted = progress(observer, file)
-            logger.info(f"{ready} of {wanted} are ready")
-            if file.finished and ready >= wanted and len(file.submissions) == known:
-                break
-            await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
-        rows = observer.rows(file.submissions, file.kind, file.expected_pods)
+
+
+async def sample(
+    kube: Kube,
+    folder: Path,
+    settings: Settings,
+    read: Callable[[], RunFile],
+    watch: float = 0.0,
+) -> Sample:
+    """Observe a run as `observe` does. Raises ValueError, KubeError."""
+    async with observer_of(kube, read(), settings) as observer:
+        return await observe(observer, folder, settings, read, watch)
+
+
+async def observe(
+    observer: Observer,
+    folder: Path,
+    settings: Settings,
+    read: Callable[[], RunFile],
+    watch: float,
+) -> Sample:
+    """Watch until all are ready, and write sampled.json, stages.parquet and summary.json.
+
+    Takes at most `watch` seconds. `read` reads what was submitted until now. Results of an earlier
+    run stay until new ones exist. Raises ValueError, KubeError.
+    """
+    file = read()
+    deadline = time.monotonic() + watch
+    while (left := deadline - time.monotonic()) > 0:
+        known = len(file.submissions)
+        file = read()
+        ready, wanted = progress(observer, file)
+        logger.info(f"{ready} of {wanted} are ready")
+        if file.finished and ready >= wanted and len(file.submissions) == known:
+            break
+        await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
+    rows = observer.rows(file.submissions, file.kind, file.expected_pods)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
     write_json(folder / "sampled.json", sampled)
@@ -466,6 +504,10 @@ _INFO = {
 }
 
 
+STRAY = "not in submitted.json"
+"""Why a workload without a submission is excluded: it has no place in a plot."""
+
+
 @dataclass
 class WorkloadTimes:
     """A workload: its info, its deltas in seconds (None: unobserved), and why plots exclude it."""
@@ -563,7 +605,7 @@ def _times(info: dict[str, Any], ahead: float) -> WorkloadTimes:
     group, pod = at["podGroupCreatedTimestamp"], at["firstPodCreatedTimestamp"]
     total, excluded = deltas["Total Pod Scheduling Decision"], ""
     if submitted is None:
-        excluded = "not in submitted.json"
+        excluded = STRAY
     elif group is not None and pod is not None and int(group) < int(pod):
         excluded = "pod group older than its first pod (the pod was replaced)"
     elif total is not None and total < -1:

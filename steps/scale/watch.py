@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError, ignore_status
-from perfdag.steps.scale.cluster import PROBE, simulated_nodes
+from perfdag.kube.client import Kube, KubeError
+from perfdag.steps.scale.cluster import PROBE, served, simulated_nodes
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
     CLOCK_NS,
@@ -44,8 +44,9 @@ class Observer:
     """The objects of a run's namespaces, kept up to date by watches. An async context manager.
 
     `kinds` are watched in each of `namespaces`. `absent` lists kinds that the cluster does not
-    serve. The server filters `primary` kinds by the run's label. An object belongs to the run by
-    its label, by kind and name prefix (`named`), or by its owners.
+    serve. The server filters `primary` kinds by the run's label, or by `selector`, which stands for
+    it. An object belongs to the run by its label, by kind and name prefix (`named`), or by its
+    owners. Namespace None is the whole cluster.
     """
 
     def __init__(
@@ -53,15 +54,16 @@ class Observer:
         kube: Kube,
         run: str,
         kinds: Iterable[Kind],
-        namespaces: Sequence[str],
+        namespaces: Sequence[str | None],
         *,
         primary: Iterable[str] = (),
+        selector: str = "",
         named: tuple[str, str] | None = None,
         events: bool = True,
     ) -> None:
         self.kube, self.run, self._named, self._events = kube, run, named, events
         self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
-        self.primary = set(primary)
+        self.primary, self.selector = set(primary), selector
         self.absent: list[str] = []
         self.records: dict[str, Record] = {}
         """By UID, also those of objects that are not the run's: their owner may come later. An
@@ -79,21 +81,17 @@ class Observer:
     async def __aenter__(self) -> "Observer":
         self.ahead_s = await server_offset(self.kube)
         self.simulated = await simulated_nodes(self.kube)
-        served = []
-        for version, kind in self.kinds:
-            with ignore_status(404):
-                await self.kube.path(f"{version}/{kind}")
-                served.append((version, kind))
+        kinds = await served(self.kube, ["/".join(kind) for kind in self.kinds])
         # A kind such as PodGroup exists in several groups.
-        names = {kind for _, kind in served}
+        names = {kind.rpartition("/")[2] for kind in kinds}
         self.absent = [kind for _, kind in self.kinds if kind not in names]
-        served += [("v1", "Event")] if self._events else []
+        kinds += ["v1/Event"] if self._events else []
         gc.freeze()  # a full collection would delay the watches by tens of ms
         starting = []
-        for version, kind in served:
+        for kind in kinds:
             for namespace in self.namespaces:
                 listed = asyncio.Event()
-                task = asyncio.create_task(self._follow(version, kind, namespace, listed))
+                task = asyncio.create_task(self._follow(kind, namespace, listed))
                 self._tasks.append(task)
                 starting.append(listed.wait())
         await asyncio.gather(*starting)
@@ -106,12 +104,12 @@ class Observer:
         await signals.cancel(self._tasks)
         gc.unfreeze()
 
-    async def _follow(self, version: str, kind: str, namespace: str, listed: asyncio.Event) -> None:
+    async def _follow(self, path: str, namespace: str | None, listed: asyncio.Event) -> None:
         """Note the existing objects, set `listed`, and note their changes until the end."""
-        labels = f"{RUN_LABEL}={self.run}" if kind in self.primary else ""
-        changes = self.kube.watch(
-            f"{version}/{kind}", namespace, labels=labels, patience=PATIENCE_S
-        )
+        kind = path.rpartition("/")[2]
+        labels = self.selector or f"{RUN_LABEL}={self.run}"
+        labels = labels if kind in self.primary else ""
+        changes = self.kube.watch(path, namespace, labels=labels, patience=PATIENCE_S)
         try:
             async for change, body, received_ns in changes:
                 if change == "BOOKMARK":
@@ -137,6 +135,8 @@ class Observer:
             return
         metadata = body["metadata"]
         uid, label = metadata["uid"], (metadata.get("labels") or {}).get(RUN_LABEL)
+        if self.selector and kind in self.primary:
+            label = self.run
         if label not in (None, self.run) or (uid not in self.records and deleted):
             return
         record = self._record(uid)

@@ -35,6 +35,7 @@ from perfdag.steps.scale.scenario import (
 )
 from perfdag.units import Duration
 
+RUNAI_API = "run.ai/v2alpha1"
 RUNAI_KINDS = {
     "training": "TrainingWorkload",
     "distributed": "DistributedWorkload",

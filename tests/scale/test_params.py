@@ -32,7 +32,11 @@ def refusal(benchmark: str, **params: Any) -> str:
         ("vmi-burst", {"counts": [100, 400]}, "several are a ladder"),
         ("vmi-burst", {"arrival": "constant"}, "needs a rate above 0"),
         ("vmi-burst", {"template": "pod"}, "Pod creates no VMI"),
-        ("vmi-burst", {"template": VMIRS.replace("${name}", "${nmae}")}, "placeholder ${nmae}"),
+        (
+            "vmi-burst",
+            {"template": VMIRS.replace("${name}", "${nmae}")},
+            "or in a suite under `variables`",
+        ),
         ("vmi-burst", {"replicas": 3}, "the template has 1 replicas, not 3"),
         ("vmi-burst", {"template": VMIRS}, "the template has 4 replicas, not 1"),
         ("vmi-burst", {"gates": ["churn_cycles > 3"]}, "no figure of burst is called churn_cycles"),

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import orjson
 import pytest
 
 from perfdag.commands.main import main
 from perfdag.kube.client import Kube, KubeError
-from perfdag.steps.scale import runai
+from perfdag.steps.scale import runai, watch
 from perfdag.steps.scale.objects import Record, unix_ns
 from perfdag.steps.scale.runai import (
     RunFile,
@@ -21,7 +21,7 @@ from perfdag.steps.scale.runai import (
     write_json,
 )
 from perfdag.steps.scale.workloads import ScaleParams
-from tests.fakes.api_server import ApiServer, client
+from tests.fakes.api_server import ApiServer, Request, client
 
 from .builders import BASE, record, rows_for, submissions_of
 
@@ -33,7 +33,7 @@ def params_of(template: str = "pod", **more: Any) -> ScaleParams:
 
 
 async def submitted(kube: Kube, folder: Path, params: ScaleParams) -> RunFile:
-    return await runai.submit(kube, params, folder, Settings(), create_namespace=False)
+    return (await runai.submit(kube, params, folder, Settings(), create_namespace=False))[0]
 
 
 @pytest.fixture
@@ -53,6 +53,61 @@ async def test_a_folder_takes_another_submission_once_its_own_is_deleted(
         assert await runai.delete(kube, tmp_path, 5.0) == 0
         assert cluster.of("Pod") == []
         assert (await submitted(kube, tmp_path, params_of())).run != file.run
+
+
+async def test_a_submission_that_is_watched_has_times_of_the_watch_from_the_first_on(
+    cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "server_offset", AsyncMock(return_value=0.0))
+    stamp = "2026-01-01T00:00:00Z"
+
+    def start(request: Request) -> None:
+        on = {"status": "True", "lastTransitionTime": stamp}
+        conditions = [{"type": "PodScheduled", **on}, {"type": "Ready", **on}]
+        request.body["status"] = {"conditions": conditions}
+
+    cluster.on("POST .*/pods", start)
+    async with client(cluster) as kube:
+        params = params_of()
+        _, sample = await runai.submit(kube, params, tmp_path, Settings(), False, watch=20.0)
+    assert sample
+    rows, facts = sample
+    seen = {(row.stage, row.source) for row in rows if row.status == "ok"}
+    assert {("created", "watch"), ("scheduled", "watch"), ("ready", "watch")} <= seen
+    assert (facts["scheduled"], (tmp_path / "sampled.json").exists()) == (2, True)
+
+
+async def test_only_the_workloads_that_a_folder_of_the_original_tool_names_are_deleted(
+    cluster: ApiServer, tmp_path: Path
+) -> None:
+    fill(tmp_path, [item("j-1"), item("j-2")])
+    async with client(cluster) as kube:
+        with pytest.raises(KubeError, match=r"does not serve run\.ai/v2alpha1/TrainingW"):
+            await runai.delete(kube, tmp_path, 1.0)
+    kind = "run.ai/v2alpha1", "DistributedWorkload"
+    cluster.serve(kind)
+    for name in ("j-1", "j-2", "j-3"):
+        metadata = {"name": name, "namespace": "runai-p"}
+        cluster.add({"apiVersion": kind[0], "kind": kind[1], "metadata": metadata})
+    async with client(cluster) as kube:
+        assert await runai.delete(kube, tmp_path, 5.0) == 0
+    assert cluster.names("DistributedWorkload") == ["j-3"]
+    assert not (tmp_path / "run.json").exists(), "it stays a folder of that tool"
+
+
+def test_a_template_of_the_original_tool_is_taken_as_it_is() -> None:
+    text = """apiVersion: run.ai/v2alpha1
+kind: DistributedWorkload
+metadata: {name: JOB_NAME_PLACEHOLDER, namespace: runai-PROJECT_PLACEHOLDER}
+spec:
+  gpu: {value: "NUM_GPUS"}
+  name: {value: JOB_NAME_PLACEHOLDER}
+  workers: {value: NUM_WORKERS_PLACEHOLDER}
+"""
+    (document,) = params_of(text, gpus=0.5, workers=7).load("r").documents
+    body = orjson.loads(document.render("r-0", "runai-p", 0))
+    spec = {"gpu": {"value": "0.5"}, "name": {"value": "r-0"}, "workers": {"value": 7}}
+    assert (body["metadata"]["name"], body["spec"]) == ("r-0", spec)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +375,7 @@ def test_what_was_never_scheduled_refused_or_submitted_is_counted_with_the_reaso
     assert output.err.splitlines() == [
         f"of 13 workloads 4 {how}: not scheduled when sampled",
         f'of 13 workloads 2 {how}: refused: pods "NAME" is forbidden: exceeded quota',
-        f"of 13 workloads 1 {how}: not in submitted.json",
+        "of 13 workloads 1 left out: not in submitted.json",
     ]
     assert f"{shown} of 13 workloads" in output.out
     assert (tmp_path / f"{plot}.png").stat().st_size > 5000

@@ -1,0 +1,91 @@
+"""`perfdag scale measure`: what others create while it watches."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from perfdag.commands import scale
+from perfdag.commands.main import main
+from perfdag.steps.scale import foreign, watch
+from tests.fakes.api_server import ApiServer, client
+
+BEFORE = "2026-01-01T00:00:00Z"
+
+
+def body(kind: str, name: str, app: str, owner: str = "", ready: bool = False) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "namespace": "ns", "uid": name}
+    metadata |= {"labels": {"app": app}, "creationTimestamp": BEFORE}
+    if owner:
+        metadata["ownerReferences"] = [{"uid": owner, "controller": True}]
+    types = ("PodScheduled", "Ready") if ready else ()
+    conditions = [{"type": name, "status": "True", "lastTransitionTime": BEFORE} for name in types]
+    api = {"Pod": "v1"}.get(kind, "apps/v1")
+    status = {"conditions": conditions}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": {}, "status": status}
+
+
+@pytest.fixture
+def quick(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
+    monkeypatch.setattr(watch, "server_offset", AsyncMock(return_value=0.0))
+    monkeypatch.setattr(foreign, "QUIET_S", 0.5)
+    monkeypatch.setattr(foreign, "LOOK_S", 0.1)
+    return server
+
+
+def pods(*names: str, ready: bool) -> list[dict[str, Any]]:
+    return [body("Pod", name, "web", ready=ready) for name in names]
+
+
+OLD = "of them not ready, 1 older ones not measured"
+DEPLOYMENT = [body("Deployment", "d", "web"), body("ReplicaSet", "r", "", "d")]
+PODS_OF_IT = [body("Pod", "p", "", "r", ready=True), body("Pod", "q", "", "elsewhere", ready=True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "code", "said"),
+    [
+        ("", [pods("a", "b", ready=False), pods("a", "b", ready=True)], 0, f"2 created, 0 {OLD}"),
+        ("--for 1", [pods("a", "b", ready=True), pods("c", ready=False)], 1, f"3 created, 1 {OLD}"),
+        ("--for 0.3 --namespace other", [pods("a", ready=True)], 1, "0 created, 0 of them not re"),
+        ("--kind apps/v1/Deployment", [DEPLOYMENT, PODS_OF_IT], 0, "1 created, 0 of them not re"),
+    ],
+)
+def test_what_others_create_is_measured_from_its_creation_until_all_are_ready(
+    words: str,
+    steps: list[list[dict[str, Any]]],
+    code: int,
+    said: str,
+    quick: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick.add(body("Pod", "old", "web", ready=True), body("Pod", "theirs", "db"))
+
+    async def beside(work: Any) -> Any:
+        """Watch, and create the objects of each step meanwhile."""
+        async with client(quick) as kube:
+            watching = asyncio.create_task(work(kube))
+            while not quick.count("watch=1"):
+                await asyncio.sleep(0.01)
+            for bodies in steps:
+                await asyncio.sleep(0.2)
+                quick.add(*bodies)
+            return await watching
+
+    monkeypatch.setattr(scale, "on_cluster", lambda work: asyncio.run(beside(work)))
+    argv = ["scale", "measure", "-l", "app=web", *words.split(), "-o", str(tmp_path)]
+    assert main(argv) == code
+    assert said in capsys.readouterr().out
+    if said.startswith("2"):
+        rows = pq.read_table(tmp_path / "stages.parquet").to_pylist()
+        ok = {(row["stage"], row["since"], row["source"]) for row in rows if row["status"] == "ok"}
+        assert ("creation_to_ready", "created", "watch") in ok
+        assert "submitted" not in {row["since"] for row in rows}
+        assert 0.1 < min(row["seconds"] for row in rows if row["stage"] == "scheduled") < 5
+        assert orjson.loads((tmp_path / "summary.json").read_bytes())["older"] == 1
