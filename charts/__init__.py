@@ -5,3 +5,17 @@ of the group `perfdag.charts` with the name of the benchmark: a list of `perfdag
 or of functions from its rows in one run to pairs of a slug (a-z, 0-9, `-`) and a figure. One
 without a declaration has a chart of each of its first headline metrics.
 """
+
+import os
+import sys
+from contextlib import suppress
+
+if "matplotlib" not in sys.modules and (_backend := os.environ.pop("MPLBACKEND", "")):
+    # Importing matplotlib fails where the backend is not installed, as that of a notebook, and
+    # figures of this package need none. A script that draws windows gets its backend back.
+    try:
+        import matplotlib
+    finally:
+        os.environ["MPLBACKEND"] = _backend
+    with suppress(ValueError):
+        matplotlib.rcParams["backend"] = _backend

@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -70,23 +71,34 @@ RC: Any = {
 }
 
 
+_OURS: Any = {
+    **{name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"},
+    **RC,
+}
+"""Every setting, so that nothing of a user's matplotlibrc counts."""
+_NARROW = ContextVar("narrow", default=False)
+
+
 @contextmanager
 def house() -> Iterator[None]:
     """Apply the house style, also as a decorator, while figures are drawn and written."""
-    with matplotlib.rc_context(RC):
+    with matplotlib.rc_context(_OURS):
         yield
 
 
 @contextmanager
 def narrow() -> Iterator[None]:
     """Draw figures of NARROW inches: legends below, fewer ticks, and no numbers in small cells."""
-    with matplotlib.rc_context({"figure.figsize": (NARROW, NARROW)}):
+    before = _NARROW.set(True)
+    try:
         yield
+    finally:
+        _NARROW.reset(before)
 
 
 def is_narrow() -> bool:
     """Return whether figures are drawn for a phone."""
-    return bool(matplotlib.rcParams["figure.figsize"][0] == NARROW)
+    return _NARROW.get()
 
 
 def wrap(name: str, width: int = 0) -> str:

@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -186,7 +187,13 @@ def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     assert b"no data" in picture.svg
 
 
-def test_processes_draw_equal_bytes() -> None:
+def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_path: Path) -> None:
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 3.75, 3\n")
+    (tmp_path / "empty").mkdir()
+    settings = {
+        tmp_path: {"PYTHONHASHSEED": "1", "MPLBACKEND": "module://matplotlib_inline.backend"},
+        tmp_path / "empty": {"PYTHONHASHSEED": "2"},
+    }
     code = (
         "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
         "print([hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in "
@@ -195,11 +202,12 @@ def test_processes_draw_equal_bytes() -> None:
     running = [
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=folder,
+            env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed in "12"
+        for folder, variables in settings.items()
     ]
     output = {item.communicate()[0] for item in running}
     assert {item.returncode for item in running} == {0}
