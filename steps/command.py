@@ -143,7 +143,15 @@ class CommandParams(Params):
         except ValidationError:  # reported with the entry
             return ()
         own = [
-            Metric(name, to_base(each.unit)[0], each.better, name, headline=True, lowest=-math.inf)
+            Metric(
+                name,
+                to_base(each.unit)[0],
+                each.better,
+                name,
+                headline=True,
+                lowest=-math.inf,
+                elapsed=False,  # nobody knows what it sums up
+            )
             for name, each in figures.items()
         ]
         return (*own, replace(WALL_TIME, headline=False)) if own else ()

@@ -14,17 +14,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from perfdag.benchmark.contract import (
+    AtMost,
     Benchmark,
     CommandResult,
+    Equal,
     Failed,
     Gang,
     Host,
+    Identity,
     Invalid,
     Measurement,
     Metric,
     Output,
     Params,
     Problem,
+    Remark,
     Shape,
     Skip,
     Tool,
@@ -214,6 +218,8 @@ _LATENCIES = (
 _MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _DISK_SCRATCH = "/var/tmp"
 """On a disk by the FHS, where /tmp may be in memory."""
+RAMPS = 0.05
+"""Share by which I/Os in flight may exceed the depth: those under way at both ends count whole."""
 _PRERUN = f"{JOB}.prerun.txt"
 """fio's name for the output of exec_prerun."""
 _SKEW = 0.1
@@ -269,6 +275,12 @@ class Fio(Benchmark[FioParams]):
 
     canaries = ("disk",)
     tools = (Tool("fio", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "fio")),)
+    remarks = (
+        # A worker that died is missing in the sums, and fio ends with exit code 0.
+        Remark(r"fio: pid=\d+, (got signal|err)=", "failed"),
+        Remark(r"fio: terminating on signal", "failed"),
+        Remark(r"(?i)^fio: .*warning|^fio: unable to", "note"),
+    )
     pins = ("client", "server")
     coords = ("direction",)
     metrics = (
@@ -293,7 +305,11 @@ class Fio(Benchmark[FioParams]):
         Metric("user_cpu", "1", "lower", "share of a job's time in user code"),
         Metric("system_cpu", "1", "lower", "share of a job's time in the kernel"),
         Metric(
-            "start_skew", "s", "lower", "first to last host that started, by the hosts' own clocks"
+            "start_skew",
+            "s",
+            "lower",
+            "first to last host that started, by the hosts' own clocks",
+            elapsed=False,
         ),
     )
 
@@ -352,6 +368,11 @@ class Fio(Benchmark[FioParams]):
                 " use directory or a volume",
             ),
         )
+
+    def identities(self, params: FioParams) -> Iterable[Identity]:
+        yield Equal(("iops", params.bs), ("bandwidth",))
+        in_flight = params.iodepth * params.numjobs
+        yield AtMost(("iops", "latency"), (in_flight,), tolerance=RAMPS)
 
     def seconds(self, params: FioParams) -> float:
         # Assume 1 GB/s for laying out the files, and for one pass through the size.

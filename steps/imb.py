@@ -2,15 +2,17 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     Benchmark,
+    Equal,
     Failed,
     Gang,
+    Identity,
     Invalid,
     Measurement,
     Metric,
@@ -52,6 +54,8 @@ _OWN_MEMORY = GIB
 _OWN_VOLUME = 40 * 2**20
 """Bytes of a size after which IMB stops repeating it by default."""
 _HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
+PRINTED_BANDWIDTH = 0.5e4
+"""B/s by which a bandwidth can be off: IMB rounds MB/s to two decimals."""
 PRINTED = 0.5e-8
 """Seconds by which a time can be off: IMB rounds microseconds to two decimals."""
 # An exception from the 100 of other tools: through shared memory a message takes 0.2 to 0.5 us,
@@ -282,6 +286,9 @@ class Imb(Benchmark[ImbParams]):
             ),
             *few,
         ]
+
+    def identities(self, params: ImbParams) -> Iterable[Identity]:
+        yield Equal(("message_rate", "message_bytes"), ("bandwidth",), step=PRINTED_BANDWIDTH)
 
     def seconds(self, params: ImbParams) -> float:
         # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
 from typing import Any, Literal, Self
@@ -11,14 +11,19 @@ from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     OWN_PORT,
+    AtMost,
     Benchmark,
+    Between,
+    Equal,
     Failed,
     Gang,
+    Identity,
     Invalid,
     Measurement,
     Metric,
     Output,
     Params,
+    Remark,
     Skip,
     Tool,
     broken,
@@ -36,6 +41,8 @@ BOTH_WAYS = (3, 11)
 """First iperf3 whose report keeps the two directions of a bidirectional test apart."""
 THREADED = (3, 16)
 """First iperf3 with a thread for each stream (its release notes)."""
+ENDS = 0.15
+"""Share by which figures may differ because both sides begin and end a little apart."""
 _DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
 
 
@@ -175,11 +182,18 @@ class Iperf(Benchmark[IperfParams]):
         ),
     )
 
+    remarks = (Remark(r"(?i)^(iperf3: )?warning:", "note"),)
+
     def shape(self, params: IperfParams) -> dict[str, Any]:
         return {"image": "iperf", "hosts": {"count": 2}}
 
     def check(self, params: IperfParams, shape: Shape) -> list[Problem]:
         return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
+
+    def identities(self, params: IperfParams) -> Iterable[Identity]:
+        yield AtMost(("throughput",), ("sent_throughput",), tolerance=ENDS)
+        yield Equal(("throughput", params.duration), ("bytes", 8), tolerance=ENDS)
+        yield Between("throughput", "second_throughput", tolerance=ENDS)
 
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1

@@ -2,16 +2,18 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
     OWN_PORT,
+    AtMost,
     Benchmark,
     Failed,
     Gang,
+    Identity,
     Invalid,
     Measurement,
     Metric,
@@ -115,6 +117,10 @@ class Latency(Benchmark[LatencyParams]):
 
     def check(self, params: LatencyParams, shape: Shape) -> list[Problem]:
         return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
+
+    def identities(self, params: LatencyParams) -> Iterable[Identity]:
+        one_in_flight = (1,)
+        yield AtMost(("transaction_rate", "latency"), one_in_flight)
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1

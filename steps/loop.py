@@ -24,11 +24,13 @@ from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
     Gang,
+    Invalid,
     Measurement,
     Metric,
     SampleError,
     Skip,
 )
+from perfdag.benchmark.remarks import find_remarks, state_of_stderr
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
@@ -247,9 +249,11 @@ class Sampler:
         params = benchmark.Params.model_validate(point.params)
         benchmark.require(gang, params)
         record.started_at = now()
+        began = time.monotonic()
         try:
             measurements = benchmark.run(gang, params)
         finally:
+            wall = time.monotonic() - began
             for host in gang.hosts if gang.used_scratch else ():
                 if host is not gang.starter:  # which removes its folder itself
                     with contextlib.suppress(SampleError, OSError):
@@ -261,7 +265,17 @@ class Sampler:
                 record.benchmark_version = f"{benchmark.version} {output.tool}".strip()
         if not measurements:
             raise Failed(f"{benchmark.name} yielded no value")
-        record.rows = as_rows(benchmark, measurements, point.params)
+        record.rows = as_rows(benchmark, measurements, point.params, wall)
+        record.facts["stderr"] = state_of_stderr(record.texts)
+        notes = []
+        for effect, line in find_remarks(benchmark.remarks, record.texts):
+            if effect == "note":
+                notes.append(line)
+            else:
+                error = Failed if effect == "failed" else Invalid
+                raise error(f"{record.tool} says: {line}", measurements=measurements)
+        if notes:
+            record.facts["notes"] = sorted(set(notes))
 
     def add_provenance(self, record: SampleRecord, hosts: Sequence[Host]) -> None:
         """Add the nodes and facts of hosts to a record."""

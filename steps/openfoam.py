@@ -24,6 +24,7 @@ from perfdag.benchmark.contract import (
     Network,
     Output,
     Params,
+    Remark,
     Skip,
     Tool,
     bins,
@@ -234,11 +235,14 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             "lower",
             "peak resident memory: of all processes together (value) and of the largest (max)",
         ),
-        Metric("user_time", "s", "lower", "CPU time of all processes in user code"),
-        Metric("system_time", "s", "lower", "CPU time of all processes in the kernel"),
+        Metric("user_time", "s", "lower", "CPU time of all processes in user code", elapsed=False),
+        Metric(
+            "system_time", "s", "lower", "CPU time of all processes in the kernel", elapsed=False
+        ),
         Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
         Metric("pressure_iterations", "1", "none", "linear iterations of all pressure solves"),
     )
+    remarks: ClassVar[tuple[Remark, ...]] = (Remark(r"^--> FOAM Warning", "note"),)
     tools: ClassVar[tuple[Tool, ...]] = (
         Tool("icoFoam", {"apt": "openfoam"}),
         Tool("blockMesh", {"apt": "openfoam"}),

@@ -3,21 +3,25 @@
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from perfdag.benchmark.contract import (
+    AtMost,
     Benchmark,
+    Equal,
     Failed,
     Gang,
     Host,
+    Identity,
     Invalid,
     Measurement,
     Metric,
     Network,
     Params,
+    Remark,
     Skip,
     Tool,
     broken,
@@ -32,6 +36,8 @@ CM_READY = 1.0
 """Seconds for a server with rdma_cm to listen: no table of sockets shows RDMA's port space."""
 SLOW_LINK = 1.25e9
 """Bytes a second of the slowest link that estimates assume: 10 Gb/s."""
+PRINTED_BANDWIDTH = 0.5e7
+"""bit/s by which a bandwidth can be off: perftest rounds Gbit/s to two decimals."""
 PRINTED = 0.5e-8
 """Seconds by which a latency can be off: perftest rounds microseconds to two decimals."""
 NO_DEVICE = (
@@ -171,6 +177,11 @@ class Rdma(Benchmark[R], Generic[R]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
     sizes: ClassVar[tuple[str, ...]] = ("message_bytes",)
+    remarks: ClassVar[tuple[Remark, ...]] = (
+        # perftest then samples the frequency itself, so its times are right, but the CPU is slow.
+        Remark(r"Conflicting CPU frequency values|CPU Frequency is not max", "note"),
+        Remark(r"(?i)^\s*warning:", "note"),
+    )
     suffix: ClassVar[str]
     parse: Callable[[Mapping[str, str], Any], list[Measurement]]
     tools: ClassVar[tuple[Tool, ...]] = (
@@ -443,6 +454,9 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         ),
     )
 
+    def identities(self, params: BandwidthParams) -> Iterable[Identity]:
+        yield Equal(("message_rate", "message_bytes", 8), ("bandwidth",), step=PRINTED_BANDWIDTH)
+
     def arguments(self, params: BandwidthParams, size: int | None) -> list[str]:
         own = ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
         program, *others = super().arguments(params, size)
@@ -511,3 +525,7 @@ class RdmaLatency(Rdma[LatencyParams]):
             counts="exchanges",
         ),
     )
+
+    def identities(self, params: LatencyParams) -> Iterable[Identity]:
+        one_in_flight = (1,)
+        yield AtMost(("exchange_rate", "latency"), one_in_flight)

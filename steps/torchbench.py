@@ -159,8 +159,14 @@ class Torchbench(Benchmark[TorchbenchParams]):
         Metric(
             "wall_time", "s", "lower", "wall time of run.py from its first import to its last line"
         ),
-        Metric("user_time", "s", "lower", "CPU time of the process and its children in user code"),
-        Metric("system_time", "s", "lower", "CPU time of these in the kernel"),
+        Metric(
+            "user_time",
+            "s",
+            "lower",
+            "CPU time of the process and its children in user code",
+            elapsed=False,
+        ),
+        Metric("system_time", "s", "lower", "CPU time of these in the kernel", elapsed=False),
         Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
         Metric(
             "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
@@ -19,6 +19,13 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
 # with what else a benchmark uses: it imports its contract from here
+from perfdag.benchmark.identities import (
+    AtMost as AtMost,
+    Between as Between,
+    Equal as Equal,
+    Identity as Identity,
+)
+from perfdag.benchmark.remarks import Remark as Remark
 from perfdag.hosts.base import (
     CommandResult as CommandResult,
     Failed as Failed,
@@ -102,6 +109,8 @@ class Metric:
     `lowest` or above `highest` is failed. One whose headline the tool knows to less than 1 part in
     `steps` is invalid (`Measurement.step`). `counts` says what a metric in 1/s counts, for people:
     its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`.
+    `steps` is invalid (`Measurement.step`). A time that is not `elapsed` may exceed the wall time
+    of its sample, because it is summed over processes or estimated.
     """
 
     name: str
@@ -114,6 +123,7 @@ class Metric:
     highest: float = math.inf
     steps: int = 100
     counts: str = ""
+    elapsed: bool = True
 
 
 def own_verdict(about: str) -> Metric:
@@ -268,6 +278,8 @@ class Benchmark(ABC, Generic[P]):
     sizes: ClassVar[tuple[str, ...]] = ()
     """The coordinates that are sizes in bytes. A parameter that is one is annotated `Size`."""
     tools: ClassVar[tuple[Tool, ...]] = ()
+    remarks: ClassVar[tuple[Remark, ...]] = ()
+    """Lines of its tools that spoil a sample or explain it, although the figures are whole."""
     network: ClassVar[Network] = "none"
     """What it uses of the network between its hosts, each more than the one before.
 
@@ -307,6 +319,13 @@ class Benchmark(ABC, Generic[P]):
         Each text names the allowed values (`broken` makes problems of rules).
         """
         return []
+
+    def identities(self, params: P) -> Iterable[Identity]:
+        """Return relations that the figures of a sample with these params always have.
+
+        A sample that breaks one is invalid, because its tool contradicts itself.
+        """
+        return ()
 
     @abstractmethod
     def seconds(self, params: P) -> float:

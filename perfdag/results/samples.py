@@ -9,11 +9,9 @@ an annotation of the Workflow, which the last step copies. Collect calls
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Literal
 
 import orjson
@@ -26,6 +24,13 @@ from perfdag.benchmark.contract import (
     Metric,
     metrics_by_name,
 )
+from perfdag.benchmark.figures import (
+    check_duration,
+    check_order,
+    check_possible,
+    check_resolution,
+)
+from perfdag.benchmark.identities import contradiction
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 
@@ -96,48 +101,34 @@ def as_rows(
     benchmark: Benchmark[Any],
     measurements: Sequence[Measurement],
     params: Mapping[str, Any] | None = None,
+    wall: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Return the rows of a sample with these params, whose values are possible.
+    """Return the rows of a sample with these params, which took `wall` seconds.
 
     Raises Failed for an undeclared metric, a value that the metric cannot have, and statistics out
-    of order; Invalid for a headline that the tool knows to less than 1 part in `Metric.steps`.
+    of order. Raises Invalid for a headline that the tool knows to less than 1 part in
+    `Metric.steps`, for figures that contradict each other, and for a time above `wall`.
     """
-    declared, rows = metrics_by_name(benchmark, params), []
-    figures: dict[tuple[Any, ...], dict[str, float]] = {}
-    for one in measurements:
-        if one.metric not in declared:
-            raise Failed(f"no metric {one.metric!r} is declared, only {', '.join(declared)}")
-        metric = declared[one.metric]
-        most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
-        if not metric.lowest <= one.value <= most or math.isinf(one.value):
+    declared = metrics_by_name(benchmark, params)
+    rows = []
+    for measurement in measurements:
+        metric = declared.get(measurement.metric)
+        if metric is None:
             raise Failed(
-                f"{metric.name} cannot be {one.value:g} {metric.unit}: it is a number from"
-                f" {metric.lowest:g} to {metric.highest:g}"
+                f"no metric {measurement.metric!r} is declared, only {', '.join(declared)}"
             )
-        rows.append(as_row(metric, one))
-        if rows[-1]["headline"] and one.step * metric.steps > abs(one.value):
-            raise Invalid(
-                f"{one.metric} is {one.value:g} {metric.unit}, and the tool's clock or print can be"
-                f" off by {one.step:g}, more than 1 part in {metric.steps}; measure more or longer"
-            )
-        if _ORDERED.fullmatch(one.stat):
-            figure = one.metric, one.subject, *sorted(one.coords.items())
-            figures.setdefault(figure, {})[one.stat] = one.value
-    for (name, *_), values in figures.items():
-        parts = sorted((stat for stat in values if stat[0] == "p"), key=lambda p: float(p[1:]))
-        for order in (["min", *parts, "max"], ["min", "mean", "max"]):
-            for low, high in pairwise(stat for stat in order if stat in values):
-                if values[low] - _BIN * abs(values[low]) > values[high]:
-                    raise Failed(
-                        f"{name} cannot have {low} {values[low]:g} and {high} {values[high]:g}:"
-                        " they are out of order"
-                    )
+        check_possible(metric, measurement)
+        if metric.headline and measurement.subject is None:
+            check_resolution(metric, measurement)
+        if metric.unit == "s" and metric.elapsed:
+            check_duration(measurement, wall)
+        rows.append(as_row(metric, measurement))
+    check_order(measurements)
+    if params is not None:
+        identities = benchmark.identities(benchmark.Params.model_validate(params))
+        if problem := contradiction(identities, measurements):
+            raise Invalid(f"the figures contradict each other: {problem}")
     return rows
-
-
-_ORDERED = re.compile(r"min|mean|max|p\d+(\.\d+)?")
-_BIN = 0.1
-"""Share of a value that a bin of a tool's histogram may span, as netperf's do."""
 
 
 def as_row(metric: Metric, measurement: Measurement) -> dict[str, Any]:
@@ -152,8 +143,11 @@ def as_row(metric: Metric, measurement: Measurement) -> dict[str, Any]:
     }
     if measurement.coords:
         columns["coords"] = dict(measurement.coords)
-    more = {name: getattr(measurement, name) for name in ("n", "subject", "note")}
-    return columns | {name: value for name, value in more.items() if value is not None}
+    for name in ("n", "subject", "note"):
+        value = getattr(measurement, name)
+        if value is not None:
+            columns[name] = value
+    return columns
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> float | None:

@@ -22,6 +22,7 @@ from perfdag.benchmark.contract import (
     NotInstalled,
     Output,
     Problem,
+    Remark,
     SampleError,
     Shape,
     Skip,
@@ -72,6 +73,7 @@ METRICS = (
         "s",
         "lower",
         "SingleStream's p90 at 99 % confidence (early stopping)",
+        elapsed=False,
     ),
     Metric("completed_rate", "1/s", "none", "queries completed per second", counts="queries"),
     Metric(
@@ -233,6 +235,10 @@ class Resnet50(WorkloadBenchmark[Workload]):
     """
 
     coords: ClassVar[tuple[str, ...]] = ("batch", "currency", *MARKS)
+    remarks = (
+        Remark(r"(?i)^\d+ errors? encountered", "invalid"),
+        Remark(r"(?i)^\d+ warnings? encountered", "note"),
+    )
     metrics = METRICS
 
     def measure(self, gang: Gang, params: Workload) -> list[tuple[Host, Result]]:

@@ -2,7 +2,9 @@
 samples, canaries, precision.
 """
 
+import math
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +20,7 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    Remark,
     SampleError,
 )
 from perfdag.hosts import disturbance
@@ -42,7 +45,11 @@ class FakeBenchmark(Benchmark[FakeParams]):
     """
 
     name = "fake"
-    metrics = (Metric("figure", "s", "lower", "what the script says", headline=True),)
+    metrics = (
+        Metric("figure", "s", "lower", "what the script says", headline=True, elapsed=False),
+        Metric("pause", "s", "lower", "a part of the sample's time"),
+    )
+    remarks = (Remark("lost a worker", "failed"), Remark("^warning:", "note"))
     script: ClassVar[list[Any]] = []
 
     def seconds(self, params: FakeParams) -> float:
@@ -52,6 +59,11 @@ class FakeBenchmark(Benchmark[FakeParams]):
         step = self.script.pop(0) if self.script else 1.0
         if isinstance(step, BaseException):
             raise step
+        if isinstance(step, str):
+            gang.output = Output({"stdout": "3", "tool_stderr": step}, [["fake"]], "fake 1")
+            return [Measurement("figure", 3.0)]
+        if isinstance(step, Measurement):
+            return [Measurement("figure", 3.0), step]
         gang.output = Output({"figure": str(step)}, [["fake"]], "fake 1")
         return [Measurement("figure", float(step))]
 
@@ -148,7 +160,7 @@ NO_ROW = Failed("half a report", {}, [Measurement("figure", float("nan"))])
             id="what a failed sample read and is no row costs nothing more",
         ),
         pytest.param(
-            ["nan"], [("failed", 1, "cannot be nan", {})], id="a value that is no number fails"
+            [math.nan], [("failed", 1, "cannot be nan", {})], id="a value that is no number fails"
         ),
     ],
 )
@@ -306,3 +318,28 @@ def test_what_one_machine_cannot_give_is_skipped_with_the_reason(
     reason = needs_cluster(Shape.model_validate(fields))
     assert (reason is None) == (named is None)
     assert named is None or re.fullmatch(rf"{named}.*: needs a cluster .*", reason or "")
+
+
+def test_what_a_tool_says_on_stderr_fails_a_sample_or_stands_beside_it(
+    fake: type[FakeBenchmark], tmp_path: Path
+) -> None:
+    fake.script = ["job 3\n  lost a worker to signal 6\n", "warning: slow clock\n", "\n"]
+    parts = measure(
+        FolderStore(tmp_path), make_plan(parse_suite(f"repetitions: 3\n{ONE}")), 3
+    ).parts
+    assert [part.status for part in parts] == ["failed", "ok", "ok"]
+    assert parts[0].error == "fake 1 says: lost a worker to signal 6"
+    assert parts[0].rows[0]["value"] == 3
+    assert parts[1].facts == {"stderr": "not empty", "notes": ["warning: slow clock"]}
+    assert parts[2].facts == {"stderr": "empty"}
+
+
+def test_no_time_within_a_sample_is_longer_than_the_sample(
+    fake: type[FakeBenchmark], tmp_path: Path
+) -> None:
+    fake.script = [Measurement("pause", 1e-3), Measurement("pause", 60.0)]
+    parts = measure(
+        FolderStore(tmp_path), make_plan(parse_suite(f"repetitions: 2\n{ONE}")), 2
+    ).parts
+    assert [part.status for part in parts] == ["ok", "invalid"]
+    assert "pause is 60 s, but the whole sample took" in str(parts[1].error)

@@ -1,0 +1,168 @@
+"""Relations between the figures of one sample, by which a report contradicts itself.
+
+A tool that prints two figures of one thing may print two that cannot both be right: a receiver got
+more than was sent, or a rate is not its count by its time. A benchmark declares what always holds,
+and `contradiction` looks for it where a sample becomes rows:
+
+    def identities(self, params):
+        yield Equal(("iops", params.bs), ("bandwidth",))
+        yield AtMost(("iops", "latency"), (params.iodepth,))
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Factor = str | float
+"""The name of a metric or of a coordinate, or a number."""
+Product = tuple[Factor, ...]
+ROUNDING = 0.02
+"""Share by which two figures of one thing may differ, as tools print three digits or more."""
+
+
+class Figure(Protocol):
+    """What an identity needs of a measurement."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def stat(self) -> str: ...
+    @property
+    def coords(self) -> Mapping[str, Any]: ...
+    @property
+    def subject(self) -> str | None: ...
+
+
+@dataclass
+class Group:
+    """The figures of one subject at one set of coordinates, by metric. A mean is a figure too."""
+
+    subject: str | None
+    coords: Mapping[str, Any]
+    values: dict[str, float] = field(default_factory=dict)
+
+    def product(self, factors: Product) -> float | None:
+        """Return the product of factors, or None where one of them was not measured."""
+        result = 1.0
+        for factor in factors:
+            value = self._value(factor)
+            if value is None:
+                return None
+            result *= value
+        return result
+
+    def _value(self, factor: Factor) -> float | None:
+        if not isinstance(factor, str):
+            return factor
+        value = self.values.get(factor, self.coords.get(factor))
+        return value if isinstance(value, int | float) else None
+
+
+class Identity(Protocol):
+    """A relation that always holds."""
+
+    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+        """Return what contradicts it, or None."""
+        ...
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Two products are the same up to a share, or up to a step, such as rate x time = count.
+
+    `step` is by how much the print of the tool can be off, in the unit of the products.
+    """
+
+    left: Product
+    right: Product
+    tolerance: float = ROUNDING
+    step: float = 0.0
+
+    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+        for left, right in _pairs(groups, self.left, self.right):
+            if not math.isclose(left, right, rel_tol=self.tolerance, abs_tol=self.step):
+                return f"{_text(self.left)} is {left:g}, and {_text(self.right)} is {right:g}"
+        return None
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A product does not exceed another by more than a share, such as received <= sent."""
+
+    left: Product
+    right: Product
+    tolerance: float = ROUNDING
+
+    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+        for left, right in _pairs(groups, self.left, self.right):
+            if left > right * (1 + self.tolerance):
+                return f"{_text(self.left)} is {left:g}, above {_text(self.right)}, {right:g}"
+        return None
+
+
+@dataclass(frozen=True)
+class Between:
+    """A total lies between the lowest and the highest of its parts, up to a share."""
+
+    total: str
+    parts: str
+    tolerance: float = ROUNDING
+
+    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+        parts = [figure.value for figure in figures if figure.metric == self.parts]
+        if not parts:
+            return None
+        low = min(parts) * (1 - self.tolerance)
+        high = max(parts) * (1 + self.tolerance)
+        for figure in figures:
+            if figure.metric == self.total and not low <= figure.value <= high:
+                return (
+                    f"{self.total} is {figure.value:g},"
+                    f" and {self.parts} goes from {min(parts):g} to {max(parts):g}"
+                )
+        return None
+
+
+def contradiction(identities: Iterable[Identity], figures: Sequence[Figure]) -> str | None:
+    """Return the first contradiction among the figures of a sample, or None."""
+    groups = _groups(figures)
+    for identity in identities:
+        if problem := identity.broken_by(figures, groups):
+            return problem
+    return None
+
+
+def _groups(figures: Sequence[Figure]) -> list[Group]:
+    groups: dict[tuple[Any, ...], Group] = {}
+    for figure in figures:
+        if figure.stat in ("value", "mean"):
+            key = (figure.subject, *sorted(figure.coords.items()))
+            group = groups.setdefault(key, Group(figure.subject, figure.coords))
+            group.values[figure.metric] = figure.value
+    return list(groups.values())
+
+
+def _pairs(groups: Sequence[Group], left: Product, right: Product) -> Iterator[tuple[float, float]]:
+    """Yield both products of each group that has all their factors.
+
+    Where parts of a sample have them (hosts, streams), those of the whole are left out: the whole
+    of four hosts has four times as many I/Os in flight.
+    """
+    complete = [
+        (group, one_side, other_side)
+        for group in groups
+        if (one_side := group.product(left)) is not None
+        and (other_side := group.product(right)) is not None
+    ]
+    has_parts = any(group.subject is not None for group, _, _ in complete)
+    for group, one_side, other_side in complete:
+        if not has_parts or group.subject is not None:
+            yield one_side, other_side
+
+
+def _text(factors: Product) -> str:
+    names = (factor if isinstance(factor, str) else f"{factor:g}" for factor in factors)
+    return " x ".join(names)
