@@ -325,7 +325,7 @@ def test_what_a_tool_says_on_stderr_fails_a_sample_or_stands_beside_it(
 ) -> None:
     fake.script = ["job 3\n  lost a worker to signal 6\n", "warning: slow clock\n", "\n"]
     parts = measure(
-        FolderStore(tmp_path), make_plan(parse_suite(f"repetitions: 3\n{ONE}")), 3
+        FolderStore(str(tmp_path)), make_plan(parse_suite(f"repetitions: 3\n{ONE}")), 3
     ).parts
     assert [part.status for part in parts] == ["failed", "ok", "ok"]
     assert parts[0].error == "fake 1 says: lost a worker to signal 6"
@@ -339,7 +339,7 @@ def test_no_time_within_a_sample_is_longer_than_the_sample(
 ) -> None:
     fake.script = [Measurement("pause", 1e-3), Measurement("pause", 60.0)]
     parts = measure(
-        FolderStore(tmp_path), make_plan(parse_suite(f"repetitions: 2\n{ONE}")), 2
+        FolderStore(str(tmp_path)), make_plan(parse_suite(f"repetitions: 2\n{ONE}")), 2
     ).parts
     assert [part.status for part in parts] == ["ok", "invalid"]
     assert "pause is 60 s, but the whole sample took" in str(parts[1].error)
