@@ -11,7 +11,7 @@ IMAGES = "localhost/perfdag-{name}:1"
 """Names of the images where no other are given: those of `images/build`, or in a release its own.
 .github/workflows/release.yaml sets this line, from which wheel, manifests and chart take it."""
 _HOMES = {
-    "Suite": "perfdag.commands.run",
+    "Suite": "perfdag.runs.local",
     "Entry": "perfdag.suite.model",
     "Permutations": "perfdag.suite.model",
     "load": "perfdag.results.schema",

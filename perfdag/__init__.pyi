@@ -1,5 +1,5 @@
-from perfdag.commands.run import Suite as Suite
 from perfdag.results.schema import load as load
+from perfdag.runs.local import Suite as Suite
 from perfdag.suite.model import Entry as Entry, Permutations as Permutations
 
 __version__: str

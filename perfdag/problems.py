@@ -1,6 +1,15 @@
-"""Why something cannot be measured, and where the suite says so."""
+"""What can be wrong: the errors that perfdag raises, and the problems of a suite."""
 
 from dataclasses import dataclass
+
+from perfdag.signals import EXIT_INPUT
+
+
+class PerfdagError(Exception):
+    """What a caller of perfdag can mend. The message says what is wrong, where and what to do."""
+
+    exit_code = EXIT_INPUT
+    """The exit code of a verb that it ends."""
 
 
 @dataclass(frozen=True)

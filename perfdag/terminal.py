@@ -17,11 +17,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from perfdag.benchmark.registry import display_unit
-from perfdag.plan.plan import Plan, TimeLeft
+from perfdag.identity import canonical
+from perfdag.plan.plan import Plan, TimeLeft, place_hosts
 from perfdag.results.samples import SampleRecord
+from perfdag.shape import Shape
 from perfdag.stats.robust import spread
 from perfdag.suite.points import Point
-from perfdag.units import short_seconds, with_spread
+from perfdag.units import plural, short_seconds, with_spread
 
 logger = logging.getLogger(__name__)
 
@@ -265,3 +267,48 @@ class Progress:
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         self._time.done(point, repetition)
         self.done += 1
+
+
+MAX_POINTS = 40
+"""Points that the table shows; JSON has all of them."""
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
+    headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
+    rows = [
+        (
+            point.id,
+            point.entry,
+            str(point.shape),
+            f"{point.repetitions}" + (f" to {point.until.max_repetitions}" if point.until else ""),
+            short_seconds(point.seconds),
+            point.label,
+        )
+        for point in plan.points[:MAX_POINTS]
+    ]
+    lines = [text_table(headings, rows, right=(2, 3, 4))]
+    if (more := len(plan.points) - MAX_POINTS) > 0:
+        lines.append(f"... and {more:,} more (--json shows all)")
+    hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
+    merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
+    lines.append(
+        f"\n{plural(len(plan.points), 'point')}{merged}, {plural(len(plan.order), 'sample')}, "
+        f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
+        f"at most {plural(hosts, 'host')} at once"
+    )
+    shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
+    lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
+    seconds = short_seconds(plan.seconds())
+    lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
+    return "\n".join(lines)
+
+
+def _shape(shape: Shape, on_cluster: Shape) -> str:
+    """Return a shape as text, with the default placement where the suite sets none."""
+    data = shape.data()
+    texts = (value if isinstance(value, str) else canonical(value) for value in data.values())
+    text = ", ".join(f"{key} {text}" for key, text in zip(data, texts, strict=True)) or "plain"
+    if shape == on_cluster:
+        return text
+    return f"{text}; placement on a cluster: {on_cluster.hosts.placement}"

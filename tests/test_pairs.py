@@ -13,10 +13,10 @@ from hypothesis import given, strategies as st
 
 from perfdag.analysis.medians import MonthlyRollup, series_labels
 from perfdag.benchmark.contract import Failed, Gang, Measurement
-from perfdag.commands.results import finish_run
 from perfdag.hosts.local import LocalHost
 from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
+from perfdag.runs.finish import finish_run
 from perfdag.shape import Shape
 from perfdag.steps.hunt import ROUNDS, Hunt
 from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster

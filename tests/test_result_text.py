@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.commands.results import RunResult
 from perfdag.plan.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise
+from perfdag.runs.finish import RunResult
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
 from tests.conftest import CommandLine

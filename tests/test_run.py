@@ -72,14 +72,14 @@ def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(
     """What is measured may need the 40 MB of pyarrow."""
     code = """
 import sys
-from perfdag.commands import run
+from perfdag.runs import local
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
-measure = run.measure_turns
+measure = local.measure_turns
 def measure_and_print(*parameters):
     measure(*parameters)
     print("pyarrow" in sys.modules)
-run.measure_turns = measure_and_print
+local.measure_turns = measure_and_print
 main(["run", *sys.argv[1:], "--no-report"])
 print("pyarrow" in sys.modules)
 """

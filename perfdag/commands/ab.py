@@ -3,15 +3,8 @@
 import argparse
 import asyncio
 import logging
-import math
 import shlex
-from collections.abc import Iterator
 
-import orjson
-
-from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
-from perfdag.analysis.publish import markdown_table
-from perfdag.analysis.verdict import Tuning, percent
 from perfdag.commands.options import (
     EXIT_OK,
     JSON,
@@ -20,39 +13,26 @@ from perfdag.commands.options import (
     SET,
     WATCH,
     CommandError,
+    end_once,
     option,
     print_json,
     verb,
 )
-from perfdag.commands.results import write_report
-from perfdag.commands.run import (
-    absent_program,
-    check_samples,
-    measure_turns,
-    only_process,
-    plan_text,
-    prepare_resume,
-    refuse_absent_programs,
-    resumable,
-)
-from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
+from perfdag.plan.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
-from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, put_plan, resume_command, variants
-from perfdag.results.summary import summarise
-from perfdag.stats.paired import Bound
+from perfdag.results.runs import RunStore, put_plan, variants
+from perfdag.runs.duet import outcome_text
+from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
 from perfdag.steps.pods.plan import kinds_of
-from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
-from perfdag.suite.model import checks_of, share
-from perfdag.terminal import HIGHLIGHTS, styled, text_table
-from perfdag.units import digits, plural, short, short_seconds
+from perfdag.suite.model import share
+from perfdag.terminal import HIGHLIGHTS, plan_text, styled
+from perfdag.units import digits
 
 logger = logging.getLogger(__name__)
 
-OUTCOME = "runs/{}/ab.json"
-"""Key of the outcome, beside the samples of run A."""
+
 BLOCKS = 10
 """Blocks of ABBA, unless --blocks says another number."""
 
@@ -132,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.submit:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
+    end_once()
     store, outcome = measure_duet(duet, root, bool(args.resume), everything=args.all)
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
@@ -156,6 +137,7 @@ def compare_commands(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
+    end_once()
     store, outcome = measure_duet(duet, args.store)
     if args.json:
         print_json(outcome.data())
@@ -211,113 +193,6 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
     return duet, root or a.suite.store
 
 
-HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
-
-
-def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
-    """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
-    tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
-    outcome = analyse(store, duet, tuning, everything=everything)
-    store.put(
-        OUTCOME.format(duet.a.run_id), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2)
-    )
-    return outcome
-
-
-def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
-    """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
-    duet, lines = outcome.duet, outcome.lines
-    a, b = duet.a.options.words
-    limit = next((line.bound.limit for line in lines if line.bound), None)
-    headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
-    rows = [[*_cells(line), *([] if limit is None else [_cost(line.bound)])] for line in lines]
-    notes = [*_notes(outcome), f"outcome {store.url(OUTCOME.format(duet.a.run_id))}"]
-    if markdown:
-        head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
-        return "\n".join([head, *markdown_table(headings, rows), *notes])
-    styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
-    table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, styled(notes)])
-
-
-def _cells(line: SeriesVerdict) -> list[str]:
-    """Return the cells of a series, as HEADINGS names them."""
-    paired, info = line.judged, line.info
-    ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
-    return [
-        line.name,
-        short(paired.a, info.display_unit),
-        short(paired.b, info.display_unit),
-        percent(paired.effect, paired.absolute),
-        " to ".join(ends),
-        f"{paired.p:.2g}",
-        f"unclear: {paired.why}" if paired.word == "unclear" else paired.word,
-    ]
-
-
-def _cost(bound: Bound | None) -> str:
-    """Return what B costs, the interval of the cost, and whether it is within the limit."""
-    if bound is None:
-        return "-"
-    word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
-    if math.isnan(bound.cost):
-        return word
-    unit = "points" if bound.points else "%"
-    cost, low, high = (f"{100 * v:+.1f} {unit}" for v in (bound.cost, bound.low, bound.high))
-    return f"{cost} ({low} to {high}) {word}"
-
-
-def _notes(outcome: Outcome) -> Iterator[str]:
-    """Yield the method, failed samples, and series without a counterpart."""
-    bands = sorted({line.judged.interval.text() for line in outcome.lines})
-    blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
-    yield ""
-    yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
-    if outcome.failed:
-        yield (
-            f"not ok: {plural(outcome.failed.total(), 'sample')}; "
-            "a block counts if the variant's other sample was ok"
-        )
-    for reason, count in outcome.failed.most_common(3):
-        yield f"  {count} of them: {reason}"
-    for name in outcome.unpaired:
-        yield f"not compared: {name}"
-    for key in outcome.damaged:
-        yield f"damaged, left out: {key}"
-
-
-def measure_duet(
-    duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
-) -> tuple[Store, Outcome]:
-    """Measure what is not stored yet, then compare. Return the store and the outcome."""
-    store = open_store(root)
-    plans = (duet.a, duet.b)
-    if not duet.a.options.cluster:
-        with only_process(duet.a), only_process(duet.b):
-            for plan in plans:
-                if resumed:
-                    prepare_resume(store, plan.run_id)
-                else:
-                    put_plan(store, plan)
-            expected = short_seconds(sum(plan.seconds() for plan in plans))
-            samples = sum(len(plan.order) for plan in plans)
-            size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
-            logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
-            with resumable(resume_command(duet.a, root or "")):
-                measure_turns(store, {"A": duet.a, "B": duet.b}, _announced(duet))
-    for plan in plans:
-        collect(store, plan)
-    return store, conclude(store, duet, everything=everything)
-
-
-def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
-    """Yield the turns of a duet, and log each block as it begins."""
-    for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
-        if i >= 0 and i % 4 == 0:
-            logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
-        yield turn
-
-
 def submit_variants(args: argparse.Namespace) -> int:
     """Store both plans, create the Workflow, and follow it with --watch. Return the exit code.
 
@@ -353,15 +228,3 @@ def submit_variants(args: argparse.Namespace) -> int:
     print(f"follow it: perfdag status {name} --namespace {namespace}")
     print(f"then:      perfdag ab --resume {duet.a.run_id} --store {root}")
     return EXIT_OK
-
-
-def finish_variants(store: Store, plan: Plan) -> Outcome:
-    """Collect and report both variants in the last step of the Workflow, and compare them.
-
-    Raises StoreError.
-    """
-    duet = stored_duet(*variants(store, plan))
-    for variant in (duet.a, duet.b):
-        rows, _ = collect(store, variant)
-        write_report(store, variant, summarise(rows), None)
-    return conclude(store, duet)

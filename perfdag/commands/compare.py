@@ -20,10 +20,10 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.commands.results import explain_last
 from perfdag.results.baselines import baselines, put_baseline
 from perfdag.results.runs import RunStore
 from perfdag.results.selections import select
+from perfdag.runs.finish import explain_last
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short, with_spread

@@ -16,7 +16,7 @@ from perfdag.analysis.gate import (
     read_checks,
     stored_acks,
 )
-from perfdag.analysis.gate_result import Alert, GateResult, Rules, gate_as_dict
+from perfdag.analysis.gate_result import Rules, gate_as_dict
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
@@ -31,7 +31,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.publish import gate_lines, junit, markdown, publish, send
+from perfdag.analysis.publish import gate_lines, junit, markdown, publish
 from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -49,17 +49,16 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.commands.results import explain_last
-from perfdag.redaction import print_now
 from perfdag.results.labels import has_name
-from perfdag.results.runs import RunStore, age_of, day_of
+from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.results.selections import select, select_one
+from perfdag.runs.finish import check_age, explain_last
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
-from perfdag.units import plural, short, short_seconds
+from perfdag.units import plural, short
 
 logger = logging.getLogger(__name__)
 
@@ -362,24 +361,6 @@ def run_check(args: argparse.Namespace) -> int:
         args.markdown.write_text(markdown(gate) + "\n")
     print_json(gate_as_dict(gate)) if args.json else print(styled(gate_lines(gate)))
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
-
-
-def check_age(store: Store, selector: str, suite: str | None, limit: float) -> int:
-    """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
-
-    4: the webhook did not take the message. Raises SelectionError, StoreError.
-    """
-    run_id, suite = select_one(RunStore(store), selector, suite)
-    age = age_of(run_id)
-    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
-    if age <= limit:
-        print_now(line)
-        return EXIT_OK
-    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
-    print_now(title)
-    alert = Alert("stale", title, title, [run_id], run_id)
-    reached = send(GateResult(run_id, suite, "", alerts=[alert]))
-    return EXIT_GATE if reached else EXIT_REACH
 
 
 verb(

@@ -21,7 +21,6 @@ from perfdag.commands.options import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_REACH,
-    CommandError,
     HelpFormatter,
     Parser,
     add_parser,
@@ -29,6 +28,7 @@ from perfdag.commands.options import (
     option,
     verb,
 )
+from perfdag.problems import PerfdagError
 
 GROUPS = {
     "measure": {
@@ -174,7 +174,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return compare_commands(args)
         code: int = args.run(args)
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            print(f"perfdag {name}: {interrupt}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
         return _explain(error, name)
@@ -231,19 +233,14 @@ def program() -> NoReturn:
 
 def _explain(error: Exception, verb: str | None) -> int:
     """Print an expected error and return its exit code. Raise any other error again."""
-    from perfdag.kube.client import KubeError
-    from perfdag.results.runs import SelectionError
-    from perfdag.store.base import AddressError, DamagedError, NotStoredError, StoreError
-    from perfdag.suite.document import BadDocument
+    if isinstance(error, PerfdagError):
+        from perfdag.suite.document import BadDocument
 
-    if isinstance(error, BadDocument):
-        print(error, file=sys.stderr)
-        return EXIT_INPUT
-    if isinstance(error, CommandError | SelectionError | StoreError | KubeError):
-        print(f"perfdag {verb}: {error}", file=sys.stderr)
-        bad_input = SelectionError | NotStoredError | DamagedError | AddressError
-        code = EXIT_INPUT if isinstance(error, bad_input) else EXIT_REACH
-        return error.exit_code if isinstance(error, CommandError) else code
+        # each problem of a document begins with its file and line
+        print(
+            error if isinstance(error, BadDocument) else f"perfdag {verb}: {error}", file=sys.stderr
+        )
+        return error.exit_code
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)
         return EXIT_INPUT

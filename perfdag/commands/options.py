@@ -11,6 +11,7 @@ from inspect import cleandoc
 from textwrap import fill
 from typing import Any, TypeAlias, TypeVar
 
+from perfdag.problems import PerfdagError
 from perfdag.redaction import redact
 from perfdag.signals import (
     EXIT_FAILED as EXIT_FAILED,
@@ -25,7 +26,7 @@ from perfdag.signals import (
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
-class CommandError(Exception):
+class CommandError(PerfdagError):
     """A verb cannot do what it was asked to do.
 
     The message says why and what to do. `perfdag` prints it after its name and the verb.

@@ -20,13 +20,13 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.commands.results import read_run
-from perfdag.commands.run import only_process
 from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baselines
 from perfdag.results.runs import RunStore, age_of, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
+from perfdag.runs.finish import read_run
+from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, text_table

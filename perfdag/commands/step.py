@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
-    EXIT_REACH,
     CommandError,
     duration,
     end_once,
@@ -21,7 +20,6 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.redaction import print_now
-from perfdag.store.base import NotStoredError
 
 if TYPE_CHECKING:
     from perfdag.steps.pods.context import PodContext
@@ -152,7 +150,7 @@ def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
 )
 def age(pod: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
-    from perfdag.commands.history import check_age
+    from perfdag.runs.finish import check_age
     from perfdag.store.s3 import open_store
 
     return check_age(open_store(pod.root), "last", args.suite, args.max_age)
@@ -166,39 +164,9 @@ def age(pod: "PodContext", args: argparse.Namespace) -> int:
 )
 def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
-    from perfdag.charts.pages.site import write_after_run
-    from perfdag.commands import ab, results
-    from perfdag.results.collect import collect
-    from perfdag.results.runs import stored_plan
-    from perfdag.steps.pods import context, plan as plan_step, watchdog
+    from perfdag.runs.finish import step
 
-    store = pod.open()
-    try:
-        plan = stored_plan(store, pod.run_id)
-    except NotStoredError:
-        # If the plan step refused the suite, its own exit code is the run's.
-        message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
-        raise CommandError(message, EXIT_REACH) from None
-    context.end_clock(store, plan.run_id)
-    if why := watchdog.record_end(pod, store, plan, args.phase):
-        context.explain_end(why)
-    if plan.trigger == "ab":
-        outcome = ab.finish_variants(store, plan)
-        text, code = ab.outcome_text(outcome, store), outcome.exit_code
-    else:
-        for run_id in plan.options.rechecks:
-            context.end_clock(store, run_id)
-            collect(store, stored_plan(store, run_id))
-        result = results.finish_run(store, plan, publishes=True)
-        text, code = str(result), result.exit_code
-        context.explain_end(why or result.answer.sentence)
-    print_now(text)
-    context.label_workflow(pod, plan, store)
-    if args.phase == "Succeeded":
-        plan_step.release(pod, plan)
-    if plan.trigger != "ab":
-        write_after_run(store, plan.suite)
-    return EXIT_REACH if why else code
+    return step(pod, args.phase)
 
 
 @verb(

@@ -32,6 +32,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from perfdag.problems import PerfdagError
+from perfdag.signals import EXIT_REACH
+
 T = TypeVar("T")
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""
@@ -41,7 +44,7 @@ IN_POD = "in-cluster"
 """`Cluster.context` without a kubeconfig."""
 
 
-class KubeError(Exception):
+class KubeError(PerfdagError):
     """An error of the cluster or of the connection, in one line that says what to do.
 
     `status` is the HTTP status, or 0 without an answer. `reason` is the API server's word
@@ -50,6 +53,7 @@ class KubeError(Exception):
     have carried it out.
     """
 
+    exit_code = EXIT_REACH
     repeated = False
 
     def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:

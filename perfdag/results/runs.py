@@ -10,6 +10,7 @@ from functools import cache, cached_property
 import orjson
 
 from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
+from perfdag.problems import PerfdagError
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest
 from perfdag.units import plural
@@ -61,7 +62,7 @@ def age_of(run_id: str) -> float:
     return (datetime.now(UTC) - began).total_seconds()
 
 
-class SelectionError(ValueError):
+class SelectionError(PerfdagError, ValueError):
     """No run matches. The message lists what exists."""
 
 

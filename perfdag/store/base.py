@@ -11,21 +11,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from perfdag.problems import PerfdagError
+from perfdag.signals import EXIT_INPUT, EXIT_REACH
+
 KEY_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 """One name of a key. It cannot be `..`, and no hidden file."""
 _KEY = re.compile(rf"{KEY_NAME}(/{KEY_NAME})*", re.ASCII)
 
 
-class StoreError(Exception):
+class StoreError(PerfdagError):
     """The store cannot be used. The message says what to do."""
+
+    exit_code = EXIT_REACH
 
 
 class AddressError(StoreError, ValueError):
     """No store can have this address, or not one that can be used here."""
 
+    exit_code = EXIT_INPUT
+
 
 class NotStoredError(StoreError):
     """The store has no such key."""
+
+    exit_code = EXIT_INPUT
 
 
 class BadKeyError(NotStoredError):
@@ -34,6 +43,8 @@ class BadKeyError(NotStoredError):
 
 class DamagedError(StoreError):
     """The store has the key, but its content cannot be used."""
+
+    exit_code = EXIT_INPUT
 
 
 def is_key(text: str) -> bool:

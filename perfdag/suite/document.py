@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from perfdag.benchmark import registry
-from perfdag.problems import Problem as Problem
+from perfdag.problems import PerfdagError, Problem as Problem
 from perfdag.shape import (
     FOLDER,
     IMAGE,
@@ -43,7 +43,7 @@ _HINTS = {
 """What to do about an error of the YAML parser, by a part of its text."""
 
 
-class BadDocument(Exception):
+class BadDocument(PerfdagError):
     """The document cannot be used.
 
     `problems` holds everything that is wrong with it, by file and line.

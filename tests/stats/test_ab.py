@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.commands import ab as ab_outcome
 from perfdag.commands.main import main
 from perfdag.plan.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import stored_plan
+from perfdag.runs.duet import conclude, outcome_text
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
@@ -64,8 +64,8 @@ def fill(
 
 
 def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
-    result = ab_outcome.conclude(store, duet)
-    return result.exit_code, ab_outcome.outcome_text(result, store, markdown=True)
+    result = conclude(store, duet)
+    return result.exit_code, outcome_text(result, store, markdown=True)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import compare_sides
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
-from perfdag.commands.results import judge
 from perfdag.plan.plan import make_plan
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
+from perfdag.runs.finish import judge
 from perfdag.stats.levels import Levels, levels_of, noise_of
 from perfdag.stats.robust import spread
 from perfdag.store.base import Store

@@ -1,0 +1,92 @@
+"""The outcome of two variants that were measured in turn."""
+
+import math
+from collections.abc import Iterator
+
+import orjson
+
+from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
+from perfdag.analysis.publish import markdown_table
+from perfdag.analysis.verdict import Tuning, percent
+from perfdag.plan.plan import Duet
+from perfdag.stats.paired import Bound
+from perfdag.store.base import Store
+from perfdag.suite.model import checks_of
+from perfdag.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.units import plural, short
+
+OUTCOME = "runs/{}/ab.json"
+"""Key of the outcome, beside the samples of run A."""
+HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
+
+
+def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
+    """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
+    tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
+    outcome = analyse(store, duet, tuning, everything=everything)
+    store.put(
+        OUTCOME.format(duet.a.run_id), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2)
+    )
+    return outcome
+
+
+def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
+    """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
+    duet, lines = outcome.duet, outcome.lines
+    a, b = duet.a.options.words
+    limit = next((line.bound.limit for line in lines if line.bound), None)
+    headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
+    rows = [[*_cells(line), *([] if limit is None else [_cost(line.bound)])] for line in lines]
+    notes = [*_notes(outcome), f"outcome {store.url(OUTCOME.format(duet.a.run_id))}"]
+    if markdown:
+        head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
+        return "\n".join([head, *markdown_table(headings, rows), *notes])
+    styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
+    table = text_table(headings, rows, right=range(1, 6), styles=styles)
+    return "\n".join([f"A  {a}\nB  {b}", table, styled(notes)])
+
+
+def _cells(line: SeriesVerdict) -> list[str]:
+    """Return the cells of a series, as HEADINGS names them."""
+    paired, info = line.judged, line.info
+    ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
+    return [
+        line.name,
+        short(paired.a, info.display_unit),
+        short(paired.b, info.display_unit),
+        percent(paired.effect, paired.absolute),
+        " to ".join(ends),
+        f"{paired.p:.2g}",
+        f"unclear: {paired.why}" if paired.word == "unclear" else paired.word,
+    ]
+
+
+def _cost(bound: Bound | None) -> str:
+    """Return what B costs, the interval of the cost, and whether it is within the limit."""
+    if bound is None:
+        return "-"
+    word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
+    if math.isnan(bound.cost):
+        return word
+    unit = "points" if bound.points else "%"
+    cost, low, high = (f"{100 * v:+.1f} {unit}" for v in (bound.cost, bound.low, bound.high))
+    return f"{cost} ({low} to {high}) {word}"
+
+
+def _notes(outcome: Outcome) -> Iterator[str]:
+    """Yield the method, failed samples, and series without a counterpart."""
+    bands = sorted({line.judged.interval.text() for line in outcome.lines})
+    blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
+    yield ""
+    yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    if outcome.failed:
+        yield (
+            f"not ok: {plural(outcome.failed.total(), 'sample')}; "
+            "a block counts if the variant's other sample was ok"
+        )
+    for reason, count in outcome.failed.most_common(3):
+        yield f"  {count} of them: {reason}"
+    for name in outcome.unpaired:
+        yield f"not compared: {name}"
+    for key in outcome.damaged:
+        yield f"damaged, left out: {key}"

@@ -1,0 +1,413 @@
+"""The end of every run: its rows, its verdict, its report, and its result as text and data."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from perfdag.analysis.compare import Outcome
+from perfdag.analysis.gate_result import Alert, GateResult, gate_as_dict
+from perfdag.analysis.publish import answer_lines, gate_lines, junit, publish, send
+from perfdag.analysis.sentence import Banner, Judged, banner
+from perfdag.plan.plan import Plan, gated, stored_duet
+from perfdag.redaction import print_now
+from perfdag.results.collect import CollectionResult, collect, write_exports
+from perfdag.results.runs import (
+    RunStore,
+    SelectionError,
+    age_of,
+    report_key,
+    runs_with_rows,
+    stored_plan,
+    variants,
+)
+from perfdag.results.selections import select_one
+from perfdag.results.summary import (
+    PointState,
+    Summary,
+    headlines,
+    statuses_text,
+    summarise,
+    worst_of_points,
+)
+from perfdag.runs import RunError
+from perfdag.runs.duet import conclude, outcome_text
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
+from perfdag.store.base import NotStoredError, Store
+from perfdag.store.s3 import open_store
+from perfdag.suite.model import checks_of
+from perfdag.terminal import HIGHLIGHTS, spark, styled, text_table
+from perfdag.units import digits, plural, scaled, short_seconds
+
+if TYPE_CHECKING:
+    from perfdag.steps.pods.context import PodContext
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A collected run: its samples by status, its points, and the addresses of its files."""
+
+    plan: Plan
+    summary: Summary
+    collected: CollectionResult
+    rows: str
+    report: str | None = None
+    exports: Sequence[str] = ()
+    gate: GateResult | None = None
+    """The answers about the series of the run, and its checks. None where there is no history."""
+    published: bool = True
+    """Whether the webhook took the messages of the gate."""
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.plan.run_id
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the verb that measured or collected the run."""
+        if not self.published:
+            return EXIT_REACH
+        if gated(self.plan):  # the gate knows what is acknowledged
+            failed = self.gate is not None and self.gate.failed
+        else:
+            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
+        if failed:
+            return EXIT_GATE
+        statuses = self.summary.statuses.keys()
+        return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
+
+    @property
+    def answer(self) -> Banner:
+        """The sentence about the run, as its report has it."""
+        return banner(Judged(self.summary, self.gate))
+
+    def __str__(self) -> str:
+        """Return a table of headline metrics for each entry, counts, addresses and the answer."""
+        judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
+        for state in self.summary.points:
+            entries.setdefault(state.entry, []).append(state)
+        tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
+        gate = [styled(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
+        counted = f" ({judged.past.counted})" if judged.past else ""
+        answer = self.answer
+        style = HIGHLIGHTS.get(answer.word, "bold")
+        return "\n".join(
+            [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]
+        )
+
+    def data(self) -> dict[str, Any]:
+        """Return the result as data for JSON."""
+        answer = gate_as_dict(self.gate) if self.gate else None
+        trust, verdicts = self.summary.trust, self.summary.verdicts
+        points = [
+            {
+                "point": state.point,
+                "entry": state.entry,
+                "benchmark": state.benchmark,
+                "params": state.params,
+                "statuses": state.statuses,
+                "reasons": state.reasons,
+                "noise": state.noise,
+                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
+                "metrics": [
+                    {
+                        "metric": series.metric,
+                        "stat": series.stat,
+                        "coords": series.coords,
+                        "unit": series.unit,
+                        "better": series.better,
+                        "headline": series.headline,
+                        "median": series.middle,
+                        "low": series.band.low,
+                        "high": series.band.high,
+                        "spread": series.band.kind,
+                        "n": len(series.values),
+                        "nominal": series.nominal,
+                    }
+                    for series in state.series
+                ],
+            }
+            for state in self.summary.points
+        ]
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": self.summary.statuses,
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "answer": answer,
+            "trust": {"level": trust.level, "text": trust.text},
+            "verdicts": [asdict(verdict) for verdict in verdicts],
+            "points": points,
+        }
+
+
+HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
+BAD_STATE = re.compile("failed|invalid|missing")
+MAX_REASONS = 10
+"""Points whose failures and verdicts the terminal shows; the report has all of them."""
+
+
+def _table(entry: str, states: Sequence[PointState], judged: Judged) -> str:
+    """Return the table of an entry, without the columns that are empty. A point is named once."""
+    largest: dict[tuple[str, str], float] = {}
+    for series in (series for state in states for series in headlines(state)):
+        key = series.metric, series.display_unit
+        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
+    units = {metric: scaled(unit, value) for (metric, unit), value in largest.items()}
+    verdicts = {each.point: each.word for each, _ in worst_of_points(judged.summary.verdicts)}
+    rows = [
+        (state.label if not at else "", *cells, _state_text(state, judged, verdicts))
+        for state in states
+        for at, cells in enumerate(_cells(state, judged, units))
+    ]
+    columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
+    return text_table(
+        [HEADINGS[i] for i in columns],
+        [[row[i] for i in columns] for row in rows],
+        right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
+        styles=[HIGHLIGHTS["failed"] if BAD_STATE.search(row[-1]) else "" for row in rows],
+        title=entry,
+    )
+
+
+def _cells(
+    state: PointState, judged: Judged, units: Mapping[str, tuple[float, str]]
+) -> list[tuple[str, ...]]:
+    """Return metric, median, spread, unit, n, nominal and last runs of each headline series."""
+    cells: list[tuple[str, ...]] = []
+    for series in headlines(state):
+        factor, unit = units[series.metric]
+        low, middle, high = (
+            digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
+        )
+        history = judged.lines.get(series.series_id)
+        own = (
+            str(len(series.values)),
+            series.nominal,
+            spark(history.value.tolist()) if history else "",
+        )
+        cells.append((series.name, middle, f"{low} to {high}", unit, *own))
+    return cells or [("", "-", "", "", "0", "", "")]
+
+
+def _state_text(state: PointState, judged: Judged, verdicts: Mapping[str, str]) -> str:
+    """Return the samples by status, the trust, the verdict, and why there is no value."""
+    statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
+    text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
+    trust = judged.summary.trust.points.get(state.point)
+    if trust and trust.level != "good" and state.series:
+        text += f", {trust.level}"
+    if state.point in verdicts:
+        text += f", verdict {verdicts[state.point]}"
+    if not state.series and state.reasons:
+        text += f": {shorten(state.reasons[0], 300, placeholder=' ...')}"
+    return text
+
+
+def _lines(result: RunResult) -> list[str]:
+    """Return what stands below the table: counts, noise, failures, precision and addresses."""
+    plan, collected, summary = result.plan, result.collected, result.summary
+    statuses = statuses_text(summary.statuses) or "no samples"
+    lines = [
+        f"{statuses}; spread: range of n < 6, else 95 % interval of the median",
+        f"trust   {summary.trust.text}",
+    ]
+    if result.gate and result.gate.runs > 1 and not gated(plan):
+        lines += answer_lines(result.gate)
+    verdicts = [
+        f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
+        for verdict, count in worst_of_points(summary.verdicts)
+    ]
+    # The table itself has the reason of a point without any value.
+    reasons = [
+        f"{state.name}: {shorten(state.reasons[0], 300, placeholder=' ...')}"
+        for state in summary.points
+        if state.reasons and state.series
+    ]
+    for own, what in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
+        lines += own[:MAX_REASONS]
+        if len(own) > MAX_REASONS:
+            lines.append(f"and {len(own) - MAX_REASONS} more {what}; the report has all")
+    for point in plan.points:
+        if point.until is not None and point.id in collected.reached:
+            n, precision = collected.reached[point.id]
+            text = "no interval yet" if precision is None else f"{precision:.1%}"
+            goal = f"{point.until.relative_spread:.1%}"
+            lines.append(
+                f"{point.entry} {point.label}: {text} after {plural(n, 'sample')} (goal: {goal})"
+            )
+    if plan.merged:
+        lines.append(f"{plural(plan.merged, 'equal point')} merged")
+    lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
+    lines = [styled(lines), f"rows    {result.rows}"]
+    if result.report:
+        lines.append(f"report  {result.report}")
+    return lines + [f"also    {file}" for file in result.exports]
+
+
+def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
+    """Return the runs of a store, and the plan of the one that `selector` names.
+
+    The plan has no points where the run's rows alone are left. Raises StoreError.
+    """
+    runs = RunStore(open_store(root))
+    if selector.startswith("baseline:"):
+        selector = select_one(runs, selector)[0]
+    run_id = runs.find(selector)
+    explain_last(runs, selector, run_id)
+    return runs, runs.plan_or_rows(run_id)
+
+
+def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
+    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
+    if selector == "last" and (note := runs.newer_note(run_id)):
+        logger.info(f"note: {note}")
+
+
+def finish_run(
+    store: Store,
+    plan: Plan,
+    *,
+    charts: bool = True,
+    publishes: bool = False,
+    recheck: Callable[[GateResult], None] | None = None,
+) -> RunResult:
+    """Collect a run, judge it, write its charts and report, and return the result.
+
+    `recheck` measures the suspicious points again before the verdict. With `publishes` this is the
+    end of the run: its gate, if it has one, goes to the webhook, and as JUnit XML beside the
+    report. Raises StoreError.
+    """
+    table, collected = collect(store, plan)
+    summary = summarise(table)
+    gate = judge(store, plan, summary)
+    if recheck and gate and gate.suspects:
+        recheck(gate)
+        gate = judge(store, plan, summary)
+    page, published = None, True
+    if charts and find_spec("matplotlib"):
+        page = write_report(store, plan, summary, gate)
+    elif charts:  # an image for pods has none
+        advice = f"run `perfdag report {plan.run_id}` where it is"
+        logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
+    files = write_exports(store, plan.run_id, table)
+    if publishes and gate and gated(plan):
+        published = publish(store, gate)
+        store.put(f"runs/{plan.run_id}/check.xml", junit(gate))
+    rows = store.url(collected.key)
+    return RunResult(plan, summary, collected, rows, page, files, gate, published)
+
+
+def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
+    """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
+    if plan.trigger == "ab":
+        return None
+    if not plan.where and not gated(plan) and len(runs_with_rows(store, plan.suite)) == 1:
+        # Nothing is to be compared with. A run on a cluster may have nodes that differ.
+        report = store.url(report_key(plan.run_id))
+        return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
+    from perfdag.analysis.gate import check, unattended_rules
+
+    try:
+        rules = unattended_rules(store, checks_of(plan.suite_text))
+        return check(store, plan.suite, plan.run_id, rules, summary)
+    except SelectionError as error:
+        logger.warning(f"perfdag: no verdict: {error}")
+        return None
+
+
+def write_report(
+    store: Store,
+    plan: Plan,
+    summary: Summary,
+    gate: GateResult | None,
+) -> str:
+    """Write the charts and report.html of a run with the answers of its gate.
+
+    Return the report's URL. Raises StoreError.
+    """
+    # It imports matplotlib, which takes a second that a run without a report does not need.
+    from perfdag.charts.pages import report as report_page
+
+    def put(name: str, data: bytes) -> None:
+        store.put(f"runs/{plan.run_id}/{name}", data)
+
+    # the last step of a run on a cluster writes the site
+    has_site = bool(plan.where or store.list(f"site/data/{plan.suite}"))
+    report_page.write(summary, plan, put, store.root, has_site, gate)
+    return store.url(report_key(plan.run_id))
+
+
+def finish_variants(store: Store, plan: Plan) -> Outcome:
+    """Collect and report both variants in the last step of the Workflow, and compare them.
+
+    Raises StoreError.
+    """
+    duet = stored_duet(*variants(store, plan))
+    for variant in (duet.a, duet.b):
+        rows, _ = collect(store, variant)
+        write_report(store, variant, summarise(rows), None)
+    return conclude(store, duet)
+
+
+def check_age(store: Store, selector: str, suite: str | None, limit: float) -> int:
+    """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
+
+    4: the webhook did not take the message. Raises SelectionError, StoreError.
+    """
+    run_id, suite = select_one(RunStore(store), selector, suite)
+    age = age_of(run_id)
+    line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
+    if age <= limit:
+        print_now(line)
+        return EXIT_OK
+    title = f"STALE {line}; at most {short_seconds(limit)} is allowed"
+    print_now(title)
+    alert = Alert("stale", title, title, [run_id], run_id)
+    reached = send(GateResult(run_id, suite, "", alerts=[alert]))
+    return EXIT_GATE if reached else EXIT_REACH
+
+
+def step(pod: "PodContext", phase: str) -> int:
+    """Collect, report and check a run in the last step of its Workflow, which ended in `phase`.
+
+    Return the exit code of the run. Raises RunError for a run without a plan, StoreError.
+    """
+    from perfdag.charts.pages.site import write_after_run
+    from perfdag.steps.pods import context, plan as plan_step, watchdog
+
+    store = pod.open()
+    try:
+        plan = stored_plan(store, pod.run_id)
+    except NotStoredError:
+        # If the plan step refused the suite, its own exit code is the run's.
+        message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
+        raise RunError(message, EXIT_REACH) from None
+    context.end_clock(store, plan.run_id)
+    if why := watchdog.record_end(pod, store, plan, phase):
+        context.explain_end(why)
+    if plan.trigger == "ab":
+        outcome = finish_variants(store, plan)
+        text, code = outcome_text(outcome, store), outcome.exit_code
+    else:
+        for run_id in plan.options.rechecks:
+            context.end_clock(store, run_id)
+            collect(store, stored_plan(store, run_id))
+        result = finish_run(store, plan, publishes=True)
+        text, code = str(result), result.exit_code
+        context.explain_end(why or result.answer.sentence)
+    print_now(text)
+    context.label_workflow(pod, plan, store)
+    if phase == "Succeeded":
+        plan_step.release(pod, plan)
+    if plan.trigger != "ab":
+        write_after_run(store, plan.suite)
+    return EXIT_REACH if why else code

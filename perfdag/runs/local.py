@@ -1,0 +1,278 @@
+"""A run on this machine: `perfdag.Suite`, what it measures, and how it goes on."""
+
+import contextlib
+import errno
+import logging
+import re
+import shlex
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdag.plan.plan import Duet, Plan, make_plan
+from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
+from perfdag.results.samples import (
+    budget_spent,
+    delete_damaged_samples,
+    forget_reasons,
+    stored_samples,
+    write_reason,
+)
+from perfdag.runs import RunError
+from perfdag.signals import EXIT_REACH
+from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
+from perfdag.store.base import Store, StoreError
+from perfdag.store.s3 import open_store
+from perfdag.suite import model
+from perfdag.suite.document import BadDocument
+from perfdag.suite.load import load_model, load_suite, model_text
+from perfdag.terminal import Progress
+from perfdag.units import plural, short_seconds
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from perfdag.analysis.compare import Outcome
+    from perfdag.analysis.gate_result import GateResult
+    from perfdag.runs.finish import RunResult
+
+
+def refuse_absent_programs(loaded: model.LoadedSuite, plan: Plan) -> None:
+    """Raise BadDocument for commands of a plan whose program this machine does not have.
+
+    Those of optional entries, and of shapes that need a cluster, are skipped as they run.
+    """
+    sources = {source.name: source for source in loaded.sources}
+    problems = []
+    for point in plan.points:
+        if point.benchmark != "command" or point.optional:
+            continue
+        advice = "install it, or say `optional: true` beside `benchmark`"
+        text = absent_program(point.params["argv"][0], advice)
+        if text and not needs_cluster(plan.shapes[point.shape]):
+            source = sources[point.entry]
+            path = ("argv",) if source.is_set(("argv",)) else ("params", "argv")
+            problems.append(source.problem(path, "no-program", text))
+    if problems:
+        raise BadDocument(problems)
+
+
+def absent_program(program: str, advice: str = "install it") -> str:
+    """Return that this machine does not have a program and what to do, or an empty text."""
+    if shutil.which(program):
+        return ""
+    if re.search(r"[\s|<>&;]", program):
+        advice = f"no shell reads it, so write bash -c {shlex.quote(program)}"
+    return f"no program {program!r} here; {advice}"
+
+
+def refuse_to_resume(store: Store, plan: Plan, root: str) -> None:
+    """Raise RunError if `perfdag run` cannot continue this run."""
+    check_samples(store, plan)
+    if plan.trigger == "ab":
+        why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
+    elif plan.where:
+        why = f"{plan.run_id} was measured on a cluster; this machine cannot add samples to it"
+    else:
+        return
+    raise RunError(f"{why}; continue it: {resume_command(plan, root)}")
+
+
+def check_samples(store: Store, plan: Plan) -> None:
+    """Raise RunError if a run cannot be resumed because only its rows are left.
+
+    Raises StoreError.
+    """
+    from perfdag.results.collect import kept_rows
+
+    stored = stored_samples(store, plan.run_id)
+    if not stored and kept_rows(store, plan, stored) is not None:
+        raise RunError(
+            f"run {plan.run_id} was collected and its samples are stored no more: "
+            "its rows stay as they are, and it cannot be resumed"
+        )
+
+
+def run_plan(
+    plan: Plan,
+    root: str | None,
+    *,
+    resumed: bool = False,
+    charts: bool = True,
+    recheck: bool = True,
+) -> "RunResult":
+    """Measure what store `root` does not have yet, then collect, judge and report the run.
+
+    With `recheck`, points that are suspicious against their history are measured again.
+    Raises RunError if the run ends before its last sample.
+    """
+    store, stored = open_store(root), ""
+    with only_process(plan):
+        if resumed:
+            prepare_resume(store, plan.run_id)
+            planned = {plan.key(at) for at in range(len(plan.order))}
+            stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
+        else:
+            plan = with_learned_times(store, plan, None)
+            put_plan(store, plan)
+        samples = f"{plural(len(plan.points), 'point')}, {plural(len(plan.order), 'sample')}"
+        logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
+        command = resume_command(plan, root or "")
+        with resumable(command):
+            measure_turns(store, {"": plan}, [("", range(len(plan.order)))])
+        from perfdag.runs.finish import finish_run
+
+        again = partial(measure_again, store, plan, command) if recheck else None
+        return finish_run(store, plan, charts=charts, publishes=True, recheck=again)
+
+
+def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:
+    """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
+
+    Raises StoreError, and RunError if it is interrupted.
+    """
+    from perfdag.results.collect import collect
+
+    logger.info(f"suspicious, measured again: {', '.join(line.name for line in gate.suspects)}")
+    points = {line.info.point for line in gate.suspects}
+    for again in put_rechecks(store, plan, points):
+        with resumable(command):
+            measure_turns(store, {"": again}, [("", range(len(again.order)))])
+        collect(store, again)
+
+
+@contextlib.contextmanager
+def resumable(command: str) -> Iterator[None]:
+    """Name `command` where an interrupt or an error of the store ends a run. Raises RunError."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"interrupted; all finished samples are stored. Continue: {command}"
+        raise KeyboardInterrupt(text) from None
+    except StoreError as error:
+        message = f"{error}\nall samples before it are stored. Continue: {command}"
+        raise RunError(message, EXIT_REACH) from None
+
+
+def prepare_resume(store: Store, run_id: str) -> None:
+    """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
+    forget_reasons(store, run_id)
+    if damaged := delete_damaged_samples(store, run_id):
+        some = ", ".join(damaged[:5])
+        logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
+
+
+def measure_turns(
+    store: Store, plans: Mapping[str, Plan], turns: Iterable[tuple[str, Sequence[int]]]
+) -> None:
+    """Measure the samples that are not stored yet, within the budget of the plans.
+
+    A turn is the name of a plan and positions in its order.
+    """
+    budget = next(iter(plans.values())).budget
+    deadline = time.monotonic() + budget if budget else None
+    with Progress(*plans.values()).shown() as progress:
+        pool = LocalPool()
+        loops = {name: MeasuringLoop(plan, store, pool, progress) for name, plan in plans.items()}
+        for name, positions in turns:
+            progress.variant = name and f"{name} "
+            if not loops[name].measure(positions, deadline=deadline):
+                reason = budget_spent(budget or 0)
+                for plan in plans.values():
+                    write_reason(store, plan.run_id, reason)
+                return
+
+
+def measure_duet(
+    duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
+) -> tuple[Store, "Outcome"]:
+    """Measure what is not stored yet, then compare. Return the store and the outcome."""
+    store = open_store(root)
+    plans = (duet.a, duet.b)
+    if not duet.a.options.cluster:
+        with only_process(duet.a), only_process(duet.b):
+            for plan in plans:
+                if resumed:
+                    prepare_resume(store, plan.run_id)
+                else:
+                    put_plan(store, plan)
+            expected = short_seconds(sum(plan.seconds() for plan in plans))
+            samples = sum(len(plan.order) for plan in plans)
+            size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
+            logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
+            with resumable(resume_command(duet.a, root or "")):
+                measure_turns(store, {"A": duet.a, "B": duet.b}, _announced(duet))
+    from perfdag.results.collect import collect
+    from perfdag.runs.duet import conclude
+
+    for plan in plans:
+        collect(store, plan)
+    return store, conclude(store, duet, everything=everything)
+
+
+def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
+    """Yield the turns of a duet, and log each block as it begins."""
+    for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
+        if i >= 0 and i % 4 == 0:
+            logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
+        yield turn
+
+
+@contextlib.contextmanager
+def only_process(plan: Plan) -> Iterator[None]:
+    """Let no other process of this machine measure or remove a run. Raises RunError.
+
+    The lock is an address that Linux frees with the process. Other systems have none and lock
+    nothing.
+    """
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(f"\0perfdag-{plan.run_id}")
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise RunError(
+                    f"another process of this machine measures run {plan.run_id}; "
+                    "wait for it, or end it with Ctrl-C"
+                ) from None
+        yield
+
+
+class Suite(model.Suite):
+    """A suite of benchmarks, with the keys of a suite file as arguments."""
+
+    @classmethod
+    def read(cls, file: str | Path) -> "Suite":
+        """Return the suite of a file. Raises BadDocument."""
+        return cls.model_validate(load_suite(file).document.data)
+
+    def plan(self, only: Sequence[str] = ()) -> Plan:
+        """Return the points and the order of their samples. Raises BadDocument.
+
+        `only` are patterns of points, as in `perfdag run --only`.
+        """
+        return make_plan(load_model(self), only=only)
+
+    def run(
+        self, store: str | Path | None = None, *, only: Sequence[str] = (), charts: bool = True
+    ) -> "RunResult":
+        """Measure the suite on this machine, as `perfdag run` does, and return its result.
+
+        `store` is a folder or an address (default: the store of the suite, else
+        ./perfdag-results). Progress goes to the logger `perfdag`. Raises BadDocument for a wrong
+        suite, StoreError, and RunError if the run ends before its last sample. Ctrl-C raises
+        KeyboardInterrupt, whose text is the command that goes on.
+        """
+        root = self.store if store is None else str(store)
+        return run_plan(self.plan(only), root, charts=charts)
+
+    def save(self, file: str | Path) -> None:
+        """Write the suite as a file that `perfdag run` and `perfdag submit` read.
+
+        Raises BadDocument if the suite has an error, and OSError.
+        """
+        self.plan()
+        Path(file).write_text(model_text(self), encoding="utf-8")
