@@ -4,8 +4,8 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,17 +73,22 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 """Stands for the images of the installation where these are not known."""
 
 
-def item(number: int, plan: Plan, index: int, refusals: Refusals) -> dict[str, str]:
-    """Return what Argo fans out over for a batch: its text and its number, which nodes show.
+def items(left: "Batches", refusals: Refusals) -> list[dict[str, str]]:
+    """Return what Argo fans out over: the text and the number of each batch, which nodes show.
 
-    `index` is that of the batch in `plan`, which is a recheck or the run itself. A batch that the
-    cluster refuses has no number, and its text says why.
+    A batch that the cluster refuses has no number, and its text says why.
     """
-    batch = plan.batches[index]
-    if number in refusals:
-        text = f"{plan.kind(batch)[1]}: {refusals[number][1]}"
-        return {"benchmark": _plain(text)[:ITEM_LENGTH], "n": ""}
-    return {"benchmark": _text_of(plan, batch), "n": str(number)}
+    plans = {plan.run_id: plan for plan, _ in left.values()}
+    texts = {run_id: batch_texts(plan) for run_id, plan in plans.items()}
+    fanned = []
+    for number, (plan, index) in left.items():
+        if number in refusals:
+            entry = plan.kind(plan.batches[index])[1]
+            text = _plain(f"{entry}: {refusals[number][1]}")[:ITEM_LENGTH]
+            fanned.append({"benchmark": text, "n": ""})
+        else:
+            fanned.append({"benchmark": texts[plan.run_id][index], "n": str(number)})
+    return fanned
 
 
 def _plain(text: str) -> str:
@@ -91,7 +96,54 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
 
 
-def _text_of(plan: Plan, batch: Batch) -> str:
+@dataclass(frozen=True)
+class BatchText:
+    """What a batch measures: the entry, the settings that vary in it, and where and when."""
+
+    entry: str
+    settings: Sequence[str]
+    where: Sequence[str]
+
+    @property
+    def parts(self) -> list[str]:
+        """What may be left out of the text, in its order."""
+        return [*self.settings, *self.where]
+
+    def without(self, left_out: Set[str]) -> str:
+        """Return the text without these parts. Where it is too long, its settings are cut."""
+        settings = [setting for setting in self.settings if setting not in left_out]
+        end = "".join(part for part in self.where if part not in left_out)
+        what = _plain("".join([self.entry, *settings]))
+        return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
+
+    def fit(self, shared: Set[str]) -> str:
+        """Return the text without as many of its last parts in `shared` as make it short enough."""
+        left_out: set[str] = set()
+        for part in reversed(self.parts):
+            length = len(self.entry) + sum(len(own) for own in self.parts if own not in left_out)
+            if length > ITEM_LENGTH and part in shared:
+                left_out.add(part)
+        return self.without(left_out)
+
+
+def batch_texts(plan: Plan) -> list[str]:
+    """Return what each batch measures, for people, in at most ITEM_LENGTH characters.
+
+    Argo shows nothing else that tells batches apart, so a long text loses first what all batches of
+    its entry share. The text of an entry's only batch is cut.
+    """
+    texts = [_text_of(plan, batch) for batch in plan.batches]
+    entries: dict[str, list[set[str]]] = {}
+    for text in texts:
+        entries.setdefault(text.entry, []).append({*text.parts})
+    shared = {
+        entry: set.intersection(*parts) if len(parts) > 1 else set[str]()
+        for entry, parts in entries.items()
+    }
+    return [text.fit(shared[text.entry]) for text in texts]
+
+
+def _text_of(plan: Plan, batch: Batch) -> BatchText:
     """Return what a batch measures: the entry, what varies, where, and which rounds."""
     indices, repetitions = zip(*(plan.order[position] for position in batch.samples), strict=True)
     points = [plan.points[index] for index in sorted({*indices})]
@@ -100,17 +152,20 @@ def _text_of(plan: Plan, batch: Batch) -> str:
         for word in point.label.split():
             name, _, value = word.partition("=")
             varied.setdefault(name, []).append(value)
-    words = [f"{name}={_span(values)}" for name, values in varied.items()]
-    what = _plain(" ".join([points[0].entry, *(words if len(points) > 1 else [points[0].label])]))
+    settings = [f"{name}={_span(values)}" for name, values in varied.items()]
+    if len(points) == 1:
+        settings = points[0].label.split()
     shape = plan.shapes[batch.shape]
-    where = f" on {shape.volume.storage_class or shape.volume.kind}" if shape.volume else ""
+    where = []
+    if shape.volume:
+        where.append(f" on {shape.volume.storage_class or shape.volume.kind}")
     if shape.hosts.count > 1:
-        where += f" {network_of(shape)} network"
+        where.append(f" {network_of(shape)} network")
     rounds = sorted({repetition for repetition in repetitions if repetition > 0})
     last = max(point.rounds for point in points)
     which = f"round {_span([*map(str, rounds)])} of {last}" if rounds else "warm-up"
-    end = f"{where}, {which}"
-    return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
+    where.append(f", {which}")
+    return BatchText(points[0].entry, [f" {setting}" for setting in settings], where)
 
 
 def _span(values: Sequence[str]) -> str:
@@ -515,7 +570,7 @@ def fan_out(
         plan, index = left[number]
         for variant in variants(store, plan):
             write_reason(store, variant.run_id, MissingReason("batch", status, text, index))
-    return [item(number, plan, index, refusals) for number, (plan, index) in left.items()]
+    return items(left, refusals)
 
 
 def recheck(context: PodContext, out: Path) -> list[str]:

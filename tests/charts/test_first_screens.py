@@ -10,6 +10,7 @@ import pytest
 from perfdag.analysis.gate import check
 from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.sentence import Judged, banner
+from perfdag.benchmark.contract import VERDICT
 from perfdag.charts.pages import pick, report
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
@@ -29,6 +30,13 @@ def steady(number: int, **more: Any) -> list[list[dict[str, Any]]]:
         )
         for r in (1, 2, 3)
     ]
+
+
+def judged_by_itself(number: int, passes: bool) -> list[dict[str, Any]]:
+    """A point with a value and the verdict of its benchmark."""
+    verdict = rows.value(VERDICT, float(passes), "1", subject="overhead < 0.05")
+    sample = rows.sample("x", {"k": number}, 1, [rows.throughput(1e9), verdict])
+    return [row | {"note": "7.0 %" if row["metric"] == VERDICT else None} for row in sample]
 
 
 APART = [rows.sample("x", {"k": 0}, r, [rows.throughput(3e9 * r * r)]) for r in (1, 2, 3)]
@@ -75,6 +83,11 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         lambda _: report_of(pairs(node=5)),
         "bad",
         "Node node-5 is slow: iperf throughput -30\u00a0%<",
+    ),
+    "own verdict": (
+        of(*(judged_by_itself(number, passes=number != 2) for number in (1, 2, 3))),
+        "bad",
+        "1 of 3 verdicts failed. x k=2: failed: overhead &lt; 0.05: 7.0\u00a0%<",
     ),
     "failed": (
         of(*steady(1), *APART, LOST),

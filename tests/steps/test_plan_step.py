@@ -14,7 +14,7 @@ from perfdag.steps.pods.context import PodContext, from_environment
 from perfdag.steps.pods.plan import (
     ITEM_LENGTH,
     batch_objects,
-    item,
+    items,
     kinds_of,
     missing_batches,
     outputs,
@@ -153,17 +153,31 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             ['command env={"A":"{ { {workflow.name}}' + 28 * "y" + ", round 1 of 1"],
             id="long, and with what Argo replaces",
         ),
+        pytest.param(
+            "{benchmark: fio, name: fio-csi-cinder, "
+            "volume: {storage_class: csi-cinder, size: 5GiB}, "
+            "permutations: {product: {hosts.count: [2, 4], bs: [1MiB, 4MiB], numjobs: [2, 4]}}}",
+            "isolation: point, repetitions: 1",
+            [
+                f"fio-csi-cinder hosts.count={n} bs={bs} numjobs={jobs} on csi-cinder pod network"
+                for n in (2, 4)
+                for bs in ("1MiB", "4MiB")
+                for jobs in (2, 4)
+            ],
+            id="long, without what all batches share",
+        ),
     ],
 )
 def test_the_item_of_a_batch_says_what_it_measures(
     entries: str, settings: str, texts: list[str]
 ) -> None:
     plan = make_plan(parse_suite(f"{{name: s, {settings}, entries: [{entries}]}}"))
-    items = [item(number, plan, number, {}) for number in range(len(plan.batches))]
-    assert [each["n"] for each in items] == [str(number) for number in range(len(texts))]
-    assert sorted(each["benchmark"] for each in items) == sorted(texts)
+    left = {number: (plan, number) for number in range(len(plan.batches))}
+    fanned = items(left, {})
+    assert [item["n"] for item in fanned] == [str(number) for number in range(len(texts))]
+    assert sorted(item["benchmark"] for item in fanned) == sorted(texts)
     assert all(len(text) <= ITEM_LENGTH for text in texts)
-    refused = item(0, plan, 0, {0: ("skipped", "4 nodes are needed, 3 fit")})
+    refused = items(left, {0: ("skipped", "4 nodes are needed, 3 fit")})[0]
     assert refused == {
         "benchmark": f"{plan.points[0].entry}: 4 nodes are needed, 3 fit",
         "n": "",
