@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from perfdag.benchmark.contract import (
     OWN_PORT,
@@ -16,6 +16,7 @@ from perfdag.benchmark.contract import (
     Between,
     Equal,
     Failed,
+    FreeOptions,
     Gang,
     Identity,
     Invalid,
@@ -44,6 +45,38 @@ THREADED = (3, 16)
 ENDS = 0.15
 """Share by which figures may differ because both sides begin and end a little apart."""
 _DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
+
+FREE = FreeOptions(
+    "iperf3",
+    parameters={
+        "-b --bitrate --bandwidth": "rate",
+        "-C --congestion --linux-congestion": "congestion",
+        "-l --length": "length",
+        "-M --set-mss": "mss",
+        "-O --omit": "omit",
+        "-P --parallel": "streams",
+        "-p --port": "port",
+        "-R --reverse": "reverse",
+        "--bidir": "bidirectional",
+        "-t --time": "duration",
+        "-u --udp": "protocol",
+        "-w --window": "window",
+        "-Z --zerocopy": "zerocopy",
+    },
+    changes={
+        "-4 --version4 -6 --version6": "the addresses, as network.family does,",
+        "-A --affinity": "the cores, as hosts.cpus does,",
+        "-n --bytes -k --blockcount": "the end",
+        "-F --file": "the source of the data, so that a disk is measured,",
+        "-c --client -s --server -1 --one-off -D --daemon -I --pidfile": "the role",
+        "-X --xbind --sctp --nstreams": "the protocol",
+        "-J --json --json-stream --logfile --forceflush --timestamps -f --format": "the output",
+        "-i --interval -V --verbose -d --debug -T --title --extra-data": "the output",
+        "-v --version -h --help --get-server-output": "the output",
+        "--connect-timeout": "the limit that perfdag sets",
+    },
+)
+"""Options of iperf3 3.18 (`iperf3 --help`) that `extra_args` may not have."""
 
 
 class IperfParams(Params):
@@ -82,7 +115,7 @@ class IperfParams(Params):
     port: int | None = Field(
         None, ge=1024, le=65535, description="port of the server; unset: a free one"
     )
-    extra_args: list[str] = Field(
+    extra_args: Annotated[list[str], AfterValidator(FREE.check)] = Field(
         [],
         # without extra_args a point keeps the id that it had before they existed
         exclude_if=lambda arguments: not arguments,

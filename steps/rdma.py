@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from perfdag.benchmark.contract import (
     AtMost,
     Benchmark,
     Equal,
     Failed,
+    FreeOptions,
     Gang,
     Host,
     Identity,
@@ -72,6 +73,35 @@ _STATS = ("min", "max", "p50", "mean", "stdev", "p99", "p99.9")
 # for it, although needed(0.999) asks for 4,603.
 _NEEDED = {"p99": needed(0.99), "p99.9": 1000}
 
+FREE = FreeOptions(
+    "perftest",
+    parameters={
+        "-b --bidirectional": "bidirectional",
+        "-c --connection": "connection",
+        "-d --ib-dev": "device",
+        "-D --duration": "duration",
+        "-i --ib-port": "port",
+        "-m --mtu": "mtu",
+        "-n --iters": "iterations",
+        "-q --qp": "qps",
+        "-R --rdma_cm": "rdma_cm",
+        "-s --size -a --all": "sizes",
+        "-x --gid-index": "gid_index",
+    },
+    changes={
+        "-p --port": "the port that perfdag sets",
+        "--ipv6 --ipv6-addr --source_ip --bind_source_ip": "the addresses, as network.family does,",
+        "-f --margin": "the measured part of the duration",
+        "-w --limit_bw -y --limit_msgrate --run_infinitely": "the end or the judgement",
+        "-C --report-cycles --report_gbits --report-per-port --report-both": "the units",
+        "-H --report-histogram -U --report-unsorted -N --noPeak": "the table",
+        "--cpu_util -W --report-counters --output --out_json --out_json_file": "the table",
+        "-V --version -h --help": "the output",
+        "-O --dualport --reversed": "the direction or the number of ports",
+    },
+)
+"""Options of perftest 25.04 (`ib_write_bw --help`) that `extra_args` may not have."""
+
 
 class RdmaParams(Params):
     """Parameters of both benchmarks.
@@ -112,7 +142,7 @@ class RdmaParams(Params):
     rdma_cm: bool = Field(
         False, description="connect the queue pairs with rdma_cm; connection RC or UD"
     )
-    extra_args: list[str] = Field(
+    extra_args: Annotated[list[str], AfterValidator(FREE.check)] = Field(
         [], description="added to the command on both sides, for example --tclass=96"
     )
 

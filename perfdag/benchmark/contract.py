@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
 # with what else a benchmark uses: it imports its contract from here
+from perfdag.benchmark.free_options import FreeOptions as FreeOptions
 from perfdag.benchmark.identities import (
     AtMost as AtMost,
     Between as Between,
