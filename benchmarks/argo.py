@@ -25,9 +25,9 @@ from pathlib import Path
 import orjson
 import yaml
 
-from perfdag.commands.status import View
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.runs.cluster import View
 from perfdag.store.s3 import open_store
 
 ARGO = "argoproj.io/v1alpha1"

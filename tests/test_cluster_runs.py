@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.status import View, describe, follow_run
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan.plan import make_plan
+from perfdag.runs.cluster import View, describe, follow_run
 from perfdag.steps.pods.context import label_workflow
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
@@ -43,9 +43,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
                 raise answer
             return answer
 
-        monkeypatch.setattr("perfdag.commands.status.view_run", look)
-        monkeypatch.setattr("perfdag.commands.status.Kube", ApiServer().client)
-        monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
+        monkeypatch.setattr("perfdag.runs.cluster.view_run", look)
+        monkeypatch.setattr("perfdag.runs.cluster.Kube", ApiServer().client)
+        monkeypatch.setattr("perfdag.runs.cluster.POLL_INTERVAL", 0.01)
         code = await follow_run("w", "bench")
         assert left == []
         return code
@@ -407,7 +407,7 @@ def test_the_nodes_of_pods_in_trouble_are_read_where_the_user_may(
 async def test_a_watch_says_once_what_the_run_waits_for(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("perfdag.runs.cluster.POLL_INTERVAL", 0.01)
     write_logs(server, SAMPLE, AWAY)
     server.add(workflow({}), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
     looks = iter(range(1000))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.status import follow_run
+from perfdag.runs.cluster import follow_run
 from tests.conftest import CommandLine, Printed
 from tests.fakes.api_server import ApiServer
 
@@ -133,14 +133,14 @@ def test_a_run_that_cannot_go_on_is_refused(
 async def test_the_watch_of_a_deleted_run_says_where_its_samples_are_and_how_to_go_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("perfdag.commands.status.Kube", cluster.client)
-    monkeypatch.setattr("perfdag.commands.status.POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("perfdag.runs.cluster.Kube", cluster.client)
+    monkeypatch.setattr("perfdag.runs.cluster.POLL_INTERVAL", 0.01)
     cluster.add(workflow("perfdag-s-b", ID, "3", ROOT))
 
     def delete_later(line: str) -> None:
         cluster.remove("Workflow")
 
-    monkeypatch.setattr("perfdag.commands.status.print_now", delete_later)
+    monkeypatch.setattr("perfdag.runs.cluster.print_now", delete_later)
     assert await follow_run("perfdag-s-b", "bench") == 1
     go_on = f"perfdag submit --resume {ID} --namespace bench"
     assert capsys.readouterr().err == (

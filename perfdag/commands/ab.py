@@ -198,8 +198,7 @@ def submit_variants(args: argparse.Namespace) -> int:
 
     Raises CommandError, BadDocument, StoreError, KubeError.
     """
-    from perfdag.commands.cluster import installed_store, start_run
-    from perfdag.commands.status import follow_run
+    from perfdag.runs.cluster import follow_run, installed_store, start_run
 
     namespace = args.namespace
     root = installed_store(namespace)

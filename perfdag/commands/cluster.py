@@ -8,12 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 
-import orjson
-
 from perfdag import IMAGES
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Rights
-from perfdag.commands.doctor import check_pod_security, installed_template, store_of
 from perfdag.commands.options import (
     CLUSTER_RUN,
     EXIT_OK,
@@ -29,13 +26,19 @@ from perfdag.commands.options import (
     option,
     verb,
 )
-from perfdag.commands.status import NoRun, View, follow_run, workflows_of_run
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
-from perfdag.kube.labels import LEVEL, SUITE
+from perfdag.kube.labels import LEVEL
 from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
-from perfdag.plan.plan import Plan, is_run_id, make_plan, place_hosts
+from perfdag.plan.plan import Plan, make_plan, place_hosts
 from perfdag.redaction import print_now
+from perfdag.runs.cluster import (
+    check_pod_security,
+    follow_run,
+    installed_store,
+    resumable_run,
+    start_run,
+)
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.document import dump
@@ -477,79 +480,6 @@ def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
     options = {name: value for name in ("settings", "only") if (value := getattr(args, name))}
     priority = plan.options.priority
     return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
-
-
-def installed_store(namespace: str) -> str:
-    """Return the store of the installation of a namespace. Raises CommandError, KubeError."""
-    return store_of(run_with_client(lambda client: installed_template(client, namespace)))
-
-
-def start_run(
-    namespace: str,
-    run_id: str,
-    name: str,
-    priority: int = 0,
-    suite: LoadedSuite | None = None,
-    options: Object | None = None,
-) -> str:
-    """Create the Workflow of a run of the suite `name`, and return its name.
-
-    Without `suite` the store has the plan. Else the Workflow owns the ConfigMap with the suite,
-    which goes again if the Workflow is refused. Raises BadDocument for a suite that is too large,
-    KubeError.
-    """
-    parameters, held = {"run": run_id}, None
-    if suite:
-        parameters["suite"] = f"perfdag-{run_id.lower()}"
-        held = runs.config_map(namespace, parameters["suite"], suite, runs.MAX_SUITE_BYTES)
-    if options:
-        # Argo replaces braces, and the kubelet variables
-        text = orjson.dumps(options).decode().replace("{{", r"{\u007b")
-        parameters["options"] = text.replace("$", r"\u0024")
-    body = runs.workflow(namespace, name, parameters, run_id=run_id, priority=priority)
-
-    async def create(client: Kube) -> str:
-        if held:
-            await client.create(held, namespace)
-        try:
-            metadata = (await client.create(body, namespace))["metadata"]
-        except KubeError:
-            if held:
-                await client.delete("v1/ConfigMap", held["metadata"]["name"], namespace)
-            raise
-        if held:
-            owner = {"apiVersion": ARGO, "kind": "Workflow"}
-            owner |= {key: metadata[key] for key in ("name", "uid")}
-            patch = {"metadata": {"ownerReferences": [owner]}}
-            await client.patch("v1/ConfigMap", held["metadata"]["name"], patch, namespace)
-        return str(metadata["name"])
-
-    return run_with_client(create)
-
-
-def resumable_run(name: str, namespace: str, store: str) -> tuple[str, str, int]:
-    """Return id, suite and priority of the run to continue, as its Workflow describes it.
-
-    `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
-    is that of the installation: the plan step reads the plan there. Raises CommandError, KubeError.
-    """
-    try:
-        found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
-    except NoRun:
-        if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
-            return name, "resumed", 0
-        raise
-    view = View(found[0])
-    if not view.run_id:
-        raise CommandError(f"workflow {name} has no plan, so there is nothing to resume")
-    if view.store not in ("", store):
-        raise CommandError(
-            f"run {view.run_id} is stored in {view.store}, and the installation has the store "
-            f"{store}; continue it with perfdag install --namespace {namespace} "
-            f"--store {view.store}"
-        )
-    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return view.run_id, suite, int(view.workflow["spec"].get("priority") or 0)
 
 
 @verb(

@@ -18,9 +18,7 @@ from perfdag.benchmark.contract import Gang, NotInstalled, Params, SampleError, 
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
-    EXIT_REACH,
     JSON,
-    CommandError,
     option,
     print_json,
     verb,
@@ -30,26 +28,22 @@ from perfdag.kube.client import (
     Kube,
     KubeError,
     Object,
-    ignore_status,
     load_config,
     run_with_client,
 )
-from perfdag.kube.labels import STORE_ADDRESS
 from perfdag.kube.patch import (
     HELPER,
-    LEVELS,
     STORE,
     account_of,
-    enforced_level,
     hardened,
-    label_command,
-    level_needs,
     pod_security,
     priority_class,
     store_volume,
 )
 from perfdag.kube.pods import ARGO, is_ready, read_pod, takes, with_events, without_simulated
 from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
+from perfdag.runs import RunError
+from perfdag.runs.cluster import check_pod_security, installed_template, store_of
 from perfdag.shape import Shape
 from perfdag.steps.loop import lacking_gpus, needs_cluster
 from perfdag.steps.pods.cluster import has_class, list_readable, requirements
@@ -286,31 +280,6 @@ async def check_argo(client: Kube) -> Finding:
     return Finding("warn", text, "make sure that it is 4.1 or newer")
 
 
-REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
-"""Templates of an installation that this version reads."""
-
-
-async def installed_template(client: Kube, namespace: str) -> Object:
-    """Return the WorkflowTemplate of an installation.
-
-    Raises CommandError if there is none or one of another version, KubeError.
-    """
-    found, template = "not installed", Object()
-    with ignore_status(404):
-        template = await client.get(f"{ARGO}/WorkflowTemplate", "perfdag", namespace)
-        found = "of another version"
-    templates = (template.get("spec") or {}).get("templates") or []
-    if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
-        return template
-    command = f"perfdag install --namespace {namespace} --store ..."
-    raise CommandError(f"perfdag in namespace {namespace} is {found}: {command}", EXIT_REACH)
-
-
-def store_of(template: Object) -> str:
-    """Return the address of the store of an installation, or an empty text."""
-    return str((template.get("metadata", {}).get("annotations") or {}).get(STORE_ADDRESS, ""))
-
-
 async def check_installation(
     client: Kube, namespace: str, root: str | None, plan: Plan | None = None
 ) -> AsyncIterator[Finding]:
@@ -320,7 +289,7 @@ async def check_installation(
     """
     try:
         template = await installed_template(client, namespace)
-    except CommandError as error:
+    except RunError as error:
         yield _missing(error)
         return
     yield Finding("ok", f"perfdag is installed in namespace {namespace}")
@@ -389,37 +358,6 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
             text = f"there is no service account {account_of(name)} in {namespace}"
             advice = f"{_install_again(namespace)} --allow {name}=NAMESPACE"
             yield Finding("missing", text, advice)
-
-
-async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) -> list[Finding]:
-    """Return the level of a namespace, and what a plan needs beyond it. Raises KubeError."""
-    needs: dict[str, dict[str, str]] = {}
-    shapes = [(each.entry, plan.shapes[each.shape]) for each in plan.points] if plan else []
-    for entry, shape in shapes:
-        needs.setdefault(entry, {}).update(level_needs(shape))
-    least = {
-        entry: max(own.values(), key=LEVELS.index, default=LEVELS[0])
-        for entry, own in needs.items()
-    }
-    wanted = max(least.values(), key=LEVELS.index, default=LEVELS[0])
-    command, level = label_command(namespace, wanted), await enforced_level(client, namespace)
-    if level is None:
-        text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
-        unknown = Finding("warn", text, f"ask an admin for it: {command}")
-        return [] if wanted == LEVELS[0] else [unknown]
-    if level not in LEVELS:
-        text = f"namespace {namespace} has no Pod Security level"
-        why = "unless the cluster has a default, who may submit there may run privileged pods"
-        return [Finding("warn", f"{text}: {why}", command)]
-    text = "entry {} needs Pod Security level {} ({}), and namespace {} enforces {}"
-    refused = [
-        Finding(
-            "missing", text.format(entry, own, ", ".join(needs[entry]), namespace, level), command
-        )
-        for entry, own in least.items()
-        if LEVELS.index(own) > LEVELS.index(level)
-    ]
-    return refused or [Finding("ok", f"namespace {namespace} enforces Pod Security level {level}")]
 
 
 async def check_store(

@@ -21,13 +21,14 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.plan.plan import Plan
+from perfdag.problems import PerfdagError
 from perfdag.results.baselines import baselines
 from perfdag.results.runs import RunStore, age_of, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.runs.finish import read_run
 from perfdag.runs.local import only_process
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, text_table
 from perfdag.units import plural
@@ -99,7 +100,7 @@ def run_ls(args: argparse.Namespace) -> int:
 def run_rm(args: argparse.Namespace) -> int:
     """Remove a run from a store, or its objects from a cluster."""
     if args.namespace is not None:
-        from perfdag.commands.status import delete_workflows
+        from perfdag.runs.cluster import delete_workflows
 
         delete_workflows(args.name, args.namespace)
         return EXIT_OK
@@ -153,7 +154,7 @@ def run_prune(args: argparse.Namespace) -> int:
             keys = removable_keys(runs, plan)
             for key in () if args.dry_run else keys:
                 store.delete(key)
-        except (CommandError, StoreError) as error:
+        except PerfdagError as error:
             # Nothing is left of a run that was removed with the run that it belongs to.
             if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
                 logger.warning(f"perfdag: kept {run_id}: {error}")

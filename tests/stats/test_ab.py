@@ -168,8 +168,8 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
         return "duel-1"
 
     # the cluster and its store are the only things that are not real
-    monkeypatch.setattr("perfdag.commands.cluster.installed_store", lambda _: "s3://bench/results")
-    monkeypatch.setattr("perfdag.commands.cluster.start_run", start)
+    monkeypatch.setattr("perfdag.runs.cluster.installed_store", lambda _: "s3://bench/results")
+    monkeypatch.setattr("perfdag.runs.cluster.start_run", start)
     monkeypatch.setattr("perfdag.commands.ab.open_store", lambda root: store)
     duet = on_cluster(duel(limit=0.2))
     for plan in (duet.a, duet.b):

@@ -1,0 +1,547 @@
+"""Runs on a cluster: which one a text names, and how it starts, goes on, ends and is removed."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import yaml
+
+from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
+from perfdag.kube.labels import RUN, STORE_ADDRESS, SUITE
+from perfdag.kube.patch import LEVELS, enforced_level, label_command, level_needs
+from perfdag.kube.pods import (
+    ARGO,
+    WORKFLOW,
+    Pod,
+    nodes_of,
+    parameters_of,
+    read_pod,
+    refusal,
+    template_of,
+    troubles,
+    with_events,
+)
+from perfdag.plan.plan import Plan, is_run_id
+from perfdag.redaction import print_now
+from perfdag.results.runs import LAST, ambiguous
+from perfdag.runs import RunError
+from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_REACH
+from perfdag.store.s3 import WAITING
+from perfdag.suite.document import nearest
+from perfdag.suite.model import LoadedSuite
+from perfdag.terminal import Finding
+
+logger = logging.getLogger(__name__)
+
+
+DONE = {"Succeeded", "Failed", "Error"}
+
+
+@dataclass
+class View:
+    """The state of a run at one moment."""
+
+    workflow: Object
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the Workflow."""
+        return str(self.workflow["metadata"]["name"])
+
+    @property
+    def status(self) -> Object:
+        """The status of the Workflow; empty before Argo saw it."""
+        return self.workflow.get("status") or {}
+
+    @property
+    def phase(self) -> str:
+        """The phase of the Workflow; Pending before Argo saw it."""
+        return self.status.get("phase") or "Pending"
+
+    @property
+    def message(self) -> str:
+        """Argo's message, such as the lock that the run waits for."""
+        return self.status.get("message") or ""
+
+    @property
+    def run_id(self) -> str | None:
+        """The run id; None before the plan step has reported it."""
+        label = (self.workflow["metadata"].get("labels") or {}).get(RUN)
+        outputs = (self.status.get("outputs") or {}).get("parameters") or []
+        values = (output.get("value") for output in outputs if output["name"] == "run")
+        return label or next(values, None)
+
+    @property
+    def batches(self) -> list[int]:
+        """The batches with pods that are running or pending."""
+        active = (pod for pod in self.pods if pod.phase in ("Running", "Pending"))
+        return sorted({pod.batch for pod in active if pod.batch is not None})
+
+    @property
+    def progress(self) -> str:
+        """Argo's N/M: samples done and planned of the started batches, and pods of other steps."""
+        progress = self.status.get("progress")
+        return f"{progress} of the started batches" if progress else ""
+
+    @property
+    def store(self) -> str:
+        """The address of the run's store, as its pods get it; empty before Argo saw the run."""
+        stored = self.status.get("storedWorkflowTemplateSpec") or {}
+        patch = yaml.safe_load(stored.get("podSpecPatch") or "{}")
+        env = (each for part in patch.get("containers", []) for each in part.get("env", []))
+        return next((each["value"] for each in env if each["name"] == "PERFDAG_STORE"), "")
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the run; None before its end, or if it is lost.
+
+        It is that of the plan step if that refused the suite or could not reach something, else
+        that of the finish step.
+        """
+        outputs = [(self.last_node(step) or {}).get("outputs") or {} for step in ("plan", "finish")]
+        plan, finish = (int(each["exitCode"]) if "exitCode" in each else None for each in outputs)
+        return plan if plan in (EXIT_INPUT, EXIT_REACH) else finish
+
+    def last_node(self, step: str) -> Object | None:
+        """Return the node of a step's last attempt; None before the first one.
+
+        The start is in whole seconds. The DAG around the pod has the attempt's number in its name:
+        WORKFLOW.onExit(1).finish.
+        """
+
+        def order(node: Object) -> tuple[str, int]:
+            numbers = re.findall(r"\((\d+)\)", str(node.get("name") or ""))
+            return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
+
+        nodes = (node for node in nodes_of(self.workflow).values() if node.get("type") == "Pod")
+        attempts = [node for node in nodes if template_of(node) == f"{step}-pod"]
+        return max(attempts, key=order, default=None)
+
+    def troubles(self) -> list[str]:
+        """Return what keeps pods from running and what failed, pending pods first.
+
+        While the run lasts, finished batches are left out. Between two attempts a batch has no pod:
+        then the batches of the newest pods are under way.
+        """
+        measuring = [pod for pod in self.pods if pod.batch is not None]
+        newest = max((pod.created for pod in measuring), default=0.0)
+        current: Sequence[int | None] = self.batches or [
+            pod.batch for pod in measuring if pod.created == newest
+        ]
+
+        def is_shown(batch: int | None, phase: str) -> bool:
+            over = current and batch is not None and batch not in current
+            return phase == "Pending" or self.phase in DONE or not over
+
+        texts = {
+            _hash(pod.name): (pod.phase != "Pending", text)
+            for pod in self.pods
+            if is_shown(pod.batch, pod.phase)
+            for text in troubles([pod])
+        }
+        for name, node in nodes_of(self.workflow).items():
+            phase, message = node.get("phase"), node.get("message")
+            if node.get("type") != "Pod" or phase not in ("Pending", "Error", "Failed"):
+                continue
+            batch = str(parameters_of(node).get("batch", ""))
+            if message and is_shown(int(batch) if batch.isdigit() else None, phase):
+                text = f"{node.get('displayName')}: {refusal(message)}"
+                texts.setdefault(_hash(name), (phase != "Pending", text))
+        ordered = sorted(texts.values(), key=lambda item: item[0])
+        return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
+
+
+def _hash(name: str) -> str:
+    """Return Argo's hash at the end of a name, which a pod and its node share."""
+    return name.rpartition("-")[2]
+
+
+async def program_lines(
+    client: Kube, pod: str, namespace: str, tail: int | None = None
+) -> AsyncIterator[str]:
+    """Yield the lines that perfdag wrote in a pod, without those of Argo's executor.
+
+    `tail` limits the lines of both. Raises KubeError.
+    """
+    async for line in client.logs(pod, namespace, tail=tail):
+        executor = line.startswith("time=") and "argo=true" in line
+        if not executor and not line.startswith("Error: exit status "):
+            yield line
+
+
+async def view_run(client: Kube, workflow: str, namespace: str) -> View:
+    """Return the state of the run of a Workflow. Raises KubeError."""
+    body = await client.get(f"{ARGO}/Workflow", workflow, namespace)
+    items = await client.list("v1/Pod", namespace, labels=f"{WORKFLOW}={workflow}")
+    return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
+
+
+class NoRun(RunError):
+    """The cluster has no such run."""
+
+
+async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Object]:
+    """Return the Workflows of a run, the newest last. A resumed run has several.
+
+    `name` is a run id, the name of a Workflow, the beginning of one, `last` or `last~N`. Raises
+    NoRun, RunError, KubeError.
+    """
+    if not name or not namespace:
+        raise RunError("the name of the run or of the namespace is empty")
+    workflows = [
+        workflow
+        for workflow in await client.list(f"{ARGO}/Workflow", namespace)
+        if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
+    ]
+    workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
+    views = [View(workflow) for workflow in workflows]
+    known = list(dict.fromkeys(view.run_id or view.name for view in views))
+    if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(known):
+        name = known[-1 - back]
+    matching = [view for view in views if name in (view.name, view.run_id)] or [
+        view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
+    ]
+    if len(names := {view.run_id or view.name for view in matching}) > 1:
+        raise RunError(ambiguous(name, sorted(names)))
+    if not matching:
+        how = f"; {kept(name, '', namespace)}" if is_run_id(name) else ""
+        raise NoRun(
+            f"no run {name} in namespace {namespace}{nearest(name, known)}; "
+            f"there are: {', '.join(known[-5:]) or 'none'}{how}"
+        )
+    run_id = matching[-1].run_id
+    same_run = [view.workflow for view in views if run_id and view.run_id == run_id]
+    return same_run or [matching[-1].workflow]
+
+
+async def find_run(client: Kube, name: str, namespace: str) -> View:
+    """Return the run of the Workflow of that name, else the newest of a run.
+
+    Raises NoRun, KubeError.
+    """
+    workflows = await workflows_of_run(client, name, namespace)
+    names = [str(workflow["metadata"]["name"]) for workflow in workflows]
+    return await view_run(client, name if name in names else names[-1], namespace)
+
+
+def kept(run_id: str | None, root: str, namespace: str) -> str:
+    """Return where the samples are of a run whose Workflow was deleted, and how to go on."""
+    if not run_id:
+        return "it had no plan, so nothing is stored"
+    command = f"perfdag submit --resume {run_id} --namespace {namespace}"
+    return f"what it measured is in {root or 'its store'}; go on: {command}"
+
+
+def delete_workflows(name: str, namespace: str) -> None:
+    """Delete the Workflows of a run, and wait until their pods are gone.
+
+    Kubernetes then deletes what the pods own. Raises RunError, KubeError.
+    """
+    workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    view = View(workflows[-1])
+    remaining = run_with_client(lambda client: _delete(client, workflows, namespace))
+    for workflow in workflows:
+        run_id = view.run_id or "(no plan)"
+        print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
+    if view.run_id:
+        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
+    if remaining:
+        raise RunError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
+
+
+DELETE_TIMEOUT = 120.0
+"""Seconds to wait for deleted pods, or their grace period if that is longer."""
+
+
+async def _delete(client: Kube, workflows: list[Object], namespace: str) -> list[str]:
+    """Delete the Workflows and wait; return the names of the pods that remain. Raises KubeError."""
+    start = time.monotonic()
+    for name in (names := [workflow["metadata"]["name"] for workflow in workflows]):
+        await client.delete(f"{ARGO}/Workflow", name, namespace)
+    labels = f"{WORKFLOW} in ({','.join(names)})"
+    while remaining := await client.list("v1/Pod", namespace, labels=labels):
+        grace = max(pod["spec"].get("terminationGracePeriodSeconds") or 0 for pod in remaining)
+        if time.monotonic() > start + max(DELETE_TIMEOUT, grace):
+            break
+        await asyncio.sleep(0.5)
+    return [pod["metadata"]["name"] for pod in remaining]
+
+
+LOG_SECONDS = 5.0
+"""Limit of reading a log: the API server waits long for a kubelet that does not answer."""
+MAX_NODES = 5
+"""Most nodes that are read at a time."""
+
+
+POLL_INTERVAL = 2.0
+"""Seconds between two looks at a run."""
+MAX_TROUBLES = 5
+
+
+async def follow_run(workflow: str, namespace: str) -> int:
+    """Follow the run of a Workflow and return its exit code.
+
+    It prints a line for each change, then the run's table. A lost connection is tried
+    again. Raises KubeError if the API server refuses.
+    """
+    start, connected = time.monotonic(), True
+    view: View | None = None
+    state = ""
+    troubles: list[str] = []
+    async with Kube(retries=2) as client:
+        while True:
+            try:
+                view = await view_run(client, workflow, namespace)
+            except KubeError as error:
+                if error.status == 404:
+                    text = f"workflow {workflow} was deleted"
+                    if view:
+                        text = f"{text}; {kept(view.run_id, view.store, namespace)}"
+                    logger.info(text)
+                    return EXIT_FAILED
+                if error.status in (401, 403):
+                    raise
+                if connected:
+                    logger.info(f"connection lost, trying again: {error}")
+                connected = False
+                await asyncio.sleep(POLL_INTERVAL)
+                continue
+            connected = True
+            line = describe(view, await observe(client, view, namespace))
+            if line != state:
+                print_now(f"{clock(time.monotonic() - start)} | {line}")
+                state = line
+            # Argo deletes a pod that was pending too long, and then says no more than this
+            ends = (": timeout", ": pod deleted")
+            troubles = [text for text in view.troubles() if not text.endswith(ends)] or troubles
+            if view.phase in DONE:
+                return await _end(client, view, namespace, troubles)
+            await asyncio.sleep(POLL_INTERVAL)
+
+
+def clock(seconds: float) -> str:
+    """Return minutes and seconds as 1:05."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def describe(view: View, lines: Iterable[str] = ()) -> str:
+    """Return the phase, progress, batches, pods by phase, `lines` and troubles in one line."""
+    phases = sorted(Counter(pod.phase for pod in view.pods if pod.batch is not None).items())
+    parts = [
+        f"{view.phase} ({view.message})" if view.message else view.phase,
+        view.progress,
+        f"batch {', '.join(map(str, view.batches))}" if view.batches else "",
+        f"pods {', '.join(f'{count} {phase}' for phase, count in phases)}" if phases else "",
+    ]
+    return " | ".join([*filter(None, parts), *lines, *view.troubles()[:MAX_TROUBLES]])
+
+
+async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
+    """Write the log of the finish step, if there was one; return the exit code of the run."""
+    node = view.last_node("finish")
+    for pod in view.pods:
+        if node and pod.name.endswith(f"finish-pod-{_hash(node['id'])}"):
+            await write_log(client, pod, namespace)
+    if (code := view.exit_code()) is not None:
+        return code
+    reason = view.message or "; ".join(troubles[:3])
+    logger.info(f"workflow {view.name} {view.phase}: {reason}")
+    plan = view.last_node("plan") or {}
+    return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
+
+
+async def write_log(
+    client: Kube, pod: Pod, namespace: str, label: str = "", tail: int | None = None
+) -> None:
+    """Print the log of a pod, each line after the label, or why it cannot be read."""
+    try:
+        async for line in program_lines(client, pod.name, namespace, tail):
+            print_now(f"{label}{line}")
+    except KubeError as error:
+        logger.info(f"{label or f'{pod.name}: '}no log: {error}")
+
+
+async def observe(client: Kube, view: View, namespace: str) -> list[str]:
+    """Return the last line of a lead that measures, and a line for each thing that the run awaits.
+
+    They are read from the logs of the running pods that use the store, and the nodes of pods in
+    trouble. What the user may not read is left out.
+    """
+    if view.phase in DONE:
+        return []
+    running = [pod for pod in view.pods if pod.phase == "Running" and not pod.trouble]
+    pods = [pod for pod in running if pod.rank == 0][:1]
+    pods += [pod for pod in running if pod.batch is None]
+    logs = await asyncio.gather(*(_last_line(client, pod, namespace) for pod in pods))
+    lines = [
+        # without its seconds, which change at each look
+        WAITING if line.startswith(WAITING) else line if pod.rank == 0 else ""
+        for pod, line in zip(pods, logs, strict=True)
+    ]
+    return [*dict.fromkeys(filter(None, lines)), *await _lost_nodes(client, view)]
+
+
+async def _last_line(client: Kube, pod: Pod, namespace: str) -> str:
+    """Return the last line of a pod's log; an empty text if it is gone, or may not be read."""
+    line = ""
+    with contextlib.suppress(KubeError, TimeoutError):
+        async with asyncio.timeout(LOG_SECONDS):
+            async for each in program_lines(client, pod.name, namespace, tail=5):
+                line = each or line
+    return line
+
+
+async def _lost_nodes(client: Kube, view: View) -> list[str]:
+    """Return a line for each node of an unfinished pod in trouble that is not ready."""
+    names = {
+        pod.node
+        for pod in view.pods
+        if pod.node and (pod.phase == "Pending" or (pod.phase == "Running" and pod.trouble))
+    }
+    lost = []
+    with contextlib.suppress(KubeError):  # the user may not read nodes, or the node is gone
+        for name in sorted(names)[:MAX_NODES]:
+            node = await client.get("v1/Node", name)
+            for condition in node["status"].get("conditions") or []:
+                if condition["type"] == "Ready" and condition["status"] != "True":
+                    lost.append(f"{name} NotReady since {condition['lastTransitionTime']}")
+    return lost
+
+
+def installed_store(namespace: str) -> str:
+    """Return the store of the installation of a namespace. Raises RunError, KubeError."""
+    return store_of(run_with_client(lambda client: installed_template(client, namespace)))
+
+
+def start_run(
+    namespace: str,
+    run_id: str,
+    name: str,
+    priority: int = 0,
+    suite: LoadedSuite | None = None,
+    options: Object | None = None,
+) -> str:
+    """Create the Workflow of a run of the suite `name`, and return its name.
+
+    Without `suite` the store has the plan. Else the Workflow owns the ConfigMap with the suite,
+    which goes again if the Workflow is refused. Raises BadDocument for a suite that is too large,
+    KubeError.
+    """
+    from perfdag.workflows import runs as manifests  # it imports Hera, which only submitting needs
+
+    parameters = {"run": run_id}
+    held = None
+    if suite:
+        parameters["suite"] = f"perfdag-{run_id.lower()}"
+        most = manifests.MAX_SUITE_BYTES
+        held = manifests.config_map(namespace, parameters["suite"], suite, most)
+    if options:
+        # Argo replaces braces, and the kubelet variables
+        text = orjson.dumps(options).decode().replace("{{", r"{\u007b")
+        parameters["options"] = text.replace("$", r"\u0024")
+    body = manifests.workflow(namespace, name, parameters, run_id=run_id, priority=priority)
+
+    async def create(client: Kube) -> str:
+        if held:
+            await client.create(held, namespace)
+        try:
+            metadata = (await client.create(body, namespace))["metadata"]
+        except KubeError:
+            if held:
+                await client.delete("v1/ConfigMap", held["metadata"]["name"], namespace)
+            raise
+        if held:
+            owner = {"apiVersion": ARGO, "kind": "Workflow"}
+            owner |= {key: metadata[key] for key in ("name", "uid")}
+            patch = {"metadata": {"ownerReferences": [owner]}}
+            await client.patch("v1/ConfigMap", held["metadata"]["name"], patch, namespace)
+        return str(metadata["name"])
+
+    return run_with_client(create)
+
+
+def resumable_run(name: str, namespace: str, store: str) -> tuple[str, str, int]:
+    """Return id, suite and priority of the run to continue, as its Workflow describes it.
+
+    `name` is a run id, the name of a Workflow, or `last`, the newest run of the namespace. `store`
+    is that of the installation: the plan step reads the plan there. Raises RunError, KubeError.
+    """
+    try:
+        found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+    except NoRun:
+        if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
+            return name, "resumed", 0
+        raise
+    view = View(found[0])
+    if not view.run_id:
+        raise RunError(f"workflow {name} has no plan, so there is nothing to resume")
+    if view.store not in ("", store):
+        raise RunError(
+            f"run {view.run_id} is stored in {view.store}, and the installation has the store "
+            f"{store}; continue it with perfdag install --namespace {namespace} "
+            f"--store {view.store}"
+        )
+    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
+    return view.run_id, suite, int(view.workflow["spec"].get("priority") or 0)
+
+
+REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
+"""Templates of an installation that this version reads."""
+
+
+async def installed_template(client: Kube, namespace: str) -> Object:
+    """Return the WorkflowTemplate of an installation.
+
+    Raises RunError if there is none or one of another version, KubeError.
+    """
+    found, template = "not installed", Object()
+    with ignore_status(404):
+        template = await client.get(f"{ARGO}/WorkflowTemplate", "perfdag", namespace)
+        found = "of another version"
+    templates = (template.get("spec") or {}).get("templates") or []
+    if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
+        return template
+    command = f"perfdag install --namespace {namespace} --store ..."
+    raise RunError(f"perfdag in namespace {namespace} is {found}: {command}", EXIT_REACH)
+
+
+def store_of(template: Object) -> str:
+    """Return the address of the store of an installation, or an empty text."""
+    return str((template.get("metadata", {}).get("annotations") or {}).get(STORE_ADDRESS, ""))
+
+
+async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) -> list[Finding]:
+    """Return the level of a namespace, and what a plan needs beyond it. Raises KubeError."""
+    needs: dict[str, dict[str, str]] = {}
+    shapes = [(each.entry, plan.shapes[each.shape]) for each in plan.points] if plan else []
+    for entry, shape in shapes:
+        needs.setdefault(entry, {}).update(level_needs(shape))
+    least = {
+        entry: max(own.values(), key=LEVELS.index, default=LEVELS[0])
+        for entry, own in needs.items()
+    }
+    wanted = max(least.values(), key=LEVELS.index, default=LEVELS[0])
+    command, level = label_command(namespace, wanted), await enforced_level(client, namespace)
+    if level is None:
+        text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
+        unknown = Finding("warn", text, f"ask an admin for it: {command}")
+        return [] if wanted == LEVELS[0] else [unknown]
+    if level not in LEVELS:
+        text = f"namespace {namespace} has no Pod Security level"
+        why = "unless the cluster has a default, who may submit there may run privileged pods"
+        return [Finding("warn", f"{text}: {why}", command)]
+    text = "entry {} needs Pod Security level {} ({}), and namespace {} enforces {}"
+    refused = [
+        Finding(
+            "missing", text.format(entry, own, ", ".join(needs[entry]), namespace, level), command
+        )
+        for entry, own in least.items()
+        if LEVELS.index(own) > LEVELS.index(level)
+    ]
+    return refused or [Finding("ok", f"namespace {namespace} enforces Pod Security level {level}")]
