@@ -87,7 +87,10 @@ CpuList = Annotated[str, StringConstraints(pattern=CPU_LIST), AfterValidator(_ch
 
 BASE_UNITS = ("1", "s", "B", "B/s", "bit/s", "1/s", "Hz", "W", "J", "degC", "currency")
 """Units of stored values."""
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+_QUANTITY = re.compile(
+    r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*"
+    r"([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}/]*)\s*"
+)
 _SECONDS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -99,6 +102,45 @@ _SECONDS = {
     "h": 3600.0,
     "d": 86400.0,
 }
+_MICRO_SIGN, _GREEK_MU = "\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}"  # they look alike
+_WORDS = {
+    "nsec": "ns",
+    "usec": "us",
+    f"{_MICRO_SIGN}sec": "us",
+    "msec": "ms",
+    "sec": "s",
+    "nanosecond": "ns",
+    "microsecond": "us",
+    "millisecond": "ms",
+    "second": "s",
+    "minute": "min",
+    "hour": "h",
+    "day": "d",
+    "byte": "B",
+    "Byte": "B",
+}
+"""Units by the words of people and tools; a plural has an s."""
+_BIT_RATE_WORDS = re.compile(r"([kKMGTP]?)(bps|b/s|bits?/s)")
+_BYTE_WORDS = re.compile(r"([kKMGTP]i?)?(Bps|[Bb]ytes?)(/s)?")
+
+
+def symbol(unit: str) -> str:
+    """Return the symbol of a unit as people and tools write it, or the unit as it is.
+
+    `usecs` is us, `MB/sec` and `MBytes/s` are MB/s, `Mbps` and `Mbits/sec` are Mbit/s.
+    """
+    unit = unit.replace(_GREEK_MU, _MICRO_SIGN)
+    amount, slash, time = unit.partition("/")
+    if slash and _WORDS.get(time) == "s":
+        unit = f"{amount}/s"
+    if bits := _BIT_RATE_WORDS.fullmatch(unit):
+        return f"{bits[1]}bit/s"
+    if size := _BYTE_WORDS.fullmatch(unit):
+        per_second = "/s" if size[2] == "Bps" or size[3] else ""
+        return f"{size[1] or ''}B{per_second}"
+    return _WORDS.get(unit) or _WORDS.get(unit.removesuffix("s"), unit)
+
+
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {
     f"{prefix}i": 2 ** (10 * power)
@@ -121,12 +163,13 @@ def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> fl
         match = _QUANTITY.fullmatch(text)
         if match is None:
             raise ValueError(f"not a {what}: {text!r}; write it as {examples}")
-        if match[2] not in units:
+        unit = symbol(match[2])
+        if unit not in units:
             known = ", ".join(unit for unit in units if unit)
             similar = " or ".join(match[1] + unit for unit in _similar_units(match[2], units))
             hint = f"; did you mean {similar}?" if similar else ";"
             raise ValueError(f"unknown unit {match[2]!r} in {text!r}{hint} a {what} takes {known}")
-        value = float(match[1]) * units[match[2]]
+        value = float(match[1]) * units[unit]
     else:
         value = float(text)
     if not 0 <= value < float("inf"):
@@ -194,12 +237,12 @@ def quantity(text: str) -> tuple[float, str]:
     Raises ValueError with examples.
     """
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2] not in _ANY:
+    if match is None or symbol(match[2]) not in _ANY:
         raise ValueError(
             f"not a quantity: {text!r}; write a time (15ms), a size (4KiB), "
             "a rate (9Gbit/s, 200MB/s, 20k/s) or a bare number"
         )
-    factor, unit = _ANY[match[2]]
+    factor, unit = _ANY[symbol(match[2])]
     return float(match[1]) * factor, unit
 
 
@@ -325,10 +368,11 @@ def to_base(unit: str) -> tuple[str, float]:
 
     Raises ValueError for an unknown unit.
     """
-    if unit in BASE_UNITS:
-        return unit, 1.0
-    if unit in _ANY and unit not in ("", "/s"):
-        factor, base = _ANY[unit]
+    name = symbol(unit)
+    if name in BASE_UNITS:
+        return name, 1.0
+    if name in _ANY and name not in ("", "/s"):
+        factor, base = _ANY[name]
         return base, factor
     known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
     raise ValueError(f"unknown unit {unit!r}; write one such as {known}")

@@ -34,6 +34,10 @@ from perfdag.units import to_base
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
 _OUTPUTS = ("stdout", "stderr")
+_NUMBER_AND_UNIT = re.compile(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*")
+_UNIT = re.compile(r"[ \t]?([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]+(/[a-z]+)?)")
+_SPELLING = 1.2
+"""Two units whose factors are closer are one prefix: a TB is 0.91 TiB."""
 WALL_TIME = Metric("wall_time", "s", "lower", "wall time of the command", headline=True)
 _USAGE = (
     Metric(
@@ -42,9 +46,22 @@ _USAGE = (
         "lower",
         "CPU time of the command and of the children that it waited for, "
         "which the load of other programs hardly changes",
+        elapsed=False,
     ),
-    Metric("user_time", "s", "lower", "part of the CPU time outside the kernel, by its ticks"),
-    Metric("system_time", "s", "lower", "part of the CPU time in the kernel, by its ticks"),
+    Metric(
+        "user_time",
+        "s",
+        "lower",
+        "part of the CPU time outside the kernel, by its ticks",
+        elapsed=False,
+    ),
+    Metric(
+        "system_time",
+        "s",
+        "lower",
+        "part of the CPU time in the kernel, by its ticks",
+        elapsed=False,
+    ),
     Metric("involuntary_switches", "1", "lower", "how often another program took the CPU from it"),
     Metric(
         "peak_memory",
@@ -69,7 +86,11 @@ class Figure(Params):
         alias="json",
         description="keys (they may hold dots) and indices in JSON on stdout: jobs.0.read.bw",
     )
-    unit: str = Field("1", description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s")
+    unit: str = Field(
+        "1",
+        description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s; another one of its"
+        " kind that follows the number (GB/s) is read with it",
+    )
     better: Better = Field("none", description="higher, lower or none")
 
     @model_validator(mode="after")
@@ -87,18 +108,50 @@ class Figure(Params):
 
     def read(self, texts: Mapping[str, str]) -> float:
         """Return the figure in its SI base unit. Raises ValueError if it is not there."""
-        value: Any
-        if self.json_path is None:
-            printed = (re.findall(self.regex or "", texts.get(role, ""), re.M) for role in _OUTPUTS)
-            if (value := next((found[-1] for found in printed if found), None)) is None:
-                raise ValueError(f"nothing matches {self.regex!r}")
-        else:
-            report = read_report("the command", texts.get("stdout", ""))
-            if (value := next(_lookup(report, self.json_path.split(".")), None)) is None:
-                raise ValueError(f"no {self.json_path!r} in the JSON")
+        if self.regex is not None:
+            return self._read_match(texts, self.regex)
+        return self._read_json(texts.get("stdout", ""), self.json_path or "")
+
+    def _read_match(self, texts: Mapping[str, str], regex: str) -> float:
+        for role in _OUTPUTS:
+            text = texts.get(role, "")
+            matches = [*re.finditer(regex, text, re.M)]
+            if matches:
+                last = matches[-1]
+                return float(last[1]) * self._factor(text[last.end(1) :])
+        raise ValueError(f"nothing matches {regex!r}")
+
+    def _read_json(self, text: str, path: str) -> float:
+        report = read_report("the command", text)
+        value = next(_lookup(report, path.split(".")), None)
+        if value is None:
+            raise ValueError(f"no {path!r} in the JSON")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError(f"{self.json_path} is no number")
-        return float(value) * to_base(self.unit)[1]
+            raise ValueError(f"{path} is no number")
+        with_unit = _NUMBER_AND_UNIT.fullmatch(str(value))
+        if with_unit is None:
+            return float(value) * to_base(self.unit)[1]
+        return float(with_unit[1]) * self._factor(with_unit[2])
+
+    def _factor(self, after: str) -> float:
+        """Return the factor to the base unit, by the unit that follows a number.
+
+        A tool that prints `976 MB/s` and then `1.1 GB/s` says which one it is. Where no unit of the
+        same kind follows, or one that only spells the same prefix otherwise (KB of 1024 B), the
+        figure is in `unit`.
+        """
+        base, factor = to_base(self.unit)
+        printed = _UNIT.match(after)
+        if printed is None:
+            return factor
+        try:
+            printed_base, printed_factor = to_base(printed[1])
+        except ValueError:
+            return factor
+        if printed_base != base or printed_factor == factor:
+            return factor
+        ratio = printed_factor / factor
+        return factor if 1 / _SPELLING < ratio < _SPELLING else printed_factor
 
 
 def _lookup(node: Any, keys: Sequence[str]) -> Iterator[Any]:

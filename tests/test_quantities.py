@@ -18,8 +18,36 @@ from perfdag.units import (
     short,
     short_seconds,
     size_bytes,
+    to_base,
 )
 from tests.conftest import CommandLine
+
+PEOPLE = {
+    "usec": ("s", 1e-6),
+    "\N{GREEK SMALL LETTER MU}s": ("s", 1e-6),
+    "\N{MICRO SIGN}secs": ("s", 1e-6),
+    "msecs": ("s", 1e-3),
+    "secs": ("s", 1),
+    "MB/sec": ("B/s", 1e6),
+    "MBytes/sec": ("B/s", 1e6),
+    "KiB/s": ("B/s", 1024),
+    "MBps": ("B/s", 1e6),
+    "Mbps": ("bit/s", 1e6),
+    "Gbits/sec": ("bit/s", 1e9),
+    "1/sec": ("1/s", 1),
+}
+
+
+@pytest.mark.parametrize("unit", PEOPLE)
+def test_units_are_read_as_people_and_tools_write_them(unit: str) -> None:
+    assert to_base(unit) == PEOPLE[unit]
+
+
+def test_durations_and_rates_of_a_suite_take_the_same_spellings() -> None:
+    assert seconds("90 secs") == 90
+    assert seconds("3\N{GREEK SMALL LETTER MU}s") == pytest.approx(3e-6)
+    assert bits_per_second("10Gbps") == 1e10
+
 
 SUITE = "name: s\nentries:\n  - benchmark: {name}\n    resources: {{{resource}}}\n"
 
