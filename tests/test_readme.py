@@ -8,11 +8,15 @@ import shlex
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from perfdag.commands.main import main, parser
 from perfdag.plan.plan import make_plan
+from perfdag.results.collect import write_rows
+from perfdag.store.base import FolderStore
 from perfdag.suite.load import load_suite
+from tests.charts import rows
 from tests.conftest import CommandLine, SuiteWriter
 
 ROOT = Path(__file__).parent.parent
@@ -127,14 +131,28 @@ def test_links_and_pictures_are_there(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_duckdb_line_reads_a_real_run(write_suite: SuiteWriter) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    query = re.search(r"```sql\n(.*?)```", PAGES[ROOT / "docs/results.md"], re.S)
-    assert query is not None
+def test_each_line_of_the_duckdb_query_is_one_series(write_suite: SuiteWriter) -> None:
+    import duckdb
+
     assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0
-    rows = duckdb.sql(query[1].rstrip().rstrip(";")).fetchall()
-    measured = [row for row in rows if row[0] == "command" and "wall_time" in row]
-    assert sum(row[-1] for row in measured) == 6
+    store = FolderStore("perfdag-results")
+    fio = rows.fio((1, 4))
+    write_rows(store, "trial", rows.RUN, fio)
+    at = fio.schema.get_field_index("trigger")
+    again = fio.set_column(at, "trigger", pa.array(["recheck"] * fio.num_rows))
+    write_rows(store, "trial", f"20270101{rows.RUN[8:]}", again)
+    query = re.search(r"```sql\n(.*?);\n```", PAGES[ROOT / "docs/results.md"], re.S)
+    assert query is not None
+    text = query[1].replace("count(*)", "count(*) AS n, count(DISTINCT series_id)")
+    answer = duckdb.sql(text)
+    assert answer is not None
+    found = answer.to_arrow_table().to_pylist()
+    assert {line["count(DISTINCT series_id)"] for line in found} == {1}
+    assert len({line["series_id"] for line in found}) == len(found)
+    assert sum(line["n"] for line in found if line["metric"] == "wall_time") == 6
+    of_fio = [line["n"] for line in found if line["entry"] == "fio"]
+    assert sum(of_fio) == fio["subject"].null_count, "no re-measurement, and no single job"
+    assert not [line for line in found if line["entry"] == "canary"]
 
 
 def test_the_quick_suite_is_what_the_readme_says() -> None:
