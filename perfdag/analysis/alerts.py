@@ -128,7 +128,9 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
         lines.append(f"also    {shorten(also)}")
-    compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.store)}"
+    compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.history)}"
+    if gate.store != gate.history:
+        compare += f" --store-b {shlex.quote(gate.store)}"
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
     keys = [line.info.series_id for line in group]
     return Alert("worse", title, "\n".join(lines), keys, left.run)

@@ -39,6 +39,7 @@ from perfdag.analysis.pairs import TOO_FEW, PairMatrix, matrices
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baseline
+from perfdag.results.history_store import StoreWithHistory
 from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_plan
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
@@ -191,6 +192,7 @@ class _Judge:
             runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
             rechecks=rechecks,
             store=store.root,
+            history=store.history.root if isinstance(store, StoreWithHistory) else store.root,
             acks_file=rules.acks_file,
             changed=self._changed(),
         )
@@ -496,7 +498,7 @@ def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:
     """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
     title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
     errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    store = shlex.quote(gate.store)
+    store = shlex.quote(gate.history)
     do = f"do      correct the file, then: perfdag acks set FILE --store {store}"
     text = "\n".join([title, *errors, do])
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

@@ -55,7 +55,7 @@ class CheckResult:
 
 @dataclass
 class GateResult:
-    """The result of checking a run. `store` is the address of the store.
+    """The result of checking a run. `store` is its store, and `history` that of earlier runs.
 
     `report` and `acks_file` are the addresses that its messages name. `series` are those that the
     run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
@@ -76,6 +76,7 @@ class GateResult:
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
+    history: str = ""
     acks_file: str = "acks.yaml"
 
     @property

@@ -126,7 +126,7 @@ def compare_commands(args: argparse.Namespace) -> int:
     """
     at = args.command.index(":::")
     commands = args.command[:at], args.command[at + 1 :]
-    if args.suite or args.resume or not all(commands) or ":::" in commands[1]:
+    if args.suite or args.resume or args.history or not all(commands) or ":::" in commands[1]:
         raise CommandError("name two commands: perfdag run -- A ::: B")
     for command in commands:
         if text := absent_program(command[0]):

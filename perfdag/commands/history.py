@@ -38,6 +38,7 @@ from perfdag.commands.options import (
     EXIT_GATE,
     EXIT_OK,
     EXIT_REACH,
+    HISTORY,
     JSON,
     RUN,
     STORE,
@@ -49,6 +50,7 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
+from perfdag.results.history_store import with_history
 from perfdag.results.labels import has_name
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
@@ -331,6 +333,7 @@ def failures_text(rows: list[Failure]) -> str:
     """,
     RUN,
     STORE,
+    HISTORY,
     SUITE,
     ACKS,
     option(
@@ -346,12 +349,14 @@ def failures_text(rows: list[Failure]) -> str:
 )
 def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
-    store = open_store(args.store)
+    store: Store = open_store(args.store)
     if args.max_age is not None:
         return check_age(store, args.run_id, args.suite, args.max_age)
     runs = RunStore(store)
     run_id, suite = select_one(runs, args.run_id, args.suite)
     explain_last(runs, args.run_id, run_id)
+    if args.history:
+        store = with_history(store, args.history, runs.plan_or_rows(run_id))
     acks, file = read_acks(args.acks, store)
     gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
     reached = publish(store, gate)

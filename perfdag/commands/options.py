@@ -182,6 +182,12 @@ CLUSTER_RUN = option(
 STORE = option(
     "--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: ./perfdag-results)"
 )
+HISTORY = option(
+    "--history",
+    metavar="ROOT",
+    help="judge the run by the runs of this store, which stays as it is, instead of those of "
+    "--store",
+)
 SUITE = option("--suite", metavar="NAME", help="suite, if the store has several")
 SET = option(
     "--set",

@@ -10,6 +10,7 @@ import orjson
 
 from perfdag.commands.options import (
     EXIT_OK,
+    HISTORY,
     JSON,
     ONLY,
     SET,
@@ -93,6 +94,7 @@ def show_plan(args: argparse.Namespace) -> int:
           --set iperf.duration=2s --set repetitions=5
       perfdag run suites/quick.yaml --store s3://bench/results
       perfdag run --resume last
+      perfdag run bench.yaml --store head --history /srv/bench/results
       perfdag run -- sleep 0.1
       perfdag run --set repetitions=50 -- sleep 0.1
       perfdag run -- sleep 0.1 ::: sleep 0.2
@@ -110,6 +112,7 @@ def show_plan(args: argparse.Namespace) -> int:
         metavar="ROOT",
         help="folder or s3://bucket/prefix (default: the suite's, else ./perfdag-results)",
     ),
+    HISTORY,
     option(
         "--resume",
         metavar="RUN",
@@ -165,6 +168,7 @@ def run(args: argparse.Namespace) -> int:
         # The table says all of one command, and drawing takes longer than measuring it.
         charts=not (args.no_report or args.command),
         recheck=not args.no_recheck,
+        history=args.history,
     )
     if args.json:
         print_json(result.data())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.plan.plan import Duet, Plan, make_plan
+from perfdag.results.history_store import with_history
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
     budget_spent,
@@ -104,10 +105,12 @@ def run_plan(
     resumed: bool = False,
     charts: bool = True,
     recheck: bool = True,
+    history: str | None = None,
 ) -> "RunResult":
     """Measure what store `root` does not have yet, then collect, judge and report the run.
 
-    With `recheck`, points that are suspicious against their history are measured again.
+    With `recheck`, points that are suspicious against their history are measured again. `history`
+    is the store of the earlier runs, if it is another one.
     Raises RunError if the run ends before its last sample.
     """
     store, stored = open_store(root), ""
@@ -127,7 +130,8 @@ def run_plan(
         from perfdag.runs.finish import finish_run
 
         again = partial(measure_again, store, plan, command) if recheck else None
-        return finish_run(store, plan, charts=charts, publishes=True, recheck=again)
+        judged = with_history(store, history, plan) if history else store
+        return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 
 
 def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:
