@@ -35,7 +35,7 @@ from perfdag.analysis.medians import (
     RunMedians,
     read_run_medians,
 )
-from perfdag.analysis.pairs import TOO_FEW, PairMatrix, matrices
+from perfdag.analysis.pairs import TOO_FEW, matrices
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baseline
@@ -44,7 +44,6 @@ from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_pla
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Array, Word
-from perfdag.stats.nodes import SlowPart
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
@@ -250,7 +249,7 @@ class _Judge:
     ) -> bool:
         """Add a case, which passes where it is acknowledged. Return whether it is."""
         label = label or name
-        bad = state in ("failed", "absent")
+        bad = state in ("failed", "absent") or group == "slow"
         accepted = bad and (accepted or self._acknowledged(label, key))
         if accepted:
             state, text = "ok", f"{text} (acknowledged)"
@@ -352,43 +351,28 @@ class _Judge:
                 self._add("threshold", *about, accepted=accepted)
 
     def _slow_parts(self, absent: dict[str, bool]) -> None:
-        """Add each slow node and link of pairs, and the checks of them that hold.
+        """Add each slow node and link of pairs, and the checks of pairs without one.
 
         A slow part that no check forbids is unsure: it is told, and fails no gate.
         """
         drawn = list(matrices(self.summary.points))
-        forbidden: set[str] = set()
-        for rule in self.tuning.checks:
-            if rule.slow_node is None:
-                continue
-            covered = [matrix for matrix in drawn if matrix.series and covers(rule, matrix.info)]
-            if not covered:
+        rules = [rule for rule in self.tuning.checks if rule.slow_node is not None]
+        for rule in rules:
+            if not any(covers(rule, matrix.info) for matrix in drawn):
                 self._without_data(rule, absent)
-            for matrix in covered:
-                slow = [part for part in matrix.slow if abs(part.effect) >= rule.slow_node]
-                for part in slow:
-                    self._slow_part(matrix, part, rule)
-                forbidden |= {matrix.name_of(part) for part in slow}
-                if not slow:
-                    state: State = "ok" if matrix.judges else "unsure"
-                    text = "no node and no link is so slow" if matrix.judges else TOO_FEW
-                    name = f"{matrix.name}: {rule.text()}"
-                    self.gate.cases.append(CheckResult("threshold", name, state, text))
         for matrix in drawn:
+            judging = [rule for rule in rules if covers(rule, matrix.info)]
             for part in matrix.slow:
-                if matrix.name_of(part) not in forbidden:
-                    self._slow_part(matrix, part, None)
-
-    def _slow_part(self, matrix: PairMatrix, part: SlowPart, rule: Check | None) -> None:
-        """Add a slow node or link, which fails where a rule forbids it."""
-        name = matrix.name_of(part)
-        cause = (matrix.states[0].entry, rule.text()) if rule else None
-        text = f"{100 * part.effect:+.0f} % against the others"
-        if self._acknowledged(name, name):
-            self.gate.cases.append(CheckResult("slow", name, "ok", f"{text} (acknowledged)"))
-        else:
-            state: State = "failed" if rule else "unsure"
-            self.gate.cases.append(CheckResult("slow", name, state, text, name, name, cause))
+                broken = [rule for rule in judging if abs(part.effect) >= (rule.slow_node or 0)]
+                cause = (matrix.info.entry, broken[0].text()) if broken else None
+                text = f"{100 * part.effect:+.0f} % against the others"
+                name = matrix.name_of(part)
+                self._add("slow", name, "failed" if broken else "unsure", text, name, cause)
+            if judging and not matrix.slow:
+                state: State = "ok" if matrix.judges else "unsure"
+                text = "no node and no link is slow" if matrix.judges else TOO_FEW
+                name = f"{matrix.name}: {judging[0].text()}"
+                self.gate.cases.append(CheckResult("threshold", name, state, text))
 
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.

@@ -126,7 +126,7 @@ def matrices(states: Iterable[PointState]) -> Iterator[PairMatrix]:
     """Yield a matrix for each point of pairs and each of its headline metrics."""
     for group in pair_groups(states):
         series = [one for state in group for one in state.series]
-        for metric in dict.fromkeys(one.metric for one in series if one.headline):
+        for metric in dict.fromkeys(one.metric for one in series if one.headline and one.values):
             yield PairMatrix(group, metric)
 
 

@@ -161,10 +161,8 @@ def _without_claim(run: Judged) -> Banner:
         return _first_run(run)
     answer = deciding[0].answer
     if answer.word == "same":
-        earlier = run.past.runs - 1
-        return Banner(
-            "same", f"Same as the {f'last {earlier} runs' if earlier > 1 else 'run before'}"
-        )
+        before = f"last {run.past.runs - 1} runs" if run.past.runs > 2 else "run before"
+        return Banner("same", f"Same as the {before}")
     if answer.word == "unclear":
         values = plural(len(run.past.headlines), "value")
         why = f"{deciding[0].name}: {_size(deciding[0])}"

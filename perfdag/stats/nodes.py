@@ -128,11 +128,8 @@ def slow_parts(
         return []
     nodes = slow_nodes(pairs)
     links = slow_links(pairs, {node.name for node in nodes})
-    return [*sorted(nodes, key=_size), *sorted(links, key=_size)]
-
-
-def _size(part: SlowPart) -> float:
-    return -abs(part.effect)
+    parts = [*nodes, *links]
+    return sorted(parts, key=lambda part: (part.kind == "link", -abs(part.effect)))
 
 
 class PairLevels:
@@ -157,10 +154,6 @@ class PairLevels:
     def levels(self, links: Iterable[Link]) -> Array:
         """Return the levels of these links."""
         return np.array([self.level[link] for link in links])
-
-    def levels_beside(self, link: Link, node: str) -> Array:
-        """Return the levels of the other links of a node of this link."""
-        return self.levels(other for other in self.links[node] if other != link)
 
     def limit(self, levels: Array) -> float:
         """Return by how much a slow level differs from these levels: infinity below two of them."""
@@ -206,9 +199,11 @@ def slow_links(pairs: PairLevels, slow: Set[str]) -> list[SlowPart]:
     limit = pairs.limit(pairs.levels(link for link in pairs.level if not slow & {*link}))
     links = []
     for link, level in pairs.level.items():
-        beside = [pairs.levels_beside(link, node) for node in link]
-        if all(levels.size for levels in beside):
-            off = level - max(map(middle, beside))
+        first, second = link
+        beside_first = pairs.levels({*pairs.links[first]} - {link})
+        beside_second = pairs.levels({*pairs.links[second]} - {link})
+        if beside_first.size and beside_second.size:
+            off = level - max(middle(beside_first), middle(beside_second))
             if off > limit:
                 links.append(SlowPart("link", " - ".join(link), pairs.effect(off)))
     return links

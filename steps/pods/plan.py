@@ -5,7 +5,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,12 +82,11 @@ def items(left: "Batches", refusals: Refusals) -> list[dict[str, str]]:
     texts = {run_id: batch_texts(plan) for run_id, plan in plans.items()}
     fanned = []
     for number, (plan, index) in left.items():
+        text = texts[plan.run_id][index]
         if number in refusals:
-            entry = plan.kind(plan.batches[index])[1]
-            text = _plain(f"{entry}: {refusals[number][1]}")[:ITEM_LENGTH]
-            fanned.append({"benchmark": text, "n": ""})
-        else:
-            fanned.append({"benchmark": texts[plan.run_id][index], "n": str(number)})
+            text = _plain(f"{plan.kind(plan.batches[index])[1]}: {refusals[number][1]}")
+        n = "" if number in refusals else str(number)
+        fanned.append({"benchmark": text[:ITEM_LENGTH], "n": n})
     return fanned
 
 
@@ -96,54 +95,34 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
 
 
-@dataclass(frozen=True)
-class BatchText:
-    """What a batch measures: the entry, the settings that vary in it, and where and when."""
-
-    entry: str
-    settings: Sequence[str]
-    where: Sequence[str]
-
-    @property
-    def parts(self) -> list[str]:
-        """What may be left out of the text, in its order."""
-        return [*self.settings, *self.where]
-
-    def without(self, left_out: Set[str]) -> str:
-        """Return the text without these parts. Where it is too long, its settings are cut."""
-        settings = [setting for setting in self.settings if setting not in left_out]
-        end = "".join(part for part in self.where if part not in left_out)
-        what = _plain("".join([self.entry, *settings]))
-        return (what[: max(ITEM_LENGTH - len(end), 0)] + end)[:ITEM_LENGTH]
-
-    def fit(self, shared: Set[str]) -> str:
-        """Return the text without as many of its last parts in `shared` as make it short enough."""
-        left_out: set[str] = set()
-        for part in reversed(self.parts):
-            length = len(self.entry) + sum(len(own) for own in self.parts if own not in left_out)
-            if length > ITEM_LENGTH and part in shared:
-                left_out.add(part)
-        return self.without(left_out)
-
-
 def batch_texts(plan: Plan) -> list[str]:
-    """Return what each batch measures, for people, in at most ITEM_LENGTH characters.
+    """Return what each batch measures, for people, in at most ITEM_LENGTH characters."""
+    texts = [_parts_of(plan, batch) for batch in plan.batches]
+    shared: dict[str, set[str]] = {}
+    for parts in texts:
+        shared[parts[0]] = shared.get(parts[0], {*parts}) & {*parts}
+    return [_fit(parts, shared[parts[0]]) for parts in texts]
 
-    Argo shows nothing else that tells batches apart, so a long text loses first what all batches of
-    its entry share. The text of an entry's only batch is cut.
+
+def _fit(parts: Sequence[str], shared: Set[str]) -> str:
+    """Return a text of at most ITEM_LENGTH characters from its parts, of which the first stays.
+
+    Argo shows nothing else that tells the batches of an entry apart, so a long text loses first
+    what they share, from its end. Then its longest part is cut.
     """
-    texts = [_text_of(plan, batch) for batch in plan.batches]
-    entries: dict[str, list[set[str]]] = {}
-    for text in texts:
-        entries.setdefault(text.entry, []).append({*text.parts})
-    shared = {
-        entry: set.intersection(*parts) if len(parts) > 1 else set[str]()
-        for entry, parts in entries.items()
-    }
-    return [text.fit(shared[text.entry]) for text in texts]
+    kept = list(parts)
+    alone = shared == {*parts}  # the only batch of its entry
+    for part in reversed(parts[1:]):
+        if part in shared and not alone and len("".join(kept)) > ITEM_LENGTH:
+            kept.remove(part)
+    excess = len("".join(kept)) - ITEM_LENGTH
+    if excess > 0:
+        longest = max(kept, key=len)
+        kept[kept.index(longest)] = longest[:-excess]
+    return "".join(kept)[:ITEM_LENGTH]
 
 
-def _text_of(plan: Plan, batch: Batch) -> BatchText:
+def _parts_of(plan: Plan, batch: Batch) -> list[str]:
     """Return what a batch measures: the entry, what varies, where, and which rounds."""
     indices, repetitions = zip(*(plan.order[position] for position in batch.samples), strict=True)
     points = [plan.points[index] for index in sorted({*indices})]
@@ -152,20 +131,18 @@ def _text_of(plan: Plan, batch: Batch) -> BatchText:
         for word in point.label.split():
             name, _, value = word.partition("=")
             varied.setdefault(name, []).append(value)
-    settings = [f"{name}={_span(values)}" for name, values in varied.items()]
-    if len(points) == 1:
-        settings = points[0].label.split()
+    words = [f"{name}={_span(values)}" for name, values in varied.items()]
+    settings = words if len(points) > 1 else points[0].label.split()
+    parts = [points[0].entry, *(f" {_plain(setting)}" for setting in settings)]
     shape = plan.shapes[batch.shape]
-    where = []
     if shape.volume:
-        where.append(f" on {shape.volume.storage_class or shape.volume.kind}")
+        parts.append(f" on {shape.volume.storage_class or shape.volume.kind}")
     if shape.hosts.count > 1:
-        where.append(f" {network_of(shape)} network")
+        parts.append(f" {network_of(shape)} network")
     rounds = sorted({repetition for repetition in repetitions if repetition > 0})
     last = max(point.rounds for point in points)
     which = f"round {_span([*map(str, rounds)])} of {last}" if rounds else "warm-up"
-    where.append(f", {which}")
-    return BatchText(points[0].entry, [f" {setting}" for setting in settings], where)
+    return [*parts, f", {which}"]
 
 
 def _span(values: Sequence[str]) -> str:
