@@ -1,13 +1,17 @@
-"""What the gate of a run found: its checks, its alerts, and the answers about its series."""
+"""What the gate of a run found: its checks, its alerts, and the answers about its series.
+
+A first run has no series to answer for, so what answers is imported where it is used.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from perfdag.analysis.history import Acknowledgement, Series, headlines
-from perfdag.analysis.verdict import counts, worst_word
-from perfdag.stats.levels import Word
 from perfdag.suite.model import Check
+
+if TYPE_CHECKING:
+    from perfdag.analysis.history import Acknowledgement, Series
+    from perfdag.stats.levels import Word
 
 Kind = Literal["worse", "recovered", "threshold", "slow", "verdict", "absent", "stale", "acks"]
 
@@ -68,9 +72,9 @@ class GateResult:
     report: str
     cases: list[CheckResult] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
-    series: list[Series] = field(default_factory=list)
-    canaries: list[Series] = field(default_factory=list)
-    suspects: list[Series] = field(default_factory=list)
+    series: list["Series"] = field(default_factory=list)
+    canaries: list["Series"] = field(default_factory=list)
+    suspects: list["Series"] = field(default_factory=list)
     rechecks: list[str] = field(default_factory=list)
     changed: str = ""
     damaged: list[str] = field(default_factory=list)
@@ -97,18 +101,24 @@ class GateResult:
         return [f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []
 
     @property
-    def word(self) -> Word | None:
+    def word(self) -> "Word | None":
         """The answer about the run: the word that matters most of its headline series."""
+        from perfdag.analysis.verdict import worst_word
+
         return worst_word([line.answer for line in self.headlines])
 
     @property
-    def headlines(self) -> Sequence[Series]:
+    def headlines(self) -> Sequence["Series"]:
         """The headline series, or all where the run has none."""
+        from perfdag.analysis.history import headlines
+
         return headlines(self.series)
 
     @property
     def counted(self) -> str:
         """The headline series by word, such as `1 worse, 20 same`."""
+        from perfdag.analysis.verdict import counts
+
         return counts([line.answer.word for line in self.headlines])
 
     def accept(self, name: str, run: str) -> str:
@@ -124,7 +134,7 @@ class Rules:
     """
 
     checks: Sequence[Check] = ()
-    accepted: Sequence[Acknowledgement] = ()
+    accepted: Sequence["Acknowledgement"] = ()
     acks_file: str = "acks.yaml"
     acks_wrong: str = ""
 

@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from perfdag.analysis.gate_result import GateResult
-from perfdag.analysis.history import Series
-from perfdag.analysis.pairs import matrices, why_slow
-from perfdag.analysis.verdict import worst_word
 from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import Summary, worst_of_points
 from perfdag.units import plural
+
+if TYPE_CHECKING:
+    from perfdag.analysis.history import Series
 
 CLAIMS = 2
 """Claims that stand in a sentence: a failure must not hide that a series became worse."""
@@ -42,17 +43,21 @@ class Judged:
         return self.gate if self.gate and self.gate.runs > 1 else None
 
     @cached_property
-    def lines(self) -> dict[str, Series]:
+    def lines(self) -> dict[str, "Series"]:
         """The histories of the series by their ids; none for a first run."""
         return {line.info.series_id: line for line in self.past.series} if self.past else {}
 
-    def deciding(self) -> list[Series]:
+    def deciding(self) -> list["Series"]:
         """Return the headline series with a value that matter most, those of usable values first.
 
         The largest change stands first.
         """
         every = self.past.headlines if self.past else ()
         every = [line for line in every if line.answer.word != "failed"]
+        if not every:
+            return []
+        from perfdag.analysis.verdict import worst_word  # a first run needs no history
+
         word = worst_word([line.answer for line in every])
         own = [line for line in every if line.answer.word == word]
         return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
@@ -133,6 +138,10 @@ def _worse(run: Judged) -> Iterator[Banner]:
 
 def _slow(run: Judged) -> Iterator[Banner]:
     """Yield the slow nodes and links among pairs that nobody accepted, by their largest effect."""
+    if not any("pair" in state.words for state in run.summary.points):
+        return
+    from perfdag.analysis.pairs import matrices, why_slow
+
     cases = run.gate.cases if run.gate else []
     accepted = {case.name for case in cases if case.group == "slow" and case.state == "ok"}
     parts = [
@@ -179,14 +188,14 @@ def _first_run(run: Judged) -> Banner:
     return Banner("unclear" if unclear else "", sentence)
 
 
-def _change(deciding: Sequence[Series]) -> str:
+def _change(deciding: Sequence["Series"]) -> str:
     """Return the answer about the first of these series, and the number of the others."""
     first = deciding[0]
     more = f", and {len(deciding) - 1} more" if deciding[1:] else ""
     return f"{first.answer.word.capitalize()}: {first.name} {_size(first)}{more}"
 
 
-def _size(line: Series) -> str:
+def _size(line: "Series") -> str:
     """Return the answer about a series without its word."""
     return line.answer.text.removeprefix(line.answer.word).lstrip(": ")
 

@@ -22,8 +22,7 @@ from perfdag.commands.options import (
 )
 from perfdag.results.baselines import baselines, put_baseline
 from perfdag.results.runs import RunStore
-from perfdag.results.selections import select
-from perfdag.runs.finish import explain_last
+from perfdag.results.selections import explain_last, select
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short, with_spread

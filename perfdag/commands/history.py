@@ -54,8 +54,8 @@ from perfdag.results.history_store import with_history
 from perfdag.results.labels import has_name
 from perfdag.results.runs import RunStore, day_of
 from perfdag.results.schema import explain_unreadable
-from perfdag.results.selections import select, select_one
-from perfdag.runs.finish import check_age, explain_last
+from perfdag.results.selections import explain_last, select, select_one
+from perfdag.runs.finish import check_age
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store

@@ -20,8 +20,9 @@ from perfdag.commands.options import (
 )
 from perfdag.results.collect import collect, gather, write_exports
 from perfdag.results.runs import report_key
+from perfdag.results.selections import read_run
 from perfdag.results.summary import summarise
-from perfdag.runs.finish import RunResult, finish_run, judge, read_run
+from perfdag.runs.finish import RunResult, finish_run, judge
 from perfdag.store.base import FolderStore, NotStoredError
 from perfdag.units import plural
 

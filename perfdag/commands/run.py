@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         )
     root: str | None = args.store
     if args.resume is not None:
-        from perfdag.runs.finish import read_run
+        from perfdag.results.selections import read_run
 
         runs, plan = read_run(root, args.resume)
         refuse_to_resume(runs.store, plan, root or "")

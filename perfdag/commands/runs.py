@@ -25,8 +25,8 @@ from perfdag.problems import PerfdagError
 from perfdag.results.baselines import baselines
 from perfdag.results.runs import RunStore, age_of, report_key, result_key
 from perfdag.results.schema import NewerSchemaError, read_rows
+from perfdag.results.selections import read_run
 from perfdag.results.summary import statuses_text, summarise
-from perfdag.runs.finish import read_run
 from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, NotStoredError, Store
 from perfdag.store.s3 import open_store

@@ -5,15 +5,20 @@ A text is an id, the beginning of one, `last`, `last~2`, `baseline:NAME`, or con
 """
 
 import fnmatch
+import logging
 import re
 from collections.abc import Mapping
 from datetime import date
 
+from perfdag.plan.plan import Plan
 from perfdag.results.baselines import baseline
 from perfdag.results.runs import PARTIAL, RunStore, Selection, SelectionError, day_of
 from perfdag.store.base import NotStoredError
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import nearest
 from perfdag.units import plural
+
+logger = logging.getLogger(__name__)
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 
@@ -103,3 +108,22 @@ def _condition(word: str) -> tuple[str, str]:
     if key == "newest" and not (value.isdigit() and int(value)):
         raise SelectionError(f"{word}: newest is how many runs, one or more")
     return key, value
+
+
+def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
+    """Return the runs of a store, and the plan of the one that `selector` names.
+
+    The plan has no points where the run's rows alone are left. Raises StoreError.
+    """
+    runs = RunStore(open_store(root))
+    if selector.startswith("baseline:"):
+        selector = select_one(runs, selector)[0]
+    run_id = runs.find(selector)
+    explain_last(runs, selector, run_id)
+    return runs, runs.plan_or_rows(run_id)
+
+
+def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
+    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
+    if selector == "last" and (note := runs.newer_note(run_id)):
+        logger.info(f"note: {note}")

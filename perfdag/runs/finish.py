@@ -1,4 +1,7 @@
-"""The end of every run: its rows, its verdict, its report, and its result as text and data."""
+"""The end of every run: its rows, its verdict, its report, and its result as text and data.
+
+What only a run with a history, or the last step of a Workflow, needs is imported where it is used.
+"""
 
 import logging
 import re
@@ -8,9 +11,7 @@ from importlib.util import find_spec
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from perfdag.analysis.compare import Outcome
 from perfdag.analysis.gate_result import Alert, GateResult, gate_as_dict
-from perfdag.analysis.publish import answer_lines, gate_lines, junit, publish, send
 from perfdag.analysis.sentence import Banner, Judged, banner
 from perfdag.plan.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
@@ -24,7 +25,6 @@ from perfdag.results.runs import (
     stored_plan,
     variants,
 )
-from perfdag.results.selections import select_one
 from perfdag.results.summary import (
     PointState,
     Summary,
@@ -34,15 +34,14 @@ from perfdag.results.summary import (
     worst_of_points,
 )
 from perfdag.runs import RunError
-from perfdag.runs.duet import conclude, outcome_text
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import NotStoredError, Store
-from perfdag.store.s3 import open_store
 from perfdag.suite.model import checks_of
 from perfdag.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.units import digits, plural, scaled, short_seconds
 
 if TYPE_CHECKING:
+    from perfdag.analysis.compare import Outcome
     from perfdag.steps.pods.context import PodContext
 
 logger = logging.getLogger(__name__)
@@ -93,7 +92,11 @@ class RunResult:
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
         tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
-        gate = [styled(gate_lines(self.gate))] if self.gate and gated(self.plan) else []
+        gate = []
+        if self.gate and gated(self.plan):
+            from perfdag.analysis.publish import gate_lines
+
+            gate = [styled(gate_lines(self.gate))]
         counted = f" ({judged.past.counted})" if judged.past else ""
         answer = self.answer
         style = HIGHLIGHTS.get(answer.word, "bold")
@@ -221,6 +224,8 @@ def _lines(result: RunResult) -> list[str]:
         f"trust   {summary.trust.text}",
     ]
     if result.gate and result.gate.runs > 1 and not gated(plan):
+        from perfdag.analysis.publish import answer_lines
+
         lines += answer_lines(result.gate)
     verdicts = [
         f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
@@ -253,25 +258,6 @@ def _lines(result: RunResult) -> list[str]:
     return lines + [f"also    {file}" for file in result.exports]
 
 
-def read_run(root: str | None, selector: str) -> tuple[RunStore, Plan]:
-    """Return the runs of a store, and the plan of the one that `selector` names.
-
-    The plan has no points where the run's rows alone are left. Raises StoreError.
-    """
-    runs = RunStore(open_store(root))
-    if selector.startswith("baseline:"):
-        selector = select_one(runs, selector)[0]
-    run_id = runs.find(selector)
-    explain_last(runs, selector, run_id)
-    return runs, runs.plan_or_rows(run_id)
-
-
-def explain_last(runs: RunStore, selector: str, run_id: str) -> None:
-    """Report the newer run of a suite that `last` does not mean. Raises StoreError."""
-    if selector == "last" and (note := runs.newer_note(run_id)):
-        logger.info(f"note: {note}")
-
-
 def finish_run(
     store: Store,
     plan: Plan,
@@ -300,6 +286,8 @@ def finish_run(
         logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
+        from perfdag.analysis.publish import junit, publish
+
         published = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", junit(gate))
     rows = store.url(collected.key)
@@ -346,11 +334,13 @@ def write_report(
     return store.url(report_key(plan.run_id))
 
 
-def finish_variants(store: Store, plan: Plan) -> Outcome:
+def finish_variants(store: Store, plan: Plan) -> "Outcome":
     """Collect and report both variants in the last step of the Workflow, and compare them.
 
     Raises StoreError.
     """
+    from perfdag.runs.duet import conclude
+
     duet = stored_duet(*variants(store, plan))
     for variant in (duet.a, duet.b):
         rows, _ = collect(store, variant)
@@ -363,6 +353,9 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
 
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
+    from perfdag.analysis.publish import send
+    from perfdag.results.selections import select_one
+
     run_id, suite = select_one(RunStore(store), selector, suite)
     age = age_of(run_id)
     line = f"{suite}: run {run_id} began {short_seconds(age)} ago"
@@ -382,6 +375,7 @@ def step(pod: "PodContext", phase: str) -> int:
     Return the exit code of the run. Raises RunError for a run without a plan, StoreError.
     """
     from perfdag.charts.pages.site import write_after_run
+    from perfdag.runs.duet import outcome_text
     from perfdag.steps.pods import context, plan as plan_step, watchdog
 
     store = pod.open()
