@@ -13,7 +13,7 @@ import pytest
 from perfdag.charts import pairs
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
-from perfdag.results.runs import stored_plan
+from perfdag.results.runs import report_key, stored_plan
 from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
@@ -94,6 +94,8 @@ def test_pairs_name_a_slow_node(bench: Namespace) -> None:
         [title] = [each for each in titles if f"Slow in {metric} between nodes" in each]
         assert title.count("(node-") == 1, title
         assert f"({slow}) (-" in title
+    report = store.get(report_key(run.id)).decode()
+    assert f"({slow}) is slow: " in report.partition("<h2")[0]
 
 
 def test_a_hunt_names_a_slow_node(bench: Namespace) -> None:
