@@ -335,7 +335,7 @@ def controller_memory() -> str:
 
 def render(args: argparse.Namespace) -> None:
     """Plan and render 10,000 points; no cluster."""
-    from perfdag.plan.plan import make_plan
+    from perfdag.plan import make_plan
     from perfdag.steps.pods.plan import kinds_of
     from perfdag.suite.load import parse_suite
     from perfdag.workflows import dump, runs

@@ -25,7 +25,7 @@ import aiohttp
 from limits import at_most
 
 from perfdag.hosts import facts
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.samples import SampleRecord, now, sample_key
 from perfdag.store.base import FolderStore, Store

@@ -33,7 +33,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang, Measurement, SampleError, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost, LocalProcess
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.store.base import FolderStore

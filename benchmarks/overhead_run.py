@@ -15,7 +15,7 @@ from pathlib import Path
 
 from limits import at_most
 
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.loop import LocalPool, MeasuringLoop
 from perfdag.store.base import FolderStore

@@ -16,7 +16,7 @@ from typing import Any
 
 from limits import at_most
 
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.suite.load import parse_suite
 
 LIMITS = {10_000: (1.0, None), 100_000: (5.0, 500.0)}  # points: seconds, MB

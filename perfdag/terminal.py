@@ -18,7 +18,7 @@ from rich.text import Text
 
 from perfdag.benchmark.registry import display_unit
 from perfdag.identity import canonical
-from perfdag.plan.plan import Plan, TimeLeft, place_hosts
+from perfdag.plan import Plan, TimeLeft, place_hosts
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.stats.robust import spread

@@ -35,7 +35,7 @@ from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
-from perfdag.plan.plan import Plan, concurrent_groups
+from perfdag.plan import Plan, concurrent_groups
 from perfdag.results.samples import (
     MissingReason,
     SampleRecord,

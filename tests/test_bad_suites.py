@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from perfdag.benchmark import registry
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.steps.pods.context import from_environment
 from perfdag.steps.pods.plan import outputs, plan_of
 from perfdag.store.base import DamagedError, FolderStore

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from perfdag.commands.main import VERBS, main, parser
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import json_schema
 from tests.conftest import CommandLine, SuiteWriter

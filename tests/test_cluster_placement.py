@@ -10,7 +10,7 @@ import yaml
 
 from perfdag.commands.doctor import check_requirements
 from perfdag.kube.patch import Context, hardened, patch, pod_security
-from perfdag.plan.plan import Plan, make_plan, on_cluster, place_hosts, prepare_duet
+from perfdag.plan import Plan, make_plan, on_cluster, place_hosts, prepare_duet
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.cluster import unmet
 from perfdag.suite.load import parse_suite

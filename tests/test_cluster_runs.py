@@ -11,7 +11,7 @@ import pytest
 
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.runs.cluster import View, describe, follow_run
 from perfdag.steps.pods.context import label_workflow
 from perfdag.store.base import FolderStore, StoreError

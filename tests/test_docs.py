@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from perfdag import shape
 from perfdag.analysis.gate import put_acks
 from perfdag.benchmark import registry
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.schema import SAMPLES
 from perfdag.store.base import FolderStore
 from perfdag.suite import model

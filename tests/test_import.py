@@ -19,7 +19,7 @@ import yaml
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
 from perfdag.commands.main import main
-from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import Target, job_file
 from perfdag.steps.imb import openmpi_command

@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import (
     NOTES,

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from perfdag.analysis.medians import MonthlyRollup, series_labels
 from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.hosts.local import LocalHost
-from perfdag.plan.plan import Plan, concurrent_groups, make_plan, read_plan
+from perfdag.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
 from perfdag.runs.finish import finish_run
 from perfdag.shape import Shape

@@ -12,7 +12,7 @@ import pytest
 from perfdag.kube.client import Object
 from perfdag.kube.labels import LEVEL
 from perfdag.kube.patch import LEVELS, level_needs, own_image
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.runs.cluster import check_pod_security
 from perfdag.shape import Shape
 from perfdag.steps.pods.lead import check_account, lead

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.plan.plan import Plan, make_plan, order, read_plan
+from perfdag.plan import Plan, make_plan, order, read_plan
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.plan.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
+from perfdag.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key

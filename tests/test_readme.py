@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.commands.main import main, parser
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.collect import write_rows
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import load_suite

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise
 from perfdag.runs.finish import RunResult

@@ -23,7 +23,7 @@ from perfdag import __file__ as package, __version__
 from perfdag.commands.cluster import load
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
-from perfdag.plan.plan import prepare_duet
+from perfdag.plan import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows

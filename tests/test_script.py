@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import perfdag
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from perfdag import redaction
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.patch import Context, patch, store_variables
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
 from perfdag.shape import Shape
 from perfdag.steps.pods.context import take_store_variables

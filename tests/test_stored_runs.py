@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.plan.plan import Plan, prepare_duet
+from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.store.base import FolderStore, StoreError

@@ -24,7 +24,7 @@ from hera.workflows import (
 from perfdag.kube.client import Object
 from perfdag.kube.labels import RUN, SUITE
 from perfdag.kube.patch import hardened, pod_security
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.suite.document import BadDocument, Problem, dump
 from perfdag.suite.load import load_model
 from perfdag.suite.model import Entry, LoadedSuite, Suite

@@ -21,7 +21,7 @@ from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.pages import pick, screen
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.runs import result_key
 from perfdag.results.summary import (

@@ -29,7 +29,7 @@ from perfdag.analysis.verdict import (
     trusted,
 )
 from perfdag.benchmark.contract import SIMULATED
-from perfdag.plan.plan import A_BLOCK, Duet, Plan
+from perfdag.plan import A_BLOCK, Duet, Plan
 from perfdag.results.runs import Selection, SelectionError
 from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo

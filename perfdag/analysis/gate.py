@@ -37,7 +37,7 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.pairs import TOO_FEW, matrices
 from perfdag.analysis.verdict import Tuning, covers
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.baselines import baseline
 from perfdag.results.history_store import StoreWithHistory
 from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_plan

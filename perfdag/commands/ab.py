@@ -18,7 +18,7 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.plan.plan import Duet, on_cluster, prepare_duet, stored_duet
+from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.runs import RunStore, put_plan, variants
 from perfdag.runs.duet import outcome_text

@@ -30,7 +30,7 @@ from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with
 from perfdag.kube.labels import LEVEL
 from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
-from perfdag.plan.plan import Plan, make_plan, place_hosts
+from perfdag.plan import Plan, make_plan, place_hosts
 from perfdag.redaction import print_now
 from perfdag.runs.cluster import (
     check_pod_security,

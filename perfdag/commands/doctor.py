@@ -41,7 +41,7 @@ from perfdag.kube.patch import (
     store_volume,
 )
 from perfdag.kube.pods import ARGO, is_ready, read_pod, takes, with_events, without_simulated
-from perfdag.plan.plan import Plan, make_plan, place_hosts, without_gpu
+from perfdag.plan import Plan, make_plan, place_hosts, without_gpu
 from perfdag.runs import RunError
 from perfdag.runs.cluster import check_pod_security, installed_template, store_of
 from perfdag.shape import Shape

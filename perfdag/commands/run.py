@@ -21,7 +21,7 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.runs.local import absent_program, refuse_absent_programs, refuse_to_resume, run_plan
 from perfdag.store.base import StoreError

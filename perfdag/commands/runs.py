@@ -20,7 +20,7 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.problems import PerfdagError
 from perfdag.results.baselines import baselines
 from perfdag.results.runs import RunStore, age_of, report_key, result_key

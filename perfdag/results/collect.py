@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
 from perfdag.identity import canonical, digest
-from perfdag.plan.plan import Plan, gc_paused
+from perfdag.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
 from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
 from perfdag.results.samples import (

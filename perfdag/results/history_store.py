@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.runs import runs_with_rows
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 import orjson
 
-from perfdag.plan.plan import Batch, Plan, is_run_id, new_run_id, read_plan
+from perfdag.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.problems import PerfdagError
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest

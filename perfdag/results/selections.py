@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import date
 
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.baselines import baseline
 from perfdag.results.runs import PARTIAL, RunStore, Selection, SelectionError, day_of
 from perfdag.store.base import NotStoredError

@@ -27,7 +27,7 @@ from perfdag.kube.pods import (
     troubles,
     with_events,
 )
-from perfdag.plan.plan import Plan, is_run_id
+from perfdag.plan import Plan, is_run_id
 from perfdag.redaction import print_now
 from perfdag.results.runs import LAST, ambiguous
 from perfdag.runs import RunError

@@ -8,7 +8,7 @@ import orjson
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.publish import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
-from perfdag.plan.plan import Duet
+from perfdag.plan import Duet
 from perfdag.stats.paired import Bound
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag.analysis.gate_result import Alert, GateResult, gate_as_dict
 from perfdag.analysis.sentence import Banner, Judged, banner
-from perfdag.plan.plan import Plan, gated, stored_duet
+from perfdag.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.collect import CollectionResult, collect, write_exports
 from perfdag.results.runs import (

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdag.plan.plan import Duet, Plan, make_plan
+from perfdag.plan import Duet, Plan, make_plan
 from perfdag.results.history_store import with_history
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (

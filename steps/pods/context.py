@@ -15,7 +15,7 @@ from perfdag.kube.client import KubeError, Object, run_with_client
 from perfdag.kube.labels import RUN, STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, SUITE
 from perfdag.kube.patch import REPORT, STORE, STORE_VARIABLES, Context
 from perfdag.kube.pods import ARGO
-from perfdag.plan.plan import Plan, is_run_id, new_run_id
+from perfdag.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.runs import report_key, run_folder
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address

@@ -28,7 +28,7 @@ from perfdag.kube.client import Kube
 from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of
 from perfdag.kube.pods import Pod, read_pod, selector
 from perfdag.kube.services import ssh_port
-from perfdag.plan.plan import Plan, TimeLeft, stored_duet
+from perfdag.plan import Plan, TimeLeft, stored_duet
 from perfdag.results.runs import plan_of_batch, variants
 from perfdag.results.samples import (
     MissingReason,

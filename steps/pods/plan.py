@@ -27,7 +27,7 @@ from perfdag.kube.patch import (
     shared_claim,
 )
 from perfdag.kube.services import service_ports, services, ssh_port
-from perfdag.plan.plan import Batch, Plan, gated, make_plan, place_hosts
+from perfdag.plan import Batch, Plan, gated, make_plan, place_hosts
 from perfdag.results.runs import (
     ROUNDS,
     put_plan,

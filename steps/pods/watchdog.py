@@ -28,7 +28,7 @@ from perfdag.kube.pods import (
     template_of,
     with_events,
 )
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.runs import plan_of_batch, stored_plan, variants
 from perfdag.results.samples import (
     NOTES,

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from perfdag.charts.pages import pick, report
 from perfdag.charts.pages.pick import Picture
-from perfdag.plan.plan import Plan
+from perfdag.plan import Plan
 from perfdag.results.summary import summarise
 from tests.charts.rows import RUN
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.plan.plan import make_plan, new_run_id
+from perfdag.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
 from perfdag.results.runs import result_key, stored_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from perfdag.benchmark.contract import Failed
 from perfdag.benchmark.registry import get
 from perfdag.hosts.base import CommandResult
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.resnet50 import program
 from perfdag.steps.resnet50.interference import InterferenceParams

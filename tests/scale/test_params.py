@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.benchmark.registry import get
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.scale.objects import built_in
 from perfdag.steps.scale.vmi import VmiBurstParams

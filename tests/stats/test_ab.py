@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.plan.plan import Duet, on_cluster, prepare_duet
+from perfdag.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import stored_plan
 from perfdag.runs.duet import conclude, outcome_text
 from perfdag.store.base import FolderStore

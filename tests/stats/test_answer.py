@@ -20,7 +20,7 @@ from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import compare_sides
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise

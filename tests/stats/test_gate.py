@@ -18,7 +18,7 @@ from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.publish import send
 from perfdag.commands.main import main
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.store.base import Store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check

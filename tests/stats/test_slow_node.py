@@ -7,7 +7,7 @@ import pytest
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.collect import collect
 from perfdag.results.samples import SampleRecord, as_rows, now, sample_key
 from perfdag.store.base import FolderStore

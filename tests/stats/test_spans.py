@@ -11,7 +11,7 @@ from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.results.samples import SampleRecord, as_rows, now, sample_key

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.results.runs import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop import LocalPool

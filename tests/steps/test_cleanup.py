@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.steps.pods.plan import (
     batch_objects,
     create,

@@ -9,7 +9,7 @@ import pytest
 
 from perfdag.benchmark.contract import Failed
 from perfdag.commands.main import main
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.schema import load_rows
 from perfdag.steps.command import Figure
 from perfdag.store.s3 import open_store

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfdag.hosts.local import LocalHost
-from perfdag.plan.plan import Batch, Plan, make_plan
+from perfdag.plan import Batch, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.samples import MissingReason, stored_samples, write_reason
 from perfdag.steps.loop import GangLost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfdag.plan.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
+from perfdag.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
 from perfdag.results.runs import stored_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
@@ -88,7 +88,7 @@ def test_the_order_is_of_the_run_unless_the_suite_gives_a_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of(run_id: str, text: str = SUITE) -> Duet:
-        monkeypatch.setattr("perfdag.plan.plan.new_run_id", lambda: run_id)
+        monkeypatch.setattr("perfdag.plan.new_run_id", lambda: run_id)
         return duet_of(text)
 
     ids = [f"20261120T02000{i}Z-1a2b3c4d" for i in range(8)]

@@ -11,7 +11,7 @@ from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.pods import Pod, selector
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop import PRECISE

@@ -25,7 +25,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts import disturbance
 from perfdag.hosts.disturbance import Moment
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.results.samples import SampleRecord, read_sample, sample_key
 from perfdag.shape import Shape
 from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster

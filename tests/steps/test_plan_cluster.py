@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import stored_plan
 from perfdag.steps.pods.context import PodContext

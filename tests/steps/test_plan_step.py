@@ -8,7 +8,7 @@ import pytest
 
 from perfdag.kube.patch import BATCH_NUMBER
 from perfdag.kube.services import ssh_port
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods.context import PodContext, from_environment
 from perfdag.steps.pods.plan import (

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.plan.plan import Duet, Plan, make_plan
+from perfdag.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
 from perfdag.results.runs import put_plan, put_rechecks
 from perfdag.results.samples import (

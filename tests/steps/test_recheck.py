@@ -4,7 +4,7 @@ samples.
 
 import pytest
 
-from perfdag.plan.plan import Plan, make_plan
+from perfdag.plan import Plan, make_plan
 from perfdag.results.runs import (
     ROUNDS,
     plan_of_batch,

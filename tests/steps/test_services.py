@@ -14,7 +14,7 @@ from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError, Object
 from perfdag.kube.pods import Pod, read_pod
 from perfdag.kube.services import service_ports, services
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods import lead
 from perfdag.steps.pods.lead import GangPool, forward

@@ -17,7 +17,7 @@ from perfdag.benchmark.contract import Failed, Infrastructure
 from perfdag.hosts.local import LocalHost, listening_ports
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.pods import Pod
-from perfdag.plan.plan import make_plan
+from perfdag.plan import make_plan
 from perfdag.steps.loop import GangLost
 from perfdag.steps.pods import lead, peer
 from perfdag.steps.pods.context import EXIT_RETRYABLE

@@ -1,1 +1,0 @@
-"""The plan of a run: its points, their order and their batches."""
