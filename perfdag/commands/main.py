@@ -74,8 +74,7 @@ VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.i
 MODULES = {
     **{name: name for name in (*VERBS, "step")},  # containers call `step`, which is not listed
     **dict.fromkeys(("init", "new"), "benchmarks"),
-    **dict.fromkeys(("ls", "rm", "prune"), "runs"),
-    **dict.fromkeys(("show", "report", "open", "collect"), "results"),
+    **dict.fromkeys(("ls", "show", "report", "open", "collect", "rm", "prune"), "runs"),
     **dict.fromkeys(("check", "acks"), "history"),
     "baseline": "compare",
     "plan": "run",
