@@ -94,7 +94,7 @@ def show_plan(args: argparse.Namespace) -> int:
           --set iperf.duration=2s --set repetitions=5
       perfdag run suites/quick.yaml --store s3://bench/results
       perfdag run --resume last
-      perfdag run bench.yaml --store head --history /srv/bench/results
+      perfdag run suites/quick.yaml --store head --history /srv/bench/results
       perfdag run -- sleep 0.1
       perfdag run --set repetitions=50 -- sleep 0.1
       perfdag run -- sleep 0.1 ::: sleep 0.2
