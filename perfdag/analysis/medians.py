@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from perfdag.plan import gc_paused
 from perfdag.results.labels import flatten, words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
-from perfdag.results.schema import SAMPLES, codes, numbers, read_rows
+from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.stats.levels import Array
 from perfdag.stats.robust import spread
@@ -76,10 +79,10 @@ def environment(table: pa.Table) -> dict[str, str]:
                     values.setdefault(key, set()).add(value)
     for name in ("env_class", "perfdag_version", "tool"):
         values[name] = set(_distinct(table[name]))
-    images = table.select(["benchmark", "image_digest"])
-    for row in images.group_by(images.column_names).aggregate([]).to_pylist():
-        if row["image_digest"]:
-            values.setdefault(f"image {row['benchmark']}", set()).add(row["image_digest"])
+    images = zip(objects(table["benchmark"]), objects(table["image_digest"]), strict=True)
+    for benchmark, image in set(images):
+        if image:
+            values.setdefault(f"image {benchmark}", set()).add(image)
     values["nodes"] = set(_distinct(table["nodes"].combine_chunks().flatten()))
     return {key: " | ".join(sorted(own)) for key, own in sorted(values.items()) if own}
 
@@ -100,7 +103,7 @@ _ROLLUP = pa.schema(
 
 COLUMNS = (
     *SERIES_COLUMNS,
-    *("suite", "run_id", "trigger", "variant", "repetition", "phase", "subject", "value"),
+    *("run_id", "trigger", "repetition", "phase", "subject", "value"),
     *("status", "error", "cluster", "nodes", "env", "env_class"),
     *("perfdag_version", "image_digest", "tool"),
 )
@@ -155,7 +158,7 @@ class MonthlyRollup:
         run_id, trigger, cluster = (table[name][0].as_py() or "" for name in names)
         run = RunInfo(run_id, trigger, cluster, environment(table), _points(table))
         self.runs[run.run_id] = run
-        rows = table.filter(is_measured(table))
+        rows = table.select([*SERIES_COLUMNS, "value"]).filter(is_measured(table))
         if run.trigger == "ab" or not rows.num_rows:
             return
         which, ids = codes(rows["series_id"])
@@ -189,13 +192,14 @@ def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.in
     order = np.lexsort((values, which))
     which, values = which[order], values[order]
     groups, starts = np.unique(which, return_index=True)
-    return groups, np.split(values, starts[1:]) if len(groups) else []
+    bounds = pairwise([*starts.tolist(), len(values)])
+    return groups, [values[start:end] for start, end in bounds]
 
 
 def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
     """Return the row of each series of one run. `which` are the series as numbers."""
     groups, values = group_values(which, numbers(rows["value"]))
-    bands = map(spread, values)
+    bands = [spread(group.tolist()) for group in values]
     figures = [(band.middle, band.low, band.high, band.n) for band in bands]
     names = rows.select(["series_id", "unit"]).take(
         pa.array(np.unique(which, return_index=True)[1])
@@ -206,22 +210,27 @@ def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
 
 def _points(table: pa.Table) -> dict[str, PointCount]:
     """Return the samples of each point, without warm-up."""
-    names = ("point", "repetition", "phase", "entry", "status", "error")
-    columns = [table[name].to_pylist() for name in names]
+    names = ("point", "repetition", "phase", "status", "error")
+    columns = [objects(table[name]) for name in names]
     samples = {
-        (point, repetition): (entry or "", status, error)
-        for point, repetition, phase, entry, status, error in zip(*columns, strict=True)
+        (point, repetition): (status, error)
+        for point, repetition, phase, status, error in zip(*columns, strict=True)
         if phase != "warmup"
     }
-    points: dict[str, PointCount] = {}
-    for (point, _), (entry, status, why) in samples.items():
-        ok, bad, error, _ = points.get(point, PointCount())
-        if status == "ok":
-            points[point] = PointCount(ok + 1, bad, error, entry)
-        else:
-            error = f"{status}: {why}" if why else status
-            points[point] = PointCount(ok, bad + 1, error, entry)
-    return points
+    entries = dict(zip(columns[0], objects(table["entry"]), strict=True))
+    bad: Counter[str] = Counter()
+    errors: dict[str, str] = {}
+    for (point, _), (status, error) in samples.items():
+        if status != "ok":
+            bad[point] += 1
+            errors[point] = f"{status}: {error}" if error else status
+    every = Counter(point for point, _ in samples)
+    return {
+        point: PointCount(
+            count - bad[point], bad[point], errors.get(point, ""), entries[point] or ""
+        )
+        for point, count in every.items()
+    }
 
 
 def merge_months(
@@ -284,7 +293,9 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
             months[key.rpartition("/")[2].removesuffix(".parquet")] = _read(data)
     damaged: list[str] = []
     for month, runs in stored.items():
-        if _complete(store, months[month], runs, damaged) and write_back:
+        with gc_paused():
+            changed = _complete(store, months[month], runs, damaged)
+        if changed and write_back:
             with contextlib.suppress(StoreError):
                 store.put(rollup_key(suite, month), _write(months[month]))
     return merge_months(

@@ -30,7 +30,15 @@ from perfdag.plan import Plan
 from perfdag.problems import PerfdagError
 from perfdag.results.baselines import baselines
 from perfdag.results.collect import collect, gather, write_exports
-from perfdag.results.runs import RunStore, age_of, report_key, result_key
+from perfdag.results.runs import (
+    RunStore,
+    age_of,
+    month_of,
+    report_key,
+    result_key,
+    rollup_key,
+    run_folder,
+)
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.selections import read_run
 from perfdag.results.summary import statuses_text, summarise
@@ -362,9 +370,13 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
     for run in plans:
         with only_process(run):  # none measures it
             pass
-    return [
-        key for run in plans for key in (result_key(run.suite, run.run_id), f"runs/{run.run_id}")
-    ]
+    keys = []
+    for run in plans:
+        keys.append(result_key(run.suite, run.run_id))
+        # It would keep the figures of the run, which another file may replace.
+        keys.append(rollup_key(run.suite, month_of(run.run_id)))
+        keys.append(run_folder(run.run_id))
+    return keys
 
 
 def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:

@@ -236,9 +236,12 @@ def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:
         data_page_version="1.0",
         use_dictionary=encoded,
     )
-    store.put(result_key(suite, run_id), sink.getvalue().to_pybytes())
-    # It is a cache, and lacks these rows.
-    store.delete(rollup_key(suite, month_of(run_id)))
+    key = result_key(suite, run_id)
+    replaced = key in store.list(key.rpartition("/")[0])
+    store.put(key, sink.getvalue().to_pybytes())
+    if replaced:
+        # The roll-up is a cache. It adds a run that it lacks, but keeps old figures of one it has.
+        store.delete(rollup_key(suite, month_of(run_id)))
 
 
 def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:

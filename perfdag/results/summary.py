@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
 from perfdag.results.labels import point_settings, setting, words_by_point
+from perfdag.results.schema import objects
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import plural, short
 
@@ -107,7 +108,7 @@ class Series(SeriesInfo):
         """The median."""
         return self.band.middle
 
-    @property
+    @cached_property
     def band(self) -> Spread:
         """The median of the values with their spread."""
         return spread(self.values)
@@ -194,7 +195,7 @@ def points_of(table: pa.Table) -> list[PointState]:
     """Return the points of one run's rows in the order of the table, without the canary."""
     sample = ("phase", "repetition", "variant", "status", "error", "noise", "nodes")
     names = (*SERIES_COLUMNS, *sample, "subject", "value")
-    columns = {name: table.column(name).to_pylist() for name in names}
+    columns = {name: objects(table[name]) for name in names}
     points: dict[str, PointState] = {}
     series: dict[str, Series] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -264,7 +265,7 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
     several = table.filter(
         pc.and_(pc.equal(table["status"], "ok"), pc.is_valid(table["same_node"]))
     )
-    columns = [several[name].to_pylist() for name in ("point", "env", "same_node")]
+    columns = [objects(several[name]) for name in ("point", "env", "same_node")]
     hosts = dict(zip(columns[0], columns[1], strict=True))
     within = {point for point, _, same_node in zip(*columns, strict=True) if same_node}
     for state in [state for state in states if state.point in hosts.keys() - within]:

@@ -54,7 +54,7 @@ class Spread:
 def ordered(values: Iterable[Any]) -> list[float]:
     """Return the finite values in order. None and NaN (failed samples) are dropped."""
     numbers = [float(value) for value in values if value is not None]
-    return sorted(number for number in numbers if math.isfinite(number))
+    return sorted(filter(math.isfinite, numbers))
 
 
 def median(values: Iterable[Any]) -> float:

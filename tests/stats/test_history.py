@@ -56,6 +56,38 @@ def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -
     assert len(medians.read_run_medians(store, "net").runs) == 11
 
 
+def test_a_run_reads_only_what_the_roll_up_lacks(
+    store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["run", "--store", store.root, "--no-report", "--", "true"]
+    for _ in range(4):
+        cli(command)
+    earlier = set(store.list("results")[:-1])
+    read = set()
+    get = FolderStore.get
+
+    def noted(store: FolderStore, key: str) -> bytes:
+        read.add(key)
+        return get(store, key)
+
+    monkeypatch.setattr(FolderStore, "get", noted)
+    cli(command)
+    assert not earlier & read
+
+
+def test_figures_that_replace_those_of_a_run_stand_in_its_history(cli: CommandLine) -> None:
+    def history_of(value: int) -> list[float]:
+        Path("boot.csv").write_text(f"time,series,value,unit\n2026-01-02,a,{value},s\n")
+        cli(["import", "history", "boot.csv"])
+        [series] = json.loads(cli(["history", "boot", "--json"]).out)["series"]
+        values: list[float] = series["values"]
+        return values
+
+    assert [history_of(1), history_of(2)] == [[1], [2]]
+    cli(["rm", "last"])
+    assert history_of(3) == [3]
+
+
 def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
     nights(store, 3, step)
     key = f"results/net/2026-01/{run_id(1)}.parquet"
