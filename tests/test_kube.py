@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,8 @@ class TestConfig:
         first = config_of(both)
         assert (first.server, first.token) == ("https://127.0.0.1:1", "a")
         assert authorities(first) == ["perfdag test"]
+        same_name = kubeconfig(tmp_path / "c", {"token": "c"})
+        assert config_of(os.pathsep.join((both, same_name))).token == "a"
         (tmp_path / "a").write_text("current-context: two")
         assert config_of(both).token == "b"
         (tmp_path / "a").write_text("current-context: three")
@@ -367,6 +370,34 @@ class TestWatch:
                 async for _ in kube.watch(PODS, "default", patience=0.3):
                     pass
         assert error.value.status == 503
+
+    async def test_a_second_outage_is_waited_for_as_long_as_the_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [1000.0]
+        clock = SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=time.monotonic_ns)
+        monkeypatch.setattr("perfdag.kube.client.time", clock)
+        server = ApiServer(pod("a", 1))
+        server.fail("/pods", 503, times=2)
+        outages = 0
+        async with served(server) as cluster, Kube(cluster, retries=0) as kube:
+            async for change, _, _ in kube.watch(PODS, "default"):
+                if change != "BOOKMARK":
+                    continue
+                outages += 1
+                if outages == 2:
+                    break
+                now[0] += 90.0
+                server.expire()
+                server.fail("/pods", 503, times=2)
+        assert outages == 2
+
+    async def test_a_deleted_job_takes_its_pods_with_it(self) -> None:
+        server = ApiServer(job := pod("a", 1))
+        async with client(server) as kube:
+            await kube.delete(PODS, job["metadata"]["name"], "default")
+        (deletion,) = [each for each in server.requests if each.method == "DELETE"]
+        assert deletion.body["propagationPolicy"] == "Background"
 
     async def test_a_refusal_is_raised(self) -> None:
         server = ApiServer()

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.compute as pc
 import pytest
 
 from perfdag.benchmark import registry
@@ -24,11 +25,14 @@ from perfdag.benchmark.contract import (
     SampleError,
 )
 from perfdag.hosts import disturbance
+from perfdag.hosts.base import Host
 from perfdag.hosts.disturbance import Moment
+from perfdag.hosts.local import LocalHost
 from perfdag.plan import Plan, make_plan
-from perfdag.results.samples import SampleRecord, read_sample, sample_key
+from perfdag.results.collect import gather
+from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.shape import Shape
-from perfdag.steps.loop import LocalPool, MeasuringLoop, needs_cluster
+from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, needs_cluster
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import Point
@@ -343,3 +347,67 @@ def test_no_time_within_a_sample_is_longer_than_the_sample(
     ).parts
     assert [part.status for part in parts] == ["ok", "invalid"]
     assert "pause is 60 s, but the whole sample took" in str(parts[1].error)
+
+
+class LosingPool(LocalPool):
+    """A pool whose peer is gone."""
+
+    def lost(self) -> str | None:
+        return "node-2 is gone"
+
+
+def test_a_tool_that_fails_because_a_node_died_is_no_failed_sample(
+    store: FolderStore, fake: type[FakeBenchmark]
+) -> None:
+    plan = one_point()
+    fake.script = [Failed("connection reset")]
+    with pytest.raises(GangLost, match=r"node-2 is gone \(connection reset\)"):
+        measure(store, plan, 1, LosingPool())
+    assert plan.key(0) not in stored_samples(store, plan.run_id)
+
+
+class TwoHosts(LocalPool):
+    def hosts_for(self, shape: Shape) -> list[Host]:
+        return [NamedHost("node-1"), NamedHost("node-2")]
+
+
+class NamedHost(LocalHost):
+    def __init__(self, name: str) -> None:
+        super().__init__("127.0.0.1")
+        self.name = name
+
+    def facts(self) -> dict[str, Any]:
+        return {"kernel": f"6.1 of {self.name}"}
+
+
+def test_a_sample_has_the_facts_of_each_of_its_hosts(
+    store: FolderStore, fake: type[FakeBenchmark]
+) -> None:
+    (part,) = measure(store, one_point(), 1, TwoHosts()).parts
+    assert part.env == {
+        "kernel": "6.1 of node-1",
+        "peers": {"node-2": {"kernel": "6.1 of node-2"}},
+    }
+
+
+def test_a_warm_up_does_not_count_for_until(store: FolderStore, fake: type[FakeBenchmark]) -> None:
+    plan = make_plan(parse_suite(f"warmup: 1\n{ONE}    {UNTIL}\n"))
+    watcher = measure(store, plan, len(plan.order))
+    measured = [part.repetition for part in watcher.parts if part.repetition > 0]
+    assert measured == [1, 2, 3, 4, 5, 6], (
+        "six equal values are precise, a cold one beside five not"
+    )
+
+
+def test_a_lost_repetition_has_a_row_although_its_point_is_precise(
+    store: FolderStore, fake: type[FakeBenchmark]
+) -> None:
+    plan = one_point(f"{UNTIL}\n    repetitions: 7")
+    measure(store, plan, len(plan.order))
+    store.delete(sample_key(plan.run_id, plan.key(1)))
+    table, _ = gather(store, plan)
+    rows = table.filter(pc.equal(table["entry"], "fake")).to_pylist()
+    states = [(row["repetition"], row["status"]) for row in rows]
+    assert sorted(states) == [
+        (number, "missing" if number == 2 else "ok") for number in range(1, 8)
+    ], "the repetitions that `until` spared have none"

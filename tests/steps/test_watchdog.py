@@ -1,5 +1,6 @@
 """What the watchdog gives up, and what it waits for."""
 
+import asyncio
 import base64
 import gzip
 import json
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
 from perfdag.results.samples import as_annotation, from_annotations
 from perfdag.steps.pods.context import EXIT_RETRYABLE
@@ -554,7 +556,9 @@ def test_a_watchdog_made_anew_notes_nothing_of_an_attempt_before_the_one_that_me
 ) -> None:
     refused = node('Pod "x" is invalid', attempt="0")
     nodes = {"n0": refused, "n1": node("", "Running", attempt="1")}
-    watchdog.look(nodes, [OUT_OF_MEMORY, NOW], 0)
+    watchdog.look({}, [OUT_OF_MEMORY, replace(NOW, phase="Pending")], 0)
+    assert notes(watchdog) == [], "what starts has not ended"
+    watchdog.look(nodes, [OUT_OF_MEMORY, NOW], 1)
     assert notes(watchdog) == []
     watchdog.look({}, [OUT_OF_MEMORY, replace(OUT_OF_MEMORY, attempt=1, uid="v")], 3)
     assert ["OOMKilled" in each for each in notes(watchdog)] == [True]
@@ -689,3 +693,14 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, 
         "pod of rank 0: main ended with exit code 137"
     )
     assert from_annotations(OURS, notes) == ({} if end else {0: why}, set())
+
+
+async def test_the_watchdog_ends_with_a_workflow_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    server = ApiServer()
+    async with asyncio.timeout(10):
+        with pytest.raises(KubeError) as error:
+            await watch_pods(server.client(), place(), 60.0)
+    assert error.value.status == 404
