@@ -142,7 +142,7 @@ def main() -> int:
         fill(store, 2, 2000, 5, suite="big")
         sides = [(store, Selection(run_id(n, "big"), "big", (run_id(n, "big"),))) for n in range(2)]
         medians.read_run_medians(store, "big")
-        comparing = best_time(lambda: compare_selections(sides[0], sides[1], Tuning()))
+        comparing = best_time(lambda: compare_selections(sides[0], sides[1]))
         print(f"compare of two runs of 10,000 rows    {text_of(comparing)}")
         ok.append(at_most("wall time", comparing[0], 1.0, "s"))
     return 0 if all(ok) else 1

@@ -1,6 +1,9 @@
 """perfdag: benchmarks for a Kubernetes cluster or one machine.
 
-A script uses `Suite`, `Entry` and `Permutations` to build suites, and `load` to read results.
+A script builds suites of `Suite`, `Entry` and `Permutations`, and reads results with `load`,
+`compare` and `check`. Every error that it can mend is a PerfdagError: a BadDocument is a wrong
+suite, a StoreError a store that cannot be used, a SelectionError a run that is missing, and a
+RunError a run that ended before its last sample.
 These names are imported on first use, so that the command line starts fast.
 """
 
@@ -14,9 +17,18 @@ _HOMES = {
     "Suite": "perfdag.runs.local",
     "Entry": "perfdag.suite.model",
     "Permutations": "perfdag.suite.model",
+    "Run": "perfdag.runs.finish",
+    "Verdict": "perfdag.analysis.verdict",
     "load": "perfdag.results.schema",
+    "compare": "perfdag.analysis.compare",
+    "check": "perfdag.analysis.gate",
+    "PerfdagError": "perfdag.problems",
+    "BadDocument": "perfdag.suite.document",
+    "StoreError": "perfdag.store.base",
+    "SelectionError": "perfdag.results.runs",
+    "RunError": "perfdag.runs",
 }
-__all__ = ["Entry", "Permutations", "Suite", "__version__", "load"]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> object:

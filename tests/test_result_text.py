@@ -8,7 +8,7 @@ import pytest
 from perfdag.plan import make_plan
 from perfdag.results.collect import CollectionResult
 from perfdag.results.summary import summarise
-from perfdag.runs.finish import RunResult
+from perfdag.runs.finish import Run
 from perfdag.suite.load import parse_suite
 from tests.charts import rows
 from tests.conftest import CommandLine
@@ -28,7 +28,7 @@ FIGURES = (
 )
 
 
-def result_with(label: str) -> RunResult:
+def result_with(label: str) -> Run:
     """Return a run of two points of fio, with two metrics in two directions, and a skipped one."""
     samples = [
         rows.sample(
@@ -50,7 +50,7 @@ def result_with(label: str) -> RunResult:
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
     collected = CollectionResult("results/x")
-    return RunResult(plan, summarise(table), collected, "store/results/x")
+    return Run(plan, summarise(table), collected, "store/results/x")
 
 
 @pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])

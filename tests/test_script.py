@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -13,7 +12,6 @@ import pytest
 
 import perfdag
 from perfdag.plan import make_plan
-from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite
 
 ROOT = Path(__file__).parent.parent
@@ -43,9 +41,7 @@ def test_a_suite_read_into_python_has_the_points_of_its_file(file: Path, tmp_pat
 
 
 def test_a_suite_runs_and_its_rows_have_a_column_for_each_parameter() -> None:
-    before = signal.getsignal(signal.SIGTERM)
     run = sleeps().run("results", charts=False)
-    assert signal.getsignal(signal.SIGTERM) is before
     assert run.exit_code == 0
     assert "4 ok" in str(run)
     table = perfdag.load("results", run=run.id, metric="wall_time")
@@ -98,9 +94,11 @@ def test_a_parameter_with_the_name_of_a_column_has_a_prefix(write_suite: object)
 def test_a_wrong_parameter_names_its_place() -> None:
     entry = perfdag.Entry(benchmark="command", params={"argv": ["true"], "expectd": 1})
     suite = perfdag.Suite(name="wrong", entries=[entry])
-    with pytest.raises(BadDocument, match=r"entries\[0\]\.params\.expectd.*did you mean expected"):
+    with pytest.raises(
+        perfdag.BadDocument, match=r"entries\[0\]\.params\.expectd.*did you mean expected"
+    ):
         suite.plan()
-    with pytest.raises(BadDocument):
+    with pytest.raises(perfdag.PerfdagError):
         suite.save("wrong.yaml")
     assert not Path("wrong.yaml").exists()
 
@@ -122,6 +120,8 @@ def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[s
     )
     output = capsys.readouterr().out
     assert "3 points" in output
+    assert re.search(r"^sleeps env.SIZE=1 wall_time (same|better|worse|unclear)", output, re.M)
+    assert "no run 20200101" in output
     assert "9 ok" in output
     assert re.search(r"^env.SIZE\n1 +0\.", output, re.M)
 
@@ -149,6 +149,44 @@ def test_other_libraries_read_the_folder_as_the_page_says() -> None:
     exec(imports, names)
     for expression in filter(None, expressions):
         assert "wall_time" in str(eval(expression, names)["metric"]), expression
+
+
+def test_a_call_of_the_library_leaves_signals_logging_and_the_command_line_alone() -> None:
+    code = """
+import logging, signal, sys, perfdag
+handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+stop = ["sh", "-c", "kill -INT $PPID; sleep 9"]
+entry = perfdag.Entry(benchmark="command", params={"argv": stop})
+try:
+    perfdag.Suite(name="stopped", entries=[entry]).run("results")
+except KeyboardInterrupt as interrupt:
+    print(interrupt)
+print(handlers == {number: signal.getsignal(number) for number in handlers})
+print(logging.getLogger("perfdag").handlers, [n for n in sys.modules if "perfdag.commands" in n])
+"""
+    stopped, *left = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert re.fullmatch(r"interrupted; .* perfdag run --resume \S+ --store results", stopped)
+    assert left == ["True", "[] []"]
+
+
+def test_what_a_script_can_mend_is_a_perfdag_error(tmp_path: Path) -> None:
+    run = sleeps().run("results", charts=False)
+    (tmp_path / "file").touch()
+    for error, call in (
+        (perfdag.SelectionError, lambda: perfdag.check("20200101", "results")),
+        (perfdag.SelectionError, lambda: perfdag.compare(run.id, "20200101", "results")),
+        (perfdag.StoreError, lambda: sleeps().run(tmp_path / "file")),
+        (perfdag.BadDocument, lambda: sleeps().plan(only=["nothing"])),
+    ):
+        with pytest.raises(error) as raised:
+            call()
+        assert isinstance(raised.value, perfdag.PerfdagError)
+
+
+def test_the_stub_of_the_package_has_every_public_name() -> None:
+    names = re.findall(r" as (\w+)", (ROOT / "perfdag/__init__.pyi").read_text())
+    assert sorted(names) == sorted(vars(perfdag)["_HOMES"])
+    assert all(getattr(perfdag, name).__name__ == name for name in names)
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from perfdag.analysis.history import Series as Line
 from perfdag.analysis.sentence import Judged, banner
-from perfdag.analysis.verdict import Answer
+from perfdag.analysis.verdict import Verdict
 from perfdag.charts import style
 from perfdag.charts.files import to_bytes
 from perfdag.charts.series import amount, spread_text
@@ -45,7 +45,7 @@ class Row:
     where: str
     value: str
     spread: str
-    answer: Answer | None
+    answer: Verdict | None
     spark: Markup
     usable: bool
 

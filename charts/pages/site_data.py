@@ -12,13 +12,11 @@ import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import Record
 from perfdag.analysis.compare import Comparison, Row, compare_selections
-from perfdag.analysis.gate import read_checks
 from perfdag.analysis.history import Series, Step, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
     RANK,
-    Answer,
-    Tuning,
+    Verdict,
     compare_levels,
     compare_sides,
     percent,
@@ -289,7 +287,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     Raises SelectionError, StoreError.
     """
     sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
-    comparison = compare_selections(sides[0], sides[1], Tuning(read_checks(store, after)))
+    comparison = compare_selections(sides[0], sides[1])
     other = {row.info.series_id: row.series_a for row in comparison.rows}
     return {
         "parameters": comparison.parameters,
@@ -316,7 +314,7 @@ def _shown(row: Row) -> bool:
     return row.info.headline or row.answer.word != "same"
 
 
-def _cells(answer: Answer) -> list[str | float | bool | None]:
+def _cells(answer: Verdict) -> list[str | float | bool | None]:
     """Return word, text, effect, noise, the figures compared, and whether they are too noisy."""
     noise = percent(answer.noise, answer.absolute, sign=False)
     figures = rounded(answer.before), rounded(answer.value)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.verdict import (
     RANK,
-    Answer,
     Tuning,
+    Verdict,
     compare_levels,
     compare_sides,
     fraction,
@@ -30,14 +31,16 @@ from perfdag.analysis.verdict import (
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
-from perfdag.results.runs import Selection, SelectionError
+from perfdag.results.runs import RunStore, Selection, SelectionError, read_checks
 from perfdag.results.schema import codes, explain_unreadable, load_rows
+from perfdag.results.selections import explain_last, select
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
 from perfdag.stats.levels import STEP, Array, finite, levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.store.base import Store
+from perfdag.store.s3 import open_store
 from perfdag.units import plural
 
 _Settings = dict[str, str]
@@ -112,7 +115,7 @@ class Row:
     info: SeriesInfo
     name: str
     label: str
-    answer: Answer
+    answer: Verdict
     a: Spread
     b: Spread
     series_a: str
@@ -143,15 +146,36 @@ class _Side:
     failed: dict[str, PointCount]
 
 
-def compare_selections(
-    a: tuple[Store, Selection],
-    b: tuple[Store, Selection],
-    tuning: Tuning,
+def compare(
+    a: str,
+    b: str,
+    store: str | Path | None = None,
+    *,
+    store_b: str | Path | None = None,
+    suite: str | None = None,
 ) -> Comparison:
-    """Compare two selections, which may be in different stores.
+    """Compare two runs or selections, as `perfdag compare` does.
+
+    `a` and `b` are ids, the beginnings of ids, `last`, `last~N`, `baseline:NAME`, or conditions
+    such as `suite=net month=2026-10`. `store` is a folder or an address, and `store_b` that of B
+    where it differs. Raises SelectionError where there is no such run, StoreError.
+    """
+    runs_a = RunStore(open_store(None if store is None else str(store)))
+    runs_b = runs_a if store_b is None else RunStore(open_store(str(store_b)))
+    side_a = select(runs_a, a, suite)
+    same_suite = side_a.suite if store_b is None else None
+    side_b = select(runs_b, b, suite or same_suite)
+    explain_last(runs_a, a, side_a.runs[-1])
+    explain_last(runs_b, b, side_b.runs[-1])
+    return compare_selections((runs_a.store, side_a), (runs_b.store, side_b))
+
+
+def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -> Comparison:
+    """Compare two selections, which may be in different stores, by the checks of the suite of B.
 
     Raises SelectionError where a side has no rows, and StoreError.
     """
+    tuning = Tuning(read_checks(b[0], b[1].runs[-1]))
     damaged: list[str] = []
     left, right = _side(*a, damaged), _side(*b, damaged)
     past = _Past(b[0], a[1], b[1], a[0].root == b[0].root, tuning, damaged)
@@ -225,7 +249,7 @@ class _Past:
         known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
         self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
 
-    def answer(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Answer:
+    def answer(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Verdict:
         """Return what the level rule decided about two runs, or what the values of both say.
 
         Without a common history, the noise is that of B's runs or of A's, `before`, where three of

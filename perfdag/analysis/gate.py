@@ -39,15 +39,24 @@ from perfdag.analysis.pairs import TOO_FEW, matrices
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan import Plan
 from perfdag.results.baselines import baseline
-from perfdag.results.history_store import StoreWithHistory
-from perfdag.results.runs import PARTIAL, SelectionError, report_key, stored_plan
+from perfdag.results.history_store import StoreWithHistory, with_history
+from perfdag.results.runs import (
+    PARTIAL,
+    RunStore,
+    SelectionError,
+    read_checks,
+    report_key,
+    stored_plan,
+)
 from perfdag.results.schema import explain_unreadable, load_rows
+from perfdag.results.selections import explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.levels import Array, Word
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
-from perfdag.suite.model import Check, checks_of
+from perfdag.suite.model import Check
 from perfdag.units import plural, short
 
 ACKS = "acks.yaml"
@@ -124,12 +133,6 @@ def _accepted(document: Document) -> list[Acknowledgement]:
         raise BadDocument(problems) from None
 
 
-def read_checks(store: Store, run_id: str) -> list[Check]:
-    """Return the checks of the suite in a run's plan; none without a plan. Raises BadDocument."""
-    plan = _plan(store, run_id)
-    return checks_of(plan.suite_text) if plan else []
-
-
 def _plan(store: Store, run_id: str) -> Plan | None:
     """Return the plan of a run, or None where it was removed or is damaged."""
     try:
@@ -139,6 +142,31 @@ def _plan(store: Store, run_id: str) -> Plan | None:
 
 
 def check(
+    run: str = "last",
+    store: str | Path | None = None,
+    *,
+    history: str | Path | None = None,
+    suite: str | None = None,
+    acks: str | None = None,
+) -> GateResult:
+    """Judge a stored run, as `perfdag check` does, and write and send nothing.
+
+    `run` is an id, the beginning of one, `last`, `last~N` or `baseline:NAME`. `store` and `history`
+    are folders or addresses: the second is only read, for the runs before. `acks` is a file of
+    acknowledgements (default: ./acks.yaml, else that of the store). Raises SelectionError where
+    there is no such run, BadDocument for wrong acknowledgements, StoreError.
+    """
+    own: Store = open_store(None if store is None else str(store))
+    runs = RunStore(own)
+    run_id, name = select_one(runs, run, suite)
+    explain_last(runs, run, run_id)
+    if history is not None:
+        own = with_history(own, str(history), runs.plan_or_rows(run_id))
+    accepted, file = read_acks(acks, own)
+    return judge_run(own, name, run_id, Rules(read_checks(own, run_id), accepted, file))
+
+
+def judge_run(
     store: Store, suite: str, run_id: str, rules: Rules, summary: Summary | None = None
 ) -> GateResult:
     """Judge a run with its rechecks against its history and the checks of its suite.

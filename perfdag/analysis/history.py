@@ -24,8 +24,8 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.verdict import (
     RANK,
-    Answer,
     Tuning,
+    Verdict,
     answer_of,
     compare_sides,
     percent,
@@ -142,17 +142,17 @@ class Series:
         return Spread(middle, low, high, int(self.n[at]))
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> Verdict:
         """The answer at the newest run that has a value, against the levels or the run before."""
         measured, better = np.flatnonzero(np.isfinite(self.value)).tolist(), self.info.better
         newest = self.band(measured[-1])
         if self.lost:
-            return Answer("failed", why=self.lost)
+            return Verdict("failed", why=self.lost)
         if len(measured) > STEP:
             return answer_of(self.value, newest, self.levels, self.runs, better, self.accepted)
         if len(measured) > 1:
             return compare_sides(self.band(measured[-2]), newest, self.levels, better)
-        return Answer("unclear", before=newest.middle, value=newest.middle, why="no earlier run")
+        return Verdict("unclear", before=newest.middle, value=newest.middle, why="no earlier run")
 
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""

@@ -106,7 +106,7 @@ def percent(value: float | None, absolute: bool = False, sign: bool = True) -> s
 
 
 @dataclass(frozen=True)
-class Answer:
+class Verdict:
     """What perfdag says of a series in a run, or of B against A.
 
     `effect` is `value` against `before`: relative (0.1 is +10 %), or in the unit of the metric
@@ -127,6 +127,9 @@ class Answer:
     runs: int = 0
     why: str = ""
     noisy: bool = False
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def size(self) -> str:
@@ -188,7 +191,7 @@ def answer_of(
     runs: Sequence[str],
     better: str,
     accepted: Collection[int] = (),
-) -> Answer:
+) -> Verdict:
     """Return the answer about a series at its newest measurement.
 
     `values` are the measurements of `runs`, of which the newest has the spread `band`. A series
@@ -216,27 +219,27 @@ def answer_of(
     return trusted(moved, levels, band)
 
 
-def _against(level: Level, value: float, better: str) -> Answer:
+def _against(level: Level, value: float, better: str) -> Verdict:
     """Return the answer `same` about a value against a level, with what would have been seen."""
     seen = level.scale.effect((-1 if better == "higher" else 1) * level.threshold)
     figures = level.effect(value), level.reference, value, level.noise, seen
-    return Answer("same", *figures, level.scale.kind == "absolute")
+    return Verdict("same", *figures, level.scale.kind == "absolute")
 
 
-def _undecided(answer: Answer, level: Level, beyond: int) -> Answer:
+def _undecided(answer: Verdict, level: Level, beyond: int) -> Verdict:
     """Return the answer about a measurement that may begin a level, as `beyond` in a row may."""
     limit = percent(level.scale.effect(level.threshold), answer.absolute, sign=False)
     why = f"{answer.size}; {beyond} of {STEP} measurements beyond {limit}"
     return replace(answer, word="unclear", why=why)
 
 
-def within(level: Level, better: str) -> Answer:
+def within(level: Level, better: str) -> Verdict:
     """Return the answer about two measurements of one level, neither of them beyond it."""
     answer = _against(level, level.reference, better)
     return _unless_blind(replace(answer, effect=None, before=math.nan, value=math.nan))
 
 
-def _unless_blind(answer: Answer) -> Answer:
+def _unless_blind(answer: Verdict) -> Verdict:
     """Return `same` as unclear where only a very large change would have been seen."""
     if answer.absolute or abs(answer.seen) <= LEAST_SEEN:
         return answer
@@ -244,7 +247,7 @@ def _unless_blind(answer: Answer) -> Answer:
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
-def trusted(answer: Answer, limits: Levels, *runs: Spread) -> Answer:
+def trusted(answer: Verdict, limits: Levels, *runs: Spread) -> Verdict:
     """Return an answer as unclear where the samples of one of its runs spread too far."""
     for band in runs:
         share = band.share(float(limits.fraction)) or 0.0
@@ -256,7 +259,7 @@ def trusted(answer: Answer, limits: Levels, *runs: Spread) -> Answer:
 
 def compare_levels(
     values: Array, levels: Levels, runs: Sequence[str], a: int, b: int, better: str
-) -> Answer | None:
+) -> Verdict | None:
     """Return what the level rule decided about measurement `b` against `a` of one series.
 
     Return None where the rule knows too little: up to the later of them, fewer than three earlier
@@ -294,7 +297,7 @@ def compare_sides(
     better: str,
     runs: tuple[int, int] = (1, 1),
     noise: float | None = None,
-) -> Answer:
+) -> Verdict:
     """Return the answer about B against A without a common history.
 
     Each is the samples of a run, or the medians of so many `runs`. `limits` are those of the
@@ -313,7 +316,7 @@ def compare_sides(
     effect = Level(0, 0, scale, min_effect, [], reference=a.middle).effect(b.middle)
     seen = scale.effect((-1 if better == "higher" else 1) * threshold)
     absolute = scale.kind == "absolute"
-    answer = Answer("same", effect, a.middle, b.middle, noise, seen, absolute)
+    answer = Verdict("same", effect, a.middle, b.middle, noise, seen, absolute)
     overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
         answer = replace(answer, word=side_word(difference, better))
@@ -329,14 +332,14 @@ def compare_sides(
     return replace(answer, word="unclear", why=why)
 
 
-def _without_direction(answer: Answer) -> Answer:
+def _without_direction(answer: Verdict) -> Verdict:
     """Return a change of a metric that has no better direction."""
     since = f" since {day_of(answer.since)}" if answer.since else ""
     why = f"{answer.size}{since}, and neither direction is better"
     return replace(answer, word="unclear", why=why)
 
 
-def worst_word(answers: Collection[Answer]) -> Word | None:
+def worst_word(answers: Collection[Verdict]) -> Word | None:
     """Return the word of a run: the first of RANK that any of its series has.
 
     Values that cannot be trusted do not count where there are others.

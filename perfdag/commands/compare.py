@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from perfdag.analysis.compare import Comparison, Row, compare_selections
-from perfdag.analysis.gate import read_checks
-from perfdag.analysis.verdict import Tuning, counts, percent
+from perfdag.analysis.compare import Comparison, Row, compare
+from perfdag.analysis.verdict import counts, percent
 from perfdag.commands.options import (
     EXIT_GATE,
     EXIT_OK,
@@ -22,7 +21,7 @@ from perfdag.commands.options import (
 )
 from perfdag.results.baselines import baselines, put_baseline
 from perfdag.results.runs import RunStore
-from perfdag.results.selections import explain_last, select
+from perfdag.results.selections import select
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short, with_spread
@@ -63,14 +62,7 @@ from perfdag.units import plural, short, with_spread
 )
 def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
-    runs = RunStore(open_store(args.store))
-    runs_b = RunStore(open_store(args.store_b)) if args.store_b else runs
-    side_a = select(runs, args.a, args.suite)
-    side_b = select(runs_b, args.b, args.suite or (None if args.store_b else side_a.suite))
-    explain_last(runs, args.a, side_a.runs[-1])
-    explain_last(runs_b, args.b, side_b.runs[-1])
-    tuning = Tuning(read_checks(runs_b.store, side_b.runs[-1]))
-    comparison = compare_selections((runs.store, side_a), (runs_b.store, side_b), tuning)
+    comparison = compare(args.a, args.b, args.store, store_b=args.store_b, suite=args.suite)
     if args.json:
         print_json(as_data(comparison))
     else:

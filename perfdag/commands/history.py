@@ -13,10 +13,9 @@ from perfdag.analysis.gate import (
     check,
     put_acks,
     read_acks,
-    read_checks,
     stored_acks,
 )
-from perfdag.analysis.gate_result import Rules, gate_as_dict
+from perfdag.analysis.gate_result import gate_as_dict
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
@@ -50,11 +49,10 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.results.history_store import with_history
 from perfdag.results.labels import has_name
-from perfdag.results.runs import RunStore, day_of
+from perfdag.results.runs import RunStore, day_of, read_checks
 from perfdag.results.schema import explain_unreadable
-from perfdag.results.selections import explain_last, select, select_one
+from perfdag.results.selections import select
 from perfdag.runs.finish import check_age
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store
@@ -349,16 +347,10 @@ def failures_text(rows: list[Failure]) -> str:
 )
 def run_check(args: argparse.Namespace) -> int:
     """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
-    store: Store = open_store(args.store)
+    store = open_store(args.store)
     if args.max_age is not None:
         return check_age(store, args.run_id, args.suite, args.max_age)
-    runs = RunStore(store)
-    run_id, suite = select_one(runs, args.run_id, args.suite)
-    explain_last(runs, args.run_id, run_id)
-    if args.history:
-        store = with_history(store, args.history, runs.plan_or_rows(run_id))
-    acks, file = read_acks(args.acks, store)
-    gate = check(store, suite, run_id, Rules(read_checks(store, run_id), acks, file))
+    gate = check(args.run_id, args.store, history=args.history, suite=args.suite, acks=args.acks)
     reached = publish(store, gate)
     if args.junit:
         args.junit.write_bytes(junit(gate))

@@ -42,7 +42,7 @@ from perfdag.results.runs import (
 from perfdag.results.schema import NewerSchemaError, read_rows
 from perfdag.results.selections import read_run
 from perfdag.results.summary import statuses_text, summarise
-from perfdag.runs.finish import RunResult, finish_run, judge
+from perfdag.runs.finish import Run, finish_run, judge
 from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store
 from perfdag.store.s3 import open_store
@@ -114,7 +114,7 @@ def run_show(args: argparse.Namespace) -> int:
     runs, plan = read_run(args.store, args.run_id)
     table, collected = gather(runs.store, plan)
     summary, url = summarise(table), runs.store.url(collected.key)
-    result = RunResult(plan, summary, collected, url, gate=judge(runs.store, plan, summary))
+    result = Run(plan, summary, collected, url, gate=judge(runs.store, plan, summary))
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 

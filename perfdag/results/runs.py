@@ -13,6 +13,7 @@ from perfdag.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.problems import PerfdagError
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
 from perfdag.suite.document import nearest
+from perfdag.suite.model import Check, checks_of
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,14 @@ def stored_plan(store: Store, run_id: str) -> Plan:
     except ValueError as error:
         text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
         raise DamagedError(text) from None
+
+
+def read_checks(store: Store, run_id: str) -> list[Check]:
+    """Return the checks of the suite in a run's plan; none without a plan. Raises BadDocument."""
+    try:
+        return checks_of(stored_plan(store, run_id).suite_text)
+    except StoreError:
+        return []
 
 
 def put_plan(store: Store, plan: Plan) -> None:

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunResult:
+class Run:
     """A collected run: its samples by status, its points, and the addresses of its files."""
 
     plan: Plan
@@ -215,7 +215,7 @@ def _state_text(state: PointState, judged: Judged, verdicts: Mapping[str, str]) 
     return text
 
 
-def _lines(result: RunResult) -> list[str]:
+def _lines(result: Run) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
     plan, collected, summary = result.plan, result.collected, result.summary
     statuses = statuses_text(summary.statuses) or "no samples"
@@ -265,7 +265,7 @@ def finish_run(
     charts: bool = True,
     publishes: bool = False,
     recheck: Callable[[GateResult], None] | None = None,
-) -> RunResult:
+) -> Run:
     """Collect a run, judge it, write its charts and report, and return the result.
 
     `recheck` measures the suspicious points again before the verdict. With `publishes` this is the
@@ -291,7 +291,7 @@ def finish_run(
         published = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", junit(gate))
     rows = store.url(collected.key)
-    return RunResult(plan, summary, collected, rows, page, files, gate, published)
+    return Run(plan, summary, collected, rows, page, files, gate, published)
 
 
 def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
@@ -302,11 +302,11 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
         report = store.url(report_key(plan.run_id))
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
-    from perfdag.analysis.gate import check, unattended_rules
+    from perfdag.analysis.gate import judge_run, unattended_rules
 
     try:
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        return check(store, plan.suite, plan.run_id, rules, summary)
+        return judge_run(store, plan.suite, plan.run_id, rules, summary)
     except SelectionError as error:
         logger.warning(f"perfdag: no verdict: {error}")
         return None

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from perfdag.analysis.compare import Outcome
     from perfdag.analysis.gate_result import GateResult
-    from perfdag.runs.finish import RunResult
+    from perfdag.runs.finish import Run
 
 
 def refuse_absent_programs(loaded: model.LoadedSuite, plan: Plan) -> None:
@@ -106,7 +106,7 @@ def run_plan(
     charts: bool = True,
     recheck: bool = True,
     history: str | None = None,
-) -> "RunResult":
+) -> "Run":
     """Measure what store `root` does not have yet, then collect, judge and report the run.
 
     With `recheck`, points that are suspicious against their history are measured again. `history`
@@ -262,7 +262,7 @@ class Suite(model.Suite):
 
     def run(
         self, store: str | Path | None = None, *, only: Sequence[str] = (), charts: bool = True
-    ) -> "RunResult":
+    ) -> "Run":
         """Measure the suite on this machine, as `perfdag run` does, and return its result.
 
         `store` is a folder or an address (default: the store of the suite, else

@@ -557,7 +557,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     BadDocument, StoreError, KubeError.
     """
     # numpy and pyarrow, for which the plan step of a run does not wait
-    from perfdag.analysis.gate import check, unattended_rules
+    from perfdag.analysis.gate import judge_run, unattended_rules
     from perfdag.results.collect import collect
 
     store = context.open()
@@ -565,7 +565,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     if not plan.options.rechecks:  # a resumed run keeps its plan
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
-        suspects = check(store, plan.suite, plan.run_id, rules).suspects
+        suspects = judge_run(store, plan.suite, plan.run_id, rules).suspects
         if points := {line.info.point for line in suspects}:
             put_rechecks(store, plan, points)
     rechecks = resumed(store, plan)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.analysis.gate import check
+from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark.contract import VERDICT
@@ -56,7 +56,7 @@ def judged(folder: Path, nights: int, factor: float, machine: float = 1, *lost: 
     synthetic.nights(store, nights, level, points=("streams=4", *lost), canary=canary)
     run = synthetic.run_id(nights - 1)
     table = load_rows(store, suites=["net"], runs=[run])
-    gate, plan = check(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
+    gate, plan = judge_run(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
     return report.report(summarise(table), plan, list(pick.draw(table)), ".", True, gate)
 
 
@@ -154,7 +154,7 @@ def test_a_run_names_the_parameter_that_changed(tmp_path: Path) -> None:
     for night, point in enumerate(("bs=4KiB", "bs=8KiB"), 3):
         synthetic.put(store, synthetic.rows(night, {point: [2e10] * 3}))
     tables = [load_rows(store, suites=["net"], runs=[run]) for run in runs]
-    gates = [check(store, "net", run, Rules()) for run in runs]
+    gates = [judge_run(store, "net", run, Rules()) for run in runs]
     before, after = map(Judged, map(summarise, tables), gates)
     said = "First run of 1 point, nothing to compare with"
     assert banner(before).sentence == said

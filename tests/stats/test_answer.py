@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.analysis.gate import check
+from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.sentence import Judged, banner
@@ -46,7 +46,7 @@ def fill(store: Store, values: Sequence[float], **more: Any) -> None:
 
 
 def gate_of(store: Store, night: int, accepted: list[Acknowledgement] | None = None) -> GateResult:
-    return check(store, "net", run_id(night), Rules([], accepted or []))
+    return judge_run(store, "net", run_id(night), Rules([], accepted or []))
 
 
 CASES: dict[str, tuple[Sequence[float], str]] = {

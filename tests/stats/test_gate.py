@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from perfdag.analysis.alerts import store_record
-from perfdag.analysis.gate import check
+from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.publish import send
@@ -33,7 +33,7 @@ def judge(
     store: Store, night: int, *checks: Check, accepted: Sequence[Acknowledgement] = ()
 ) -> GateResult:
     """Check a night of the suite `net`."""
-    return check(store, "net", run_id(night), Rules(list(checks), list(accepted)))
+    return judge_run(store, "net", run_id(night), Rules(list(checks), list(accepted)))
 
 
 def judge_and_tell(store: Store, night: int, *checks: Check, **more: Any) -> GateResult:

@@ -335,7 +335,7 @@ def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: 
     nights(store, 40, lambda n, p: 1e10)
     for a, b in (("month=2026-01", "month=2026-02"), (run_id(10), run_id(35))):
         outcome = compare_selections(
-            (store, select(RunStore(store), a)), (store, select(RunStore(store), b)), Tuning()
+            (store, select(RunStore(store), a)), (store, select(RunStore(store), b))
         )
         assert {row.answer.word for row in outcome.rows} == {"same"}
 
@@ -346,7 +346,7 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     nights(green, 20, lambda n, p: 8e9, seed=1, cluster="green")
     assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
     a, b = select(RunStore(store), "baseline:acceptance"), select(RunStore(green), "last")
-    outcome = compare_selections((store, a), (green, b), Tuning())
+    outcome = compare_selections((store, a), (green, b))
     assert {row.answer.word for row in outcome.rows} == {"worse"}
 
 

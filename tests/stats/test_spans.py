@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.gate import check
+from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import Rules
-from perfdag.analysis.verdict import Tuning
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
 from perfdag.plan import make_plan
@@ -75,7 +74,7 @@ def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
         (store, select(RunStore(store), measure(store, [["a", node]] * 3, night)))
         for night, node in enumerate("ab", 1)
     )
-    result = compare_selections(a, b, Tuning())
+    result = compare_selections(a, b)
     assert not result.rows
     assert [len(result.left_out[side]) for side in ("only_a", "only_b")] == [1, 1]
     assert "between nodes" in result.left_out["only_b"][0]
@@ -86,5 +85,5 @@ def test_a_series_is_not_absent_where_its_hosts_were_elsewhere(tmp_path: Path) -
     for night in range(1, 6):
         measure(store, [["a", "a"]] * 3, night)
     run = measure(store, [["a", "b"]] * 3, 6)
-    gate = check(store, "net", run, Rules())
+    gate = judge_run(store, "net", run, Rules())
     assert not [case for case in gate.cases if case.state == "absent"]
