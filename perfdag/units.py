@@ -294,9 +294,9 @@ _STEPS = {
     "B": [(1.0, "B"), *((float(factor), f"{prefix}B") for prefix, factor in _BINARY.items())],
     "1": [(1.0, "")],
     "1/s": _decimal("op/s"),
-    **{unit: [(1.0, unit)] for unit in ("Hz", "W", "J", "degC", "currency")},
+    "IOPS": _decimal("IOPS"),
 }
-"""Factors and names of units that do not have every decimal prefix."""
+"""Factors and names of a unit. Any other has every decimal prefix if it is a rate, else none."""
 
 
 def rate_unit(counts: str) -> str:
@@ -315,7 +315,7 @@ def scaled(unit: str, largest: float) -> tuple[float, str]:
     `unit` is a base unit or a `rate_unit`. For example, ("bit/s", 2e10) gives (1e9, "Gbit/s"), and
     ("IOPS", 4e4) gives (1e3, "kIOPS").
     """
-    steps = _STEPS.get(unit) or _decimal(unit)
+    steps = _STEPS.get(unit) or (_decimal(unit) if unit.endswith("/s") else [(1.0, unit)])
     fitting = [step for step in steps if step[0] <= abs(largest)] if math.isfinite(largest) else []
     return fitting[-1] if fitting else steps[0]
 

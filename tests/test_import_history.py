@@ -1,6 +1,8 @@
 """`perfdag import history`: runs from a CSV file, whatever is in it."""
 
 import math
+import re
+import textwrap
 from pathlib import Path
 
 import orjson
@@ -92,7 +94,16 @@ def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) 
     ("text", "message"),
     [
         ("", "boot.csv: it is empty"),
-        ("time,value\n", "no column series; the columns are time, series, value, unit, better"),
+        (
+            "date,value\n",
+            "boot.csv: no column time, series; the columns are time, series, value, unit, better, "
+            "and the file has date, value",
+        ),
+        (
+            "time;series;value\n",
+            "boot.csv: columns are separated by commas, not by ';', and the file has "
+            "time;series;value",
+        ),
         (f"{HEADER}x,a,1,s,\n", "boot.csv: no line has a time, so nothing was stored"),
         (f"{HEADER}2026-01-01,{'a' * 200_000},1,s,", "field larger than field limit"),
     ],
@@ -100,8 +111,21 @@ def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) 
 def test_a_file_without_a_history_is_refused(text: str, message: str, cli: CommandLine) -> None:
     Path("boot.csv").write_text(text)
     assert message in cli(["import", "history", "boot.csv"], 2).err
-    assert "No such file" in cli(["import", "history", "absent.csv"], 2).err
+    absent = cli(["import", "history", "absent.csv"], 2).err
+    assert absent == "perfdag import: absent.csv: No such file or directory\n"
     assert "--suite: at most 40" in cli(["import", "history", "boot.csv", "--suite", "A/B"], 2).err
+
+
+def test_the_history_of_the_docs_passes_its_first_check(cli: CommandLine) -> None:
+    page = Path(__file__).parent.parent.joinpath("docs/regressions.md").read_text()
+    text = re.search(r"boot:\n\n(.*?)\n\n", page.replace("`boot`", "boot"), re.S)
+    assert text is not None
+    header, *lines = textwrap.dedent(text[1]).splitlines()
+    more = [f"2026-11-{day:02},boot,12.2,s,lower,a1b2" for day in range(3, 10)]
+    for number in (0, 7):
+        Path("boot.csv").write_text("\n".join([f"{header},commit", *lines, *more[:number]]))
+        assert "boot.csv: not read: column commit" in cli(["import", "history", "boot.csv"]).err
+        assert "gate passed" in cli(["check", "last"]).out
 
 
 def test_every_verb_knows_an_imported_history(cli: CommandLine) -> None:

@@ -240,6 +240,7 @@ def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], te
         (4096, "B/s", "4.1 kB/s"),
         (1500, "1/s", "1.5 kop/s"),
         (46180, "IOPS", "46.2 kIOPS"),
+        (46180, "points", "46200 points"),
         (999.7e6, "B/s", "1000 MB/s"),
         (0.5, "1", "0.5"),
         (None, "s", "-"),

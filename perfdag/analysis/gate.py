@@ -487,7 +487,7 @@ class _Judge:
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 PRESENT_OF, PRESENT = 5, 3
-"""A headline series is expected if 3 of the 5 runs up to its newest one had it ..."""
+"""A headline series is expected if 3 of the 5 runs up to its newest one had it, or both of 2 ..."""
 MISSED_FOR = 30
 """... and one of so many earlier runs did. A loss is reported until it is acknowledged or old."""
 
@@ -499,11 +499,12 @@ def _no_value(count: PointCount) -> str:
 def _expected(finite: NDArray[np.bool_], same: Sequence[int]) -> bool:
     """Return whether the runs `same` had a series often enough, up to the newest that had it.
 
-    So it is missed until it is back or acknowledged, or until none of these runs had it.
+    So it is missed until it is back or acknowledged, or until none of these runs had it. What one
+    run alone had is not missed: an imported history has such series.
     """
     present = [at for at, k in enumerate(same) if finite[k]]
     last = same[: present[-1] + 1][-PRESENT_OF:] if present else []
-    return bool(last) and bool(finite[last].sum() >= min(PRESENT, len(last)))
+    return bool(finite[last].sum() >= min(PRESENT, max(2, len(same))))
 
 
 def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.results.runs import result_key, runs_with_rows
-from perfdag.store.base import Store, StoreError
+from perfdag.results.runs import RunStore, SelectionError, result_key, runs_with_rows
+from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
+from perfdag.suite.document import choices
 from perfdag.units import seconds
 
 SCHEMA_VERSION = 1
@@ -215,17 +216,32 @@ def load(
     such as `30d`. With `everything`, warm-up rounds, canaries, and samples that failed or are
     missing are rows too.
 
-    Raises StoreError, and ValueError for a text of `since` that is neither a date nor an age.
+    Raises StoreError for a store without results, SelectionError for a suite, run or metric that
+    it does not have, and ValueError for a text of `since` that is neither a date nor an age.
     """
+    runs = RunStore(open_store(str(store) if store is not None else None))
+    suites = runs.suites()
+    if not suites:
+        raise NotStoredError(f"store {runs.store.root} has no results")
+    if suite not in (None, *suites):
+        raise SelectionError(
+            f"store {runs.store.root}: no suite {suite}{choices(suite, suites, 'there are')}"
+        )
+    known = {run_id: of for run_id, of in runs.known.items() if suite in (None, of)}
     table = load_rows(
-        open_store(str(store) if store is not None else None),
-        suites=None if suite is None else [suite],
-        runs=None if run is None else [run],
+        runs.store,
+        runs=[*known] if run is None else [runs.find(run, known)],
         since="" if since is None else f"{_start(since):%Y%m%dT%H%M%S}",
         columns=[*_BEFORE, *_AFTER, "phase", *_JSON],
     )
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
+        measured = sorted(name for name in pc.unique(table["metric"]).to_pylist() if name)
+        for name in names:
+            if measured and name not in measured:
+                raise SelectionError(
+                    f"no value of metric {name}{choices(name, measured, 'there are')}"
+                )
         table = table.filter(
             pc.is_in(table["metric"].cast(pa.string()), pa.array(names, pa.string()))
         )

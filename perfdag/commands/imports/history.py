@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from perfdag.units import plural, to_base
 logger = logging.getLogger(__name__)
 Values = dict[str, Any]
 COLUMNS = ("time", "series", "value", "unit", "better")
+_OTHER_SEPARATOR = re.compile(r"[;\t|]")
 SHOWN = 20
 """Lines on stderr about a file."""
 
@@ -41,14 +43,24 @@ class History:
             with self.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
                 reader = csv.DictReader(file)
                 reader.fieldnames = [(name or "").strip().lower() for name in next(reader.reader)]
-                if missing := [name for name in COLUMNS[:3] if name not in reader.fieldnames]:
-                    columns = f"the columns are {', '.join(COLUMNS)}"
-                    raise CommandError(f"{self.path}: no column {', '.join(missing)}; {columns}")
+                self._check_columns(reader.fieldnames)
                 for fields in reader:
                     texts = [(fields.get(name) or "").strip() for name in COLUMNS]
                     self._add(reader.line_num, *texts)
-        except (OSError, csv.Error, StopIteration) as error:
+        except OSError as error:
+            raise CommandError(f"{self.path}: {error.strerror}") from None
+        except (csv.Error, StopIteration) as error:
             raise CommandError(f"{self.path}: {str(error) or 'it is empty'}") from None
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        """Note the columns that are not read. Raises CommandError where one is missing."""
+        if missing := [name for name in COLUMNS[:3] if name not in names]:
+            expected = f"no column {', '.join(missing)}; the columns are {', '.join(COLUMNS)}"
+            if len(names) == 1 and (other := _OTHER_SEPARATOR.search(names[0])):
+                expected = f"columns are separated by commas, not by {other[0]!r}"
+            raise CommandError(f"{self.path}: {expected}, and the file has {', '.join(names)}")
+        if unread := [name or "(no name)" for name in names if name not in COLUMNS]:
+            self.notes.append(f"not read: column {', '.join(unread)}")
 
     def _add(self, line: int, when: str, name: str, text: str, unit: str, better: str) -> None:
         time = moment(when)
