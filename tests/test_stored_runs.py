@@ -280,6 +280,45 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
     assert store.list("runs") == store.list("results") == []
 
 
+VERDICT_KEYS = "absolute before effect noise noisy runs seen since value why word"
+INFO_KEYS = (
+    "benchmark benchmark_version better coords entry headline metric pair params point series_id "
+    "shape span stat unit"
+)
+JSON_KEYS = {
+    "show last": "answer exports points report rows run_id statuses suite trust verdicts",
+    "show last points": "benchmark entry metrics noise params point reasons statuses trust",
+    "show last points metrics": (
+        "better coords headline high low median metric n nominal spread stat unit"
+    ),
+    "check last": (
+        "alerts cases damaged passed rechecks report run_id runs series suite suspects word"
+    ),
+    "check last cases": "cause group key label name state text",
+    "check last series": "answer info name text",
+    "check last series answer": VERDICT_KEYS,
+    "check last series info": INFO_KEYS,
+    "compare last~1 last": "a b environment left_out parameters series simulated",
+    "compare last~1 last series": "a answer b info label name note series_a",
+    "compare last~1 last series answer": VERDICT_KEYS,
+    "history sleeps": "nodes noise runs series suite",
+    "history sleeps series": "answer high info levels low name steps text values",
+    "history sleeps series answer": VERDICT_KEYS,
+}
+"""The keys of JSON by verb and place; other tools read them."""
+
+
+@pytest.mark.parametrize("place", JSON_KEYS)
+def test_json_has_these_keys(store: FolderStore, cli: CommandLine, place: str) -> None:
+    parts = ["points", "metrics", "series", "cases", "answer", "info"]
+    words = place.split()
+    data = orjson.loads(cli([*(word for word in words if word not in parts), "--json"]).out)
+    for part in (word for word in words if word in parts):
+        data = data[part]
+        data = data[0] if isinstance(data, list) else data
+    assert " ".join(sorted(data)) == JSON_KEYS[place]
+
+
 def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: CommandLine) -> None:
     new = RunStore(store).known
     old, kept = copy_run(store, "20200102"), copy_run(store, "20200103")

@@ -288,15 +288,15 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     """
     sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
     comparison = compare_selections(sides[0], sides[1])
-    other = {row.info.series_id: row.series_a for row in comparison.rows}
+    other = {row.info.series_id: row.series_a for row in comparison.series}
     return {
         "parameters": comparison.parameters,
         "missing": _missing(comparison),
         "series": {
-            row.info.series_id: _cells(row.answer) for row in comparison.rows if _shown(row)
+            row.info.series_id: _cells(row.answer) for row in comparison.series if _shown(row)
         },
         "paired": {b: a for b, a in other.items() if a != b},
-        "same": [row.info.series_id for row in comparison.rows if not _shown(row)],
+        "same": [row.info.series_id for row in comparison.series if not _shown(row)],
     }
 
 

@@ -1,7 +1,7 @@
 """Comparison of two sides: runs, each one or several, and the two variants of a duet."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class Comparison:
     parameters: dict[str, tuple[str, str]]
     environment: dict[str, tuple[str, str]]
     simulated: list[str]
-    rows: list[Row]
+    series: list[Row]
     left_out: dict[str, list[str]]
 
 
@@ -311,14 +311,10 @@ class SeriesVerdict:
     """
 
     info: SeriesInfo
+    name: str
     label: str
     judged: Paired
     bound: Bound | None = None
-
-    @property
-    def name(self) -> str:
-        """The entry, the label of the point and the metric."""
-        return self.info.named(self.label)
 
 
 @dataclass(frozen=True)
@@ -346,24 +342,42 @@ class Outcome:
         return EXIT_FAILED if self.failed or not self.lines else EXIT_OK
 
     def data(self) -> dict[str, Any]:
-        """Return the outcome as plain data.
+        """Return the outcome as data for JSON."""
+        words_a, words_b = self.duet.a.options.words
+        data = OutcomeData(
+            a=Variant(self.duet.a.run_id, words_a),
+            b=Variant(self.duet.b.run_id, words_b),
+            suite=self.duet.a.suite,
+            blocks=self.duet.blocks,
+            series=self.lines,
+            unpaired=self.unpaired,
+            damaged=self.damaged,
+        )
+        return asdict(data)
 
-        Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
-        """
-        words = self.duet.a.options.words
-        return {
-            "a": {"run_id": self.duet.a.run_id, "words": words[0]},
-            "b": {"run_id": self.duet.b.run_id, "words": words[1]},
-            "suite": self.duet.a.suite,
-            "blocks": self.duet.blocks,
-            "series": [
-                {**asdict(line.info), "label": line.label, **asdict(line.judged)}
-                | ({"within": asdict(line.bound)} if line.bound else {})
-                for line in self.lines
-            ],
-            "unpaired": self.unpaired,
-            "damaged": self.damaged,
-        }
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of a duet: its run, and the settings that make it one."""
+
+    run_id: str
+    words: str
+
+
+@dataclass(frozen=True)
+class OutcomeData:
+    """An outcome as `ab` prints it with --json.
+
+    Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
+    """
+
+    a: Variant
+    b: Variant
+    suite: str
+    blocks: Sequence[str]
+    series: Sequence[SeriesVerdict]
+    unpaired: Sequence[str]
+    damaged: Sequence[str]
 
 
 def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> Outcome:
@@ -395,7 +409,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             continue
         if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():
             result = _compare_series(info, present[0][1], present[1][1], tuning, duet)
-            lines.append(SeriesVerdict(info, label, *result))
+            lines.append(SeriesVerdict(info, info.named(label), label, *result))
             continue
         absent += [name] if alerts and info.better in ("higher", "lower") else []
         variant = "A" if key in a else "B"

@@ -11,6 +11,7 @@ from perfdag.suite.model import Check
 
 if TYPE_CHECKING:
     from perfdag.analysis.history import Acknowledgement, Series
+    from perfdag.analysis.verdict import JudgedSeries
     from perfdag.stats.levels import Word
 
 Kind = Literal["worse", "recovered", "threshold", "slow", "verdict", "absent", "stale", "acks"]
@@ -121,6 +122,30 @@ class GateResult:
 
         return counts([line.answer.word for line in self.headlines])
 
+    def data(self) -> dict[str, Any]:
+        """Return the gate as data for JSON."""
+        from perfdag.analysis.verdict import JudgedSeries
+
+        series = [
+            JudgedSeries(line.info, line.name, line.answer, line.answer.text)
+            for line in self.series
+        ]
+        data = GateData(
+            run_id=self.run,
+            suite=self.suite,
+            passed=not self.failed,
+            word=self.word,
+            runs=self.runs,
+            report=self.report,
+            cases=self.cases,
+            alerts=self.alerts,
+            series=series,
+            suspects=[line.name for line in self.suspects],
+            rechecks=self.rechecks,
+            damaged=self.damaged,
+        )
+        return asdict(data)
+
     def accept(self, name: str, run: str) -> str:
         """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""
         return f"accept  in {self.acks_file}: {{series: '{name}', run: {run}, reason: ...}}"
@@ -139,25 +164,19 @@ class Rules:
     acks_wrong: str = ""
 
 
-def gate_as_dict(gate: GateResult) -> dict[str, Any]:
-    """Return the gate as plain data."""
-    return {
-        "run_id": gate.run,
-        "suite": gate.suite,
-        "passed": not gate.failed,
-        "runs": gate.runs,
-        "report": gate.report,
-        "cases": [
-            {"group": case.group, "name": case.name, "state": case.state, "text": case.text}
-            for case in gate.cases
-        ],
-        "alerts": [asdict(alert) for alert in gate.alerts],
-        "word": gate.word,
-        "series": [
-            {"series": line.info.series_id, "name": line.name, **asdict(line.answer)}
-            for line in gate.series
-        ],
-        "suspects": [line.name for line in gate.suspects],
-        "rechecks": gate.rechecks,
-        "damaged": gate.damaged,
-    }
+@dataclass(frozen=True)
+class GateData:
+    """A gate as `check` prints it with --json."""
+
+    run_id: str
+    suite: str
+    passed: bool
+    word: "Word | None"
+    runs: int
+    report: str
+    cases: Sequence[CheckResult]
+    alerts: Sequence[Alert]
+    series: Sequence["JudgedSeries"]
+    suspects: Sequence[str]
+    rechecks: Sequence[str]
+    damaged: Sequence[str]

@@ -149,6 +149,16 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class JudgedSeries:
+    """A series with its verdict, as `check` and `history` print it with --json."""
+
+    info: SeriesInfo
+    name: str
+    answer: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
 class Standing:
     """The level that counts as good, and the level at which the series left it for the worse.
 

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 from perfdag.analysis.compare import Comparison, Row, compare
 from perfdag.analysis.verdict import counts, percent
@@ -64,10 +63,10 @@ def run_compare(args: argparse.Namespace) -> int:
     """Print the comparison. Return 3 with --gate if a headline series is worse."""
     comparison = compare(args.a, args.b, args.store, store_b=args.store_b, suite=args.suite)
     if args.json:
-        print_json(as_data(comparison))
+        print_json(asdict(comparison))
     else:
         print(comparison_text(comparison, everything=args.all))
-    worse = any(row.info.headline and row.answer.word == "worse" for row in comparison.rows)
+    worse = any(row.info.headline and row.answer.word == "worse" for row in comparison.series)
     return EXIT_GATE if args.gate and worse else EXIT_OK
 
 
@@ -108,7 +107,7 @@ def _cells(row: Row) -> list[str]:
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
-    yield counts([row.answer.word for row in comparison.rows]) or "no series in common"
+    yield counts([row.answer.word for row in comparison.series]) or "no series in common"
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"
@@ -126,7 +125,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     """Return the comparison as text with a table."""
-    rows, lines = comparison.rows, list[str]()
+    rows, lines = comparison.series, list[str]()
     if not everything:
         changed = ("better", "worse")
         headline = [row for row in rows if row.info.headline or row.answer.word in changed]
@@ -140,21 +139,10 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
         lines.append("environment and tools are the same")
     styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
-    if left := len(comparison.rows) - len(rows):
+    if left := len(comparison.series) - len(rows):
         lines.append(f"{left} more series that did not change (--all shows them)")
     below = styled([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
-
-
-def as_data(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain data.
-
-    Effects are relative (0.1 is +10 %), or in the unit of the series if `absolute` is true.
-    """
-    data = asdict(comparison)
-    series = [row.pop("info") | row.pop("answer") | row for row in data.pop("rows")]
-    left_out = data.pop("left_out")
-    return {**data, **left_out, "series": series}
 
 
 verb(

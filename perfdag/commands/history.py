@@ -3,19 +3,11 @@
 import argparse
 import logging
 from collections.abc import Container, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any
 
-from perfdag.analysis.gate import (
-    ACKS as ACKS_KEY,
-    check,
-    put_acks,
-    read_acks,
-    stored_acks,
-)
-from perfdag.analysis.gate_result import gate_as_dict
+from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
     Failure,
     NodeOutlier,
@@ -31,7 +23,7 @@ from perfdag.analysis.history import (
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.publish import gate_lines, junit, markdown, publish
-from perfdag.analysis.verdict import RANK, Tuning, percent
+from perfdag.analysis.verdict import RANK, JudgedSeries, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
     EXIT_GATE,
@@ -129,7 +121,9 @@ def run_history(args: argparse.Namespace) -> int:
         paging = [line for line in every if tuning.pages(line.info)]
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
-        print_json(as_data(medians, series, nodes, noise))
+        runs = [run.run_id for run in medians.runs]
+        data = [series_data(line, runs) for line in series]
+        print_json(asdict(HistoryData(medians.suite, runs, data, nodes, noise)))
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
         for node in nodes:
@@ -168,54 +162,78 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     return own
 
 
-def as_data(
-    medians: RunMedians,
-    lines: Sequence[Series],
-    nodes: Sequence[NodeOutlier],
-    noise: Sequence[Noise],
-) -> dict[str, Any]:
-    """Return a history as plain data."""
-    runs = [run.run_id for run in medians.runs]
-    return {
-        "suite": medians.suite,
-        "runs": runs,
-        "series": [
-            {
-                **asdict(series.info),
-                "name": series.name,
-                "answer": {**asdict(series.answer), "text": series.answer.text},
-                "values": series.value.tolist(),
-                "low": series.low.tolist(),
-                "high": series.high.tolist(),
-                "levels": [
-                    {
-                        "start": runs[level.start],
-                        "value": level.reference,
-                        "noise": level.noise,
-                    }
-                    for level in series.levels.levels
-                ],
-                "steps": [
-                    {
-                        "run": step.run,
-                        "decided": step.decided,
-                        "word": step.word,
-                        "effect": step.effect,
-                        "before": step.before.reference,
-                        "after": step.after.reference,
-                        "environment": step.environment,
-                    }
-                    for step in series.steps
-                ],
-            }
-            for series in lines
-        ],
-        "nodes": [
-            {"series": own.series, "word": own.word, "differs": own.differs} | asdict(own.outlier)
-            for own in nodes
-        ],
-        "noise": [asdict(one) for one in noise],
-    }
+@dataclass(frozen=True)
+class LevelData:
+    """A level of a series, from the run `start` on."""
+
+    start: str
+    value: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class StepData:
+    """A step of a series, from the level `before` to the level `after`."""
+
+    run: str
+    decided: str
+    word: str
+    effect: float
+    before: float
+    after: float
+    environment: dict[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SeriesData(JudgedSeries):
+    """A series with its value in each run."""
+
+    values: list[float]
+    low: list[float]
+    high: list[float]
+    levels: list[LevelData]
+    steps: list[StepData]
+
+
+@dataclass(frozen=True)
+class HistoryData:
+    """A history as `history` prints it with --json."""
+
+    suite: str
+    runs: list[str]
+    series: list[SeriesData]
+    nodes: Sequence[NodeOutlier]
+    noise: Sequence[Noise]
+
+
+def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
+    """Return the data of a series over runs."""
+    levels = [
+        LevelData(runs[level.start], level.reference, level.noise) for level in series.levels.levels
+    ]
+    steps = [
+        StepData(
+            run=step.run,
+            decided=step.decided,
+            word=step.word,
+            effect=step.effect,
+            before=step.before.reference,
+            after=step.after.reference,
+            environment=step.environment,
+        )
+        for step in series.steps
+    ]
+    return SeriesData(
+        info=series.info,
+        name=series.name,
+        answer=series.answer,
+        text=series.answer.text,
+        values=series.value.tolist(),
+        low=series.low.tolist(),
+        high=series.high.tolist(),
+        levels=levels,
+        steps=steps,
+    )
 
 
 MAX_ROWS = 60
@@ -356,7 +374,7 @@ def run_check(args: argparse.Namespace) -> int:
         args.junit.write_bytes(junit(gate))
     if args.markdown:
         args.markdown.write_text(markdown(gate) + "\n")
-    print_json(gate_as_dict(gate)) if args.json else print(styled(gate_lines(gate)))
+    print_json(gate.data()) if args.json else print(styled(gate_lines(gate)))
     return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
 
 

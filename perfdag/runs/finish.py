@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from perfdag.analysis.gate_result import Alert, GateResult, gate_as_dict
+from perfdag.analysis.gate_result import Alert, GateResult
 from perfdag.analysis.sentence import Banner, Judged, banner
 from perfdag.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
@@ -26,7 +26,10 @@ from perfdag.results.runs import (
     variants,
 )
 from perfdag.results.summary import (
+    OwnVerdict,
     PointState,
+    PointTrust,
+    Series,
     Summary,
     headlines,
     statuses_text,
@@ -106,50 +109,105 @@ class Run:
 
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
-        answer = gate_as_dict(self.gate) if self.gate else None
-        trust, verdicts = self.summary.trust, self.summary.verdicts
-        points = [
-            {
-                "point": state.point,
-                "entry": state.entry,
-                "benchmark": state.benchmark,
-                "params": state.params,
-                "statuses": state.statuses,
-                "reasons": state.reasons,
-                "noise": state.noise,
-                "trust": asdict(own) if (own := trust.points.get(state.point)) else None,
-                "metrics": [
-                    {
-                        "metric": series.metric,
-                        "stat": series.stat,
-                        "coords": series.coords,
-                        "unit": series.unit,
-                        "better": series.better,
-                        "headline": series.headline,
-                        "median": series.middle,
-                        "low": series.band.low,
-                        "high": series.band.high,
-                        "spread": series.band.kind,
-                        "n": len(series.values),
-                        "nominal": series.nominal,
-                    }
-                    for series in state.series
-                ],
-            }
-            for state in self.summary.points
-        ]
-        return {
-            "run_id": self.plan.run_id,
-            "suite": self.plan.suite,
-            "statuses": self.summary.statuses,
-            "rows": self.rows,
-            "report": self.report,
-            "exports": self.exports,
-            "answer": answer,
-            "trust": {"level": trust.level, "text": trust.text},
-            "verdicts": [asdict(verdict) for verdict in verdicts],
-            "points": points,
-        }
+        summary = self.summary
+        data = RunData(
+            run_id=self.plan.run_id,
+            suite=self.plan.suite,
+            statuses=dict(summary.statuses),
+            rows=self.rows,
+            report=self.report,
+            exports=self.exports,
+            answer=self.gate.data() if self.gate else None,
+            trust={"level": summary.trust.level, "text": summary.trust.text},
+            verdicts=summary.verdicts,
+            points=[
+                PointData.of(state, summary.trust.points.get(state.point))
+                for state in summary.points
+            ],
+        )
+        return asdict(data)
+
+
+@dataclass(frozen=True)
+class MetricData:
+    """A series of a run as `run` and `show` print it with --json, in the unit of its metric."""
+
+    metric: str
+    stat: str
+    coords: dict[str, Any]
+    unit: str
+    better: str
+    headline: bool
+    median: float
+    low: float
+    high: float
+    spread: str
+    n: int
+    nominal: str
+
+    @classmethod
+    def of(cls, series: Series) -> Self:
+        """Return the data of a series."""
+        return cls(
+            metric=series.metric,
+            stat=series.stat,
+            coords=series.coords,
+            unit=series.unit,
+            better=series.better,
+            headline=series.headline,
+            median=series.middle,
+            low=series.band.low,
+            high=series.band.high,
+            spread=series.band.kind,
+            n=len(series.values),
+            nominal=series.nominal,
+        )
+
+
+@dataclass(frozen=True)
+class PointData:
+    """A point of a run as `run` and `show` print it with --json."""
+
+    point: str
+    entry: str
+    benchmark: str
+    params: dict[str, Any]
+    statuses: dict[str, int]
+    reasons: Sequence[str]
+    noise: Sequence[str]
+    trust: PointTrust | None
+    metrics: Sequence[MetricData]
+
+    @classmethod
+    def of(cls, state: PointState, trust: PointTrust | None) -> Self:
+        """Return the data of a point."""
+        return cls(
+            point=state.point,
+            entry=state.entry,
+            benchmark=state.benchmark,
+            params=state.params,
+            statuses=dict(state.statuses),
+            reasons=state.reasons,
+            noise=state.noise,
+            trust=trust,
+            metrics=[MetricData.of(series) for series in state.series],
+        )
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run as `run` and `show` print it with --json. `answer` is its gate."""
+
+    run_id: str
+    suite: str
+    statuses: dict[str, int]
+    rows: str
+    report: str | None
+    exports: Sequence[str]
+    answer: dict[str, Any] | None
+    trust: dict[str, str]
+    verdicts: Sequence[OwnVerdict]
+    points: Sequence[PointData]
 
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")

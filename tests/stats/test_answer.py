@@ -246,7 +246,9 @@ def test_every_surface_says_the_same(
     compared = cli(do[do.index("perfdag compare") :].split()[1:]).out
     assert words in compared
     assert "(level)" in compared
-    noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["noise"]
+    noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["answer"][
+        "noise"
+    ]
     assert f"{100 * noise:.1f} %" in compared
     assert f"noise of a run {100 * noise:.1f} %" in out
     history = " ".join(cli(["history", "net", *root]).out.split())
@@ -294,7 +296,7 @@ def test_every_surface_says_the_same_of_few_runs(
         "check, show and the end of a run": gate.word,
         "report": banner(Judged(summary, gate)).word,
         "ls": row["answer"],
-        "compare": compared[0]["word"],
+        "compare": compared[0]["answer"]["word"],
         "history": history[0]["answer"]["word"],
         "index": nights[-1]["word"],
         "history page": line["word"],

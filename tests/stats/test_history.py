@@ -216,14 +216,16 @@ def test_compare_finds_the_step_and_what_changed(store: Store, cli: CommandLine)
     outcome = json.loads(cli([*command, "--json"]).out)
     assert outcome["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
     words = {
-        item["label"]: item["word"] for item in outcome["series"] if item["metric"] == "throughput"
+        item["label"]: item["answer"]["word"]
+        for item in outcome["series"]
+        if item["info"]["metric"] == "throughput"
     }
     assert words == {
         "streams=8": "worse",
         "streams=1": "same",
         "streams=4": "same",
     }
-    assert outcome["series"][0]["word"] == "worse"
+    assert outcome["series"][0]["answer"]["word"] == "worse"
     assert "differs  kernel: 6.1.112 -> 6.1.119" in cli([*command, "--gate"], 3).out
 
 
@@ -298,7 +300,7 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
     outcome = json.loads(cli(["compare", run_id(19), "last", "--store", store.root, "--json"]).out)
     assert outcome["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
-    assert {item["label"]: item["word"] for item in outcome["series"]} == {
+    assert {item["label"]: item["answer"]["word"] for item in outcome["series"]} == {
         "streams=1": "worse",
         "streams=4": "worse",
     }
@@ -311,7 +313,7 @@ def test_compare_honours_the_checks_of_the_suite(store: Store, cli: CommandLine)
 
     def word() -> str:
         command = ["compare", run_id(19), "last", "--store", store.root, "--json"]
-        return str(json.loads(cli(command).out)["series"][0]["word"])
+        return str(json.loads(cli(command).out)["series"][0]["answer"]["word"])
 
     assert word() == "same"
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
@@ -337,7 +339,7 @@ def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: 
         outcome = compare_selections(
             (store, select(RunStore(store), a)), (store, select(RunStore(store), b))
         )
-        assert {row.answer.word for row in outcome.rows} == {"same"}
+        assert {row.answer.word for row in outcome.series} == {"same"}
 
 
 def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
@@ -347,7 +349,7 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
     a, b = select(RunStore(store), "baseline:acceptance"), select(RunStore(green), "last")
     outcome = compare_selections((store, a), (green, b))
-    assert {row.answer.word for row in outcome.rows} == {"worse"}
+    assert {row.answer.word for row in outcome.series} == {"worse"}
 
 
 def test_a_baseline_is_shown_with_its_runs(store: Store, cli: CommandLine) -> None:
@@ -376,7 +378,9 @@ def test_a_slow_node_of_twelve_that_take_turns_is_named_by_history(
     outcome = json.loads(cli(["history", "net", "--store", store.root, "--json", "--noise"]).out)
     assert outcome["series"][0]["steps"] == []
     assert len(outcome["runs"]) == 60
-    assert {(item["node"], item["differs"]) for item in outcome["nodes"]} == {(slow, differs)}
+    assert {(item["outlier"]["node"], item["differs"]) for item in outcome["nodes"]} == {
+        (slow, differs)
+    }
     [noise] = outcome["noise"]
     assert noise["within"] == pytest.approx(0.01, rel=0.4)
     assert noise["between"] == outcome["series"][0]["levels"][0]["noise"]
@@ -403,7 +407,7 @@ def test_a_node_is_what_its_newest_runs_say(
             outcome += rows(night, values, nodes=[node])
         put(store, outcome)
     outcome = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)
-    assert {item["node"] for item in outcome["nodes"]} == named
+    assert {item["outlier"]["node"] for item in outcome["nodes"]} == named
 
 
 def test_history_of_nothing(store: Store, cli: CommandLine) -> None:
@@ -433,10 +437,10 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
             ["ab", "duel.yaml", "--b", "command.argv=[sleep, '0.2']", "--blocks", "8", "--json"]
         ).out
     )
-    [line] = [item for item in outcome["series"] if item["metric"] == "wall_time"]
-    assert line["word"] == "worse"
-    assert line["p"] == pytest.approx(2 / 256)
-    assert line["effect"] > 1
+    [line] = [item for item in outcome["series"] if item["info"]["metric"] == "wall_time"]
+    assert line["judged"]["word"] == "worse"
+    assert line["judged"]["p"] == pytest.approx(2 / 256)
+    assert line["judged"]["effect"] > 1
     assert set(outcome["blocks"]) <= {"ABBA", "BAAB"}
     assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
     out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown"]).out
@@ -454,7 +458,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     [line] = json.loads(
         cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]).out
     )["series"]
-    assert (line["within"]["word"], line["within"]["limit"]) == ("passes", 99)
+    assert (line["bound"]["word"], line["bound"]["limit"]) == ("passes", 99)
     assert (
         cli(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"], 2).err
         == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"

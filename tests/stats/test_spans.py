@@ -75,7 +75,7 @@ def test_runs_of_different_spans_are_not_compared(tmp_path: Path) -> None:
         for night, node in enumerate("ab", 1)
     )
     result = compare_selections(a, b)
-    assert not result.rows
+    assert not result.series
     assert [len(result.left_out[side]) for side in ("only_a", "only_b")] == [1, 1]
     assert "between nodes" in result.left_out["only_b"][0]
 
