@@ -1,7 +1,9 @@
 """The verdicts of benchmarks themselves: from rows to words, exit codes and JUnit."""
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,25 +18,38 @@ from tests.conftest import CommandLine, SuiteWriter
 RULE = "throughput grows 1.8 times with each doubling"
 
 
+RECORDED = json.loads((Path(__file__).parent / "recorded/queue/validate.json").read_text())
+ONE_STEP = RECORDED | {"verdict": "inconclusive", "steps": RECORDED["steps"][:1]}
+SLOW_STEP = RECORDED["steps"][1] | {
+    "ratio": [1.05, 1.01, 1.09],
+    "verdict": "failed",
+    "problems": ["1.05 times the step before, 1.8 wanted"],
+}
+TOO_SLOW = RECORDED | {"verdict": "failed", "steps": [RECORDED["steps"][0], SLOW_STEP]}
+
+
 @pytest.mark.parametrize(
-    ("workload", "limit", "code", "word", "tag"),
+    ("result", "code", "word", "tag"),
     [
-        ("usl, '0.02', '0.9', '0'", 2, 3, "failed: " + RULE + ": ", "failure"),
-        ("sleep, '0.02'", 1, 0, "inconclusive: " + RULE + ": one step", "skipped"),
+        (TOO_SLOW, 3, "failed: " + RULE + ": at 2 replicas 1.05 times", "failure"),
+        (ONE_STEP, 0, "inconclusive: " + RULE + ": one step", "skipped"),
     ],
 )
 def test_a_queue_is_judged_by_its_validation(
     write_suite: SuiteWriter,
     tmp_path: Path,
     cli: CommandLine,
-    workload: str,
-    limit: int,
+    monkeypatch: pytest.MonkeyPatch,
+    result: dict[str, Any],
     code: int,
     word: str,
     tag: str,
 ) -> None:
-    """By the law `usl 0.02 0.9 0`, two replicas do 1.05 times the work of one."""
-    params = f"{{command: [{workload}], limit: {limit}, factor: 1.8}}"
+    async def validated(*_: object) -> dict[str, Any]:
+        return result
+
+    monkeypatch.setattr("perfdag.steps.queue.sites.validate_local", validated)
+    params = "{command: [sleep, '0.02'], limit: 2, factor: 1.8}"
     suite = write_suite(f"name: q\nentries:\n  - {{benchmark: queue-scaling, params: {params}}}\n")
     store = ["--store", str(tmp_path / "store")]
     output = cli(["run", str(suite), *store], code).out
