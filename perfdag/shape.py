@@ -16,8 +16,11 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from perfdag.identity import merge
 from perfdag.problems import Problem
@@ -58,9 +61,20 @@ _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
 
 
 class Strict(BaseModel):
-    """A part of a shape: no unknown keys, and no change."""
+    """Settings of a suite: no unknown keys, no change, and no truth value read as a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _no_truth_as_number(cls, raw: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        """Refuse `yes`, `on` and `true` where a number is meant: pydantic reads them as 1."""
+        value = validate(raw)
+        several = isinstance(raw, list) and isinstance(value, list | tuple)
+        for given, read in zip(raw, value, strict=False) if several else [(raw, value)]:
+            if isinstance(given, bool) and type(read) in (int, float):
+                raise PydanticKnownError("int_type" if type(read) is int else "float_type")
+        return value
 
 
 def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,14 @@
 import math
 import re
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from perfdag.commands.imports.history import moment
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.base import FolderStore
@@ -81,12 +83,24 @@ def test_what_is_unusual_is_one_line_and_nothing_is_lost(
 
 
 def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) -> None:
-    lines, rows = history_of("soon,a,1,s,\n2026-01-01,a,1,s,\n1699-01-01,a,1,s,\n", cli, 1)
+    no_times = ("soon", "1699-01-01", "26120107", "9999999999", "123456", "20261399120000")
+    text = "2026-01-01,a,1,s,\n" + "".join(f"{time},a,1,s,\n" for time in no_times)
+    lines, rows = history_of(text, cli, 1)
     assert lines == [
-        "line 2: 'soon' is no time; left out",
-        "line 4: '1699-01-01' is no time; left out",
+        f"line {number}: '{time}' is no time from 2000 to tomorrow; left out"
+        for number, time in enumerate(no_times, 3)
     ]
     assert len(rows) == 1
+
+
+def test_a_time_of_digits_is_what_lies_from_2000_to_tomorrow() -> None:
+    epochs = ("1767366000", "1767366000123", "1767366000123456", "1767366000123456789")
+    for time in ("20260102150000", "202601021500", "2026-01-02T15:00Z", *epochs):
+        assert moment(time) == datetime(2026, 1, 2, 15, tzinfo=UTC), time
+    assert moment("20260102") == datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_at_most_so_many_lines_are_about_a_file(cli: CommandLine) -> None:
     assert history_of("2026-01-01,a,x,s,\n" * 30, cli)[0][-1] == "and 10 more lines"
 
 

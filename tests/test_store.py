@@ -250,8 +250,12 @@ def url() -> Iterator[str]:
 def test_what_is_no_store_is_refused() -> None:
     with pytest.raises(StoreError, match="is a claim of a cluster"):
         open_store("claim://results")
-    with pytest.raises(StoreError, match="a store is a folder or s3://"):
-        open_store("gs://bucket")
+    typos = ("s3:/b/x", "s3:host/bucket", "~/results", "$HOME/results", " results")
+    for root in ("gs://bucket", *typos):
+        with pytest.raises(StoreError, match="a store is a folder or s3://"):
+            open_store(root)
+    assert not any(Path.cwd().iterdir()), "no folder of that name appears"
+    open_store("./~/results").put("a", b"1")
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:

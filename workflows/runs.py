@@ -210,6 +210,8 @@ _DAYS = "sun mon tue wed thu fri sat"
 _NUMBERS = {name: f"{number}" for number, name in enumerate(_MONTHS.split(), 1)} | {
     name: f"{number}" for number, name in enumerate(_DAYS.split())
 }
+_DAYS_OF = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""The most days of each month."""
 _SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
 
@@ -226,14 +228,33 @@ def check_schedule(schedule: str) -> None:
             f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
             " of week, for example '41 4 * * *'"
         )
+    values = []
     for text, (name, lowest, highest) in zip(texts, _FIELDS, strict=True):
-        for part in text.split(","):
-            match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/[1-9][0-9]*)?", part)
-            words = [_NUMBERS.get(word, word) for word in match.groups() if word] if match else []
-            ends = [int(word) if word.isdecimal() else -1 for word in words]
-            if not match or ends != sorted(ends) or not {*ends} <= {*range(lowest, highest + 1)}:
-                how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
-                raise ValueError(f"schedule {schedule!r}: {name} {part!r}: {how}")
+        parts = text.split(",")
+        try:
+            values.append({value for part in parts for value in _values(part, lowest, highest)})
+        except ValueError as error:
+            how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
+            raise ValueError(f"schedule {schedule!r}: {name} {str(error)!r}: {how}") from None
+    _, _, days, months, _ = values
+    # cron takes either of the two days where both are restricted
+    if texts[-1] in ("*", "?") and min(days) > max(_DAYS_OF[month - 1] for month in months):
+        never = f"no such month has a day {min(days)}, so it never starts a run"
+        raise ValueError(f"schedule {schedule!r}: {never}")
+
+
+def _values(part: str, lowest: int, highest: int) -> range:
+    """Return the values of a part of a field, such as `1-5`. Raises ValueError with the part."""
+    match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([1-9][0-9]*))?", part)
+    if not match:
+        raise ValueError(part)
+    words = [_NUMBERS.get(word, word) for word in match.groups()[:2] if word]
+    ends = [int(word) if word.isdecimal() else -1 for word in words]
+    if ends != sorted(ends) or not {*ends} <= {*range(lowest, highest + 1)}:
+        raise ValueError(part)
+    first = ends[0] if ends else lowest
+    last = ends[-1] if ends and (len(ends) > 1 or not match[3]) else highest
+    return range(first, last + 1, int(match[3] or 1))
 
 
 def _default_max_age(schedules: Sequence[str], expected: float) -> float:

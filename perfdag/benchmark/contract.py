@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
 # with what else a benchmark uses: it imports its contract from here
@@ -38,7 +37,7 @@ from perfdag.hosts.base import (
     install_command,
 )
 from perfdag.problems import Problem as Problem
-from perfdag.shape import Shape as Shape
+from perfdag.shape import Shape as Shape, Strict
 
 Rule = tuple[object, str, str]
 """A condition, and the code and the text of the problem if it is true."""
@@ -135,10 +134,9 @@ def own_verdict(about: str) -> Metric:
     return Metric(VERDICT, "1", "higher", about, highest=1)
 
 
-class Params(BaseModel):
+class Params(Strict):
     """Base of every benchmark's parameters. Unknown keys are refused, and values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     retired: ClassVar[Mapping[str, Any]] = {}
     """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
 

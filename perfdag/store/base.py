@@ -111,12 +111,15 @@ _FORMS = {
 def check_address(root: str) -> str:
     """Return the address of a store. Raises AddressError for one that no store can have.
 
-    Every text without `://` is a folder.
+    A text without `://` is a folder, unless it begins as an address, a variable or a home does.
     """
     scheme, separator, _ = root.partition("://")
     pattern, form = _FORMS.get(scheme + separator, ("", "a folder or s3://bucket/prefix"))
     if separator and not re.fullmatch(pattern, root):
         raise AddressError(f"{root[:200]!r}: a store is {form}")
+    if not separator and re.match(r"[A-Za-z0-9.+-]+:|[~$\s]", root):
+        text = f"a store is {form}; ~ and $ stand for nothing here"
+        raise AddressError(f"{root[:200]!r}: {text}, and a folder of this name is ./{root[:50]}")
     return root
 
 

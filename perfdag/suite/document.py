@@ -5,6 +5,7 @@ writes YAML as people write it.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,14 @@ _HINTS = {
     "unknown escape character": "; put text with a backslash in single quotes, as in '\\d+'",
 }
 """What to do about an error of the YAML parser, by a part of its text."""
+
+
+MOST_VALUES = 10_000
+"""Values of a document beside one for each of its characters, which only aliases exceed."""
+
+
+_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|.*:.*")
+"""Digits that YAML 1.1 reads as octal (010 is 8) or sexagesimal (1:30 is 90)."""
 
 
 class BadDocument(PerfdagError):
@@ -150,6 +159,8 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: Where) -> Any:
         self.document.lines[path] = node.start_mark.line + 1
+        if len(self.document.lines) > MOST_VALUES + len(self.document.text):
+            raise ValueError("its aliases (*name) repeat too much; write the values out")
         if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS[type(node)]:
             self._refuse(
                 node,
@@ -174,6 +185,9 @@ class _Reader:
                 f"cannot read {node.value!r} as {node.tag.rpartition(':')[2]}; "
                 "quote it if it is text",
             )
+        if isinstance(value, int | float) and _OTHER_BASE.fullmatch(node.value):
+            text = f"{node.value} is {value} in YAML; write {value}, or quote it if it is text"
+            self._refuse(node, path, "other-base", text)
         # a date is a YAML type that JSON and the suite do not have
         return (
             value

@@ -120,8 +120,9 @@ verb(
       perfdag import history boot.csv
       perfdag import history boot.csv --suite nightly --store s3://bench/results
 
-    The columns are time, series, value, unit and better. A time is ISO 8601 (UTC if it names no
-    zone) or seconds since 1970, cut to whole seconds. Values of equal times are one run, and
+    The columns are time, series, value, unit and better. A time from 2000 to tomorrow is ISO 8601
+    (UTC if it names no zone), 20260102153000, or s, ms, us or ns since 1970; it is cut to whole
+    seconds. Values of equal times are one run, and
     several of one series are its repetitions. A unit such as ms or MiB/s becomes its base unit.
     better is higher, lower or none. The same file gives the same runs again. Exit code 1: a line
     has no time.

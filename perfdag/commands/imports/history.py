@@ -1,14 +1,15 @@
 """Runs from a history of earlier figures in a CSV file."""
 
 import argparse
+import contextlib
 import csv
 import itertools
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 Values = dict[str, Any]
 COLUMNS = ("time", "series", "value", "unit", "better")
 _OTHER_SEPARATOR = re.compile(r"[;\t|]")
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+"""The first time that a figure may have; before it, a unit or a clock was wrong."""
 SHOWN = 20
 """Lines on stderr about a file."""
 
@@ -66,7 +69,7 @@ class History:
         time = moment(when)
         if time is None:
             self.undated += 1
-            self.notes.append(f"line {line}: {when!r} is no time; left out")
+            self.notes.append(f"line {line}: {when!r} is no time from 2000 to tomorrow; left out")
             return
         series = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         if not series:
@@ -136,16 +139,26 @@ def base_unit(unit: str) -> tuple[str, float]:
 
 
 def moment(text: str) -> datetime | None:
-    """Return a time in UTC in whole seconds, or None if the text is none from 1970 on."""
-    try:
-        if re.fullmatch(r"\d{9,}(\.\d+)?", text):
-            time = datetime.fromtimestamp(float(text) / (1000 if float(text) > 1e11 else 1), UTC)
-        else:
-            time = datetime.fromisoformat(text)
-            time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return time.replace(microsecond=0) if time.year >= 1970 else None
+    """Return a time from 2000 to tomorrow, in UTC and whole seconds, or None if the text is none.
+
+    Digits are a date (`20260102`, `202601021530`, `20260102153000`), or s, ms, us or ns since 1970.
+    At most one of them lies in these years, so that nothing is guessed.
+    """
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    return next((time for time in _readings(text) if EARLIEST <= time <= tomorrow), None)
+
+
+def _readings(text: str) -> Iterator[datetime]:
+    """Yield what a text may mean as a time, in UTC and whole seconds."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        for parts in (1, 10**3, 10**6, 10**9):
+            with contextlib.suppress(ValueError, OverflowError, OSError):
+                yield datetime.fromtimestamp(float(text) // parts, UTC)
+    if re.fullmatch(r"\d{12}|\d{14}", text):
+        text = f"{text[:8]}T{text[8:]}"
+    with contextlib.suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(text).replace(microsecond=0)
+        yield time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def import_history(args: argparse.Namespace) -> int:
