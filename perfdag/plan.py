@@ -27,6 +27,7 @@ import perfdag
 from perfdag.benchmark import registry
 from perfdag.identity import digest
 from perfdag.problems import Problem
+from perfdag.revision import Revision, revision_of_folder, revisions_of_entries
 from perfdag.shape import SHAPE_KEYS, Shape
 from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
@@ -80,7 +81,8 @@ class Options:
 class Plan:
     """One run of a suite.
 
-    `order` holds (point index, repetition). Negative repetitions are warm-up rounds.
+    `order` holds (point index, repetition). Negative repetitions are warm-up rounds. `revisions`
+    are those of what the entries measure, and `suite_revision` is the commit of the suite's folder.
     """
 
     run_id: RunId
@@ -96,6 +98,8 @@ class Plan:
     variant: str | None = None
     suite_text: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+    revisions: dict[str, Revision] = field(default_factory=dict)
+    suite_revision: str = ""
     where: dict[str, Any] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
 
@@ -285,6 +289,17 @@ def make_plan(
     with gc_paused():
         plan.batches = cut_batches(plan, suite.batch_time, suite.rounds_per_batch, suite.isolation)
     return plan
+
+
+def with_revisions(plan: Plan, loaded: LoadedSuite) -> Plan:
+    """Return the plan with the revisions of what this machine measures, and of the suite's file."""
+    file = Path(loaded.document.file)
+    suite = revision_of_folder(str(file.parent)) if file.exists() else None
+    return replace(
+        plan,
+        revisions=revisions_of_entries(plan.points),
+        suite_revision=suite.name if suite else "",
+    )
 
 
 def cut_batches(
@@ -508,9 +523,8 @@ def prepare_duet(
             plan.options, words=labels, other=f"{first[:-1]}{other}", blocks=turns, within=limit
         )
         ordered = order(points, seed, loaded.suite.warmup)
-        plans.append(
-            replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options)
-        )
+        plan = replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options)
+        plans.append(with_revisions(plan, loaded))
     left, right = ([(p.entry, p.benchmark) for p in plan.points] for plan in plans)
     if left != right:
         entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
@@ -551,7 +565,9 @@ def on_cluster(duet: Duet) -> Duet:
             for (shape, _), mine in sorted(samples.items())
         ]
         options = replace(plan.options, cluster=True)
-        plans.append(replace(plan, batches=batches, options=options))
+        # The programs are those of images, so the commits of this machine are not theirs.
+        revisions = {entry: one for entry, one in plan.revisions.items() if not one.folder}
+        plans.append(replace(plan, batches=batches, options=options, revisions=revisions))
     return replace(duet, a=plans[0], b=plans[1])
 
 

@@ -82,6 +82,19 @@ def test_what_is_unusual_is_one_line_and_nothing_is_lost(
     assert history_of(text, cli) == (lines, rows)
 
 
+def test_a_revision_and_facts_are_causes_and_another_column_is_named(cli: CommandLine) -> None:
+    lines = ["time,series,value,unit,better,revision,fact.kernel,commit"]
+    for day in range(1, 21):
+        value, build, kernel = (10, "b1", "6.1") if day < 15 else (13, "b2", "6.8")
+        lines.append(f"2026-01-{day:02},boot,{value},s,lower,{build},{kernel},x")
+    Path("boot.csv").write_text("\n".join(lines))
+    noted = cli(["import", "history", "boot.csv"]).err
+    assert noted.startswith("boot.csv: not read: column commit; a commit belongs into `revision`")
+    changed = "changed revision b1 -> b2; kernel 6.1 -> 6.8"
+    assert changed in cli(["history", "boot"]).out
+    assert changed in cli(["check", "b2"], 3).out
+
+
 def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) -> None:
     no_times = ("soon", "1699-01-01", "26120107", "9999999999", "123456", "20261399120000")
     text = "2026-01-01,a,1,s,\n" + "".join(f"{time},a,1,s,\n" for time in no_times)
@@ -111,7 +124,7 @@ def test_at_most_so_many_lines_are_about_a_file(cli: CommandLine) -> None:
         (
             "date,value\n",
             "boot.csv: no column time, series; the columns are time, series, value, unit, better, "
-            "and the file has date, value",
+            "revision, and the file has date, value",
         ),
         (
             "time;series;value\n",

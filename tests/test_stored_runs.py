@@ -1,5 +1,6 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
+import contextlib
 import re
 import shutil
 import sys
@@ -24,7 +25,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two runs of the suite `sleeps`."""
     folder = tmp_path_factory.mktemp("measured")
     suite, root = str(SuiteWriter(folder).sleeps(2, 3)), str(folder / "store")
-    assert [main(["run", suite, "--no-report", "--store", root]) for _ in range(2)] == [0, 0]
+    with contextlib.chdir(folder):  # no work tree, which would be the revision of the runs
+        assert [main(["run", suite, "--no-report", "--store", root]) for _ in range(2)] == [0, 0]
     return folder / "store"
 
 

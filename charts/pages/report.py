@@ -24,6 +24,7 @@ from perfdag.charts.pages import pick, screen
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.runs import result_key
+from perfdag.results.schema import revisions_of
 from perfdag.results.summary import (
     PointState,
     RunTrust,
@@ -36,6 +37,7 @@ from perfdag.results.summary import (
     unusable,
     worst_of_points,
 )
+from perfdag.revision import short_revision
 from perfdag.stats.levels import STEP
 from perfdag.units import digits, plural, scaled, short, short_seconds
 
@@ -207,6 +209,7 @@ def head(table: pa.Table) -> list[str]:
         parts.append(short_seconds((end - start).total_seconds()))
     nodes = _distinct(pc.list_flatten(table["nodes"].combine_chunks()))
     more = f" and {len(nodes) - NODES} more" if len(nodes) > NODES else ""
+    parts += [f"revision {short_revision(name)}" for name in revisions_of(table)]
     parts += [f"cluster {name}" for name in _distinct(table["cluster"])]
     parts += [", ".join(nodes[:NODES]) + more] if nodes else []
     # a multiple of a class says no more than the number of nodes

@@ -61,6 +61,7 @@ def run_data(
         name = run.run_id
         data = read.get(name) or dict(known.get(name, {}))
         data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
+        data["revision"] = run.revision
         if not data.get("report") and (name in newest or name in read):
             data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
@@ -227,7 +228,7 @@ def _change(step: Step, info: SeriesInfo) -> Data:
         "word": step.word,
         "size": step.size,
         "step": step.values(info),
-        "environment": step.environment,
+        "changed": step.changed,
     }
 
 

@@ -64,6 +64,7 @@ function runColumns(head, runs) {
     } },
   ];
   if (new Set(head.runs.map(([, cluster]) => cluster)).size > 1) columns.splice(1, 0, { name: "cluster", cell: (run) => run.cluster });
+  if (runs.some((run) => run.revision)) columns.splice(1, 0, { name: "revision", cell: (run) => run.revision });
   return columns;
 }
 
@@ -135,8 +136,7 @@ const seriesColumns = [
 ];
 
 function changeText(change) {
-  const facts = Object.entries(change.environment).map(([key, [from, to]]) => `${key} ${from} -> ${to}`).join("; ");
-  return `${dayOf(change.run)}: ${change.size} ${change.word}, ${change.step}. Changed: ${facts.slice(0, 300) || "nothing that is recorded"}.`;
+  return `${dayOf(change.run)}: ${change.size} ${change.word}, ${change.step}. Changed: ${change.changed}.`;
 }
 
 const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ run }) => series.head.runs.some(([id, cluster]) => id === run && cluster === series.cluster));
@@ -280,16 +280,19 @@ async function comparePage() {
   const series = [...new Map([a, b].flatMap((run) => all.filter((line) => line.cluster === cluster(run))).map((line) => [line.id, line])).values()];
   const [files, [verdicts], points] = await Promise.all([loadAll(head, ...months.map((month) => `runs/${month}.js`)), loadAll(head, `compare/${b}/${a}.js`), pointsOf(series, () => months)]);
   const [from, to] = [a, b].map((id) => files.flatMap((file) => file.runs.map((run) => ({ ...run, facts: file.environments[run.environment] }))).find((run) => run.id === id));
-  const differs = [...new Set([...Object.keys(from.facts), ...Object.keys(to.facts)])].sort().filter((key) => from.facts[key] !== to.facts[key]);
+  const keys = [...new Set([...Object.keys(from.facts), ...Object.keys(to.facts)])].filter((key) => !["not known", "revision folder"].includes(key)).sort((x, y) => (y === "revision") - (x === "revision") || (x < y ? -1 : 1));
+  const differs = keys.filter((key) => from.facts[key] !== to.facts[key] && key in from.facts && key in to.facts);
+  const unknown = keys.filter((key) => !(key in from.facts && key in to.facts));
   const rows = pairs(series, points, from, to, verdicts);
   rows.sort((x, y) => rank(x) - rank(y) || y.headline - x.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
-  const choices = head.runs.filter(([run, , trigger]) => trigger !== "recheck" || run === a || run === b).reverse().map(([run, name]) => [run, `${whenOf(run)} ${name}`]);
+  const choices = head.runs.filter(([run, , trigger]) => trigger !== "recheck" || run === a || run === b).reverse().map(([run, name, , revision]) => [run, `${whenOf(run)} ${name} ${revision}`]);
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
     banner(rows, verdicts ? null : make("p", { className: "small" }, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " pairs the points of a changed parameter too")),
-    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} difference${differs.length === 1 ? "" : "s"}`), make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key] ?? "-"} -> ${to.facts[key] ?? "-"}`)))),
+    make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} recorded difference${differs.length === 1 ? "" : "s"}`),
+      make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key]} -> ${to.facts[key]}`)), unknown.length ? make("li", {}, `known of one run only: ${unknown.join(", ")}`) : null)),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),

@@ -125,6 +125,8 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
         f"changed {left.changed}",
         *gate.slower_machine,
     ]
+    if left.changes.bisect:
+        lines.append(f"bisect  {left.changes.bisect}")
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
         lines.append(f"also    {shorten(also)}")

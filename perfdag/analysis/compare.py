@@ -1,7 +1,7 @@
 """Comparison of two sides: runs, each one or several, and the two variants of a duet."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdag.analysis.environment import Changes, changes, environment
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
-    environment,
     group_values,
     is_measured,
     medians_of_rows,
@@ -129,7 +129,7 @@ class Comparison:
     a: Selection
     b: Selection
     parameters: dict[str, tuple[str, str]]
-    environment: dict[str, tuple[str, str]]
+    changes: Changes
     simulated: list[str]
     series: list[Row]
     left_out: dict[str, list[str]]
@@ -142,7 +142,7 @@ _Key = tuple[str, str, str, str, str]
 class _Side:
     series: dict[_Key, SeriesInfo]
     values: dict[_Key, Array]
-    environment: dict[str, str]
+    rows: pa.Table
     failed: dict[str, PointCount]
 
 
@@ -180,13 +180,18 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
     left, right = _side(*a, damaged), _side(*b, damaged)
     past = _Past(b[0], a[1], b[1], a[0].root == b[0].root, tuning, damaged)
     pairs, parameters = match(left.series.values(), right.series.values())
-    facts = {
-        key: (left.environment.get(key, "-"), right.environment.get(key, "-"))
-        for key in sorted({*left.environment, *right.environment})
-        if left.environment.get(key) != right.environment.get(key)
-    }
+    # A re-measurement has some points alone, and their tools.
+    of_a = {key[0] for key in left.series}
+    of_b = {key[0] for key in right.series}
+    common = {point for point in of_a if pairs.get(point, point) in of_b}
+    before = environment(_of_points(left.rows, common))
+    after = environment(_of_points(right.rows, [pairs.get(point, point) for point in common]))
     sides = {"A": left, "B": right}
-    simulated = [x for x, side in sides.items() if SIMULATED in side.environment.get("tool", "")]
+    simulated = [
+        letter
+        for letter, side in sides.items()
+        if SIMULATED in " ".join(filter(None, pc.unique(side.rows["tool"]).to_pylist()))
+    ]
     # the key that a series of A has in B
     keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
     unpaired = [info for info in left.series.values() if info.point not in pairs]
@@ -223,7 +228,9 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
     ]
     left_out = {"only_a": only_a, "only_b": only_b, "failed": failed, "refused": refused}
     left_out["damaged"] = damaged
-    return Comparison(a[1], b[1], parameters, facts, simulated, sorted(rows, key=_order), left_out)
+    differs = changes(before, after, past.environments)
+    ordered = sorted(rows, key=_order)
+    return Comparison(a[1], b[1], parameters, differs, simulated, ordered, left_out)
 
 
 class _Past:
@@ -248,6 +255,9 @@ class _Past:
         self.sizes = len(a.runs), len(b.runs)
         known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
         self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
+        self.environments = [
+            run.env for run in medians.runs if same_store and run.run_id <= a.runs[0]
+        ]
 
     def answer(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Verdict:
         """Return what the level rule decided about two runs, or what the values of both say.
@@ -291,7 +301,13 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         groups, own = group_values(which, rows["value"].to_numpy().astype(np.float64))
         values = {keys[ids[group]]: each for group, each in zip(groups, own, strict=True)}
     series = {info.key: info for info in medians.series}
-    return _Side(series, values, environment(table), failed)
+    return _Side(series, values, table, failed)
+
+
+def _of_points(rows: pa.Table, points: Collection[str]) -> pa.Table:
+    """Return the rows of these points, or all where none of them has any."""
+    own = rows.filter(pc.is_in(rows["point"], pa.array([*points], pa.string())))
+    return own if own.num_rows else rows
 
 
 def _order(row: Row) -> tuple[Any, ...]:

@@ -222,6 +222,7 @@ class _Judge:
             history=store.history.root if isinstance(store, StoreWithHistory) else store.root,
             acks_file=rules.acks_file,
             changed=self._changed(),
+            revision=self.run.revision,
         )
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}

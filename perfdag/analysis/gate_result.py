@@ -65,7 +65,7 @@ class GateResult:
     `report` and `acks_file` are the addresses that its messages name. `series` are those that the
     run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
     point worth measuring again, `rechecks` are the runs that did so. `changed` names the parameters
-    that differ from those of the run before.
+    that differ from those of the run before. `revision` is that of what the run measured.
     """
 
     run: str
@@ -78,6 +78,7 @@ class GateResult:
     suspects: list["Series"] = field(default_factory=list)
     rechecks: list[str] = field(default_factory=list)
     changed: str = ""
+    revision: str = ""
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
@@ -137,6 +138,7 @@ class GateResult:
             word=self.word,
             runs=self.runs,
             report=self.report,
+            revision=self.revision,
             cases=self.cases,
             alerts=self.alerts,
             series=series,
@@ -174,6 +176,7 @@ class GateData:
     word: "Word | None"
     runs: int
     report: str
+    revision: str
     cases: Sequence[CheckResult]
     alerts: Sequence[Alert]
     series: Sequence["JudgedSeries"]

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from perfdag.analysis.environment import Changes, changes
 from perfdag.analysis.medians import (
     PointCount,
     RunInfo,
@@ -80,7 +81,7 @@ class Step:
     """Where a level of a series ended: the levels `before` and `after`, and their runs.
 
     `run` is the first run of the new level, `run_before` the last one before it, `decided` the run
-    that showed it. `environment` has what changed between them.
+    that showed it. `changes` has what is recorded to have changed with it.
     """
 
     before: Level
@@ -89,7 +90,7 @@ class Step:
     run_before: str
     decided: str
     word: Word
-    environment: dict[str, tuple[str, str]]
+    changes: Changes
 
     @property
     def effect(self) -> float:
@@ -104,8 +105,7 @@ class Step:
     @property
     def changed(self) -> str:
         """What is known to have changed with it, such as `kernel 6.1 -> 6.8`."""
-        text = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in self.environment.items())
-        return shorten(text) or "nothing recorded of kernel, images, tools and nodes"
+        return shorten(self.changes.text) or self.changes.nothing
 
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""
@@ -299,15 +299,14 @@ def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels, values: Array)
             run_before=medians.runs[last].run_id,
             decided=medians.runs[after.decided].run_id,
             word=side_word(after.reference - before.reference, info.better),
-            environment=_changed(medians, last, after.start),
+            changes=_changes(medians, last, after.start),
         )
 
 
-def _changed(medians: RunMedians, before: int, after: int) -> dict[str, tuple[str, str]]:
-    """Return what differs in the environment of two runs."""
-    a, b = medians.runs[before].env, medians.runs[after].env
-    keys = [*sorted({*a, *b} - {"nodes"}), "nodes"]
-    return {key: (a.get(key, "-"), b.get(key, "-")) for key in keys if a.get(key) != b.get(key)}
+def _changes(medians: RunMedians, before: int, after: int) -> Changes:
+    """Return what differs between the environments of two runs."""
+    past = [run.env for run in medians.runs[: before + 1]]
+    return changes(past[-1], medians.runs[after].env, past)
 
 
 def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from perfdag.analysis.environment import REVISION, environment, short_revisions
 from perfdag.plan import gc_paused
-from perfdag.results.labels import flatten, words_by_point
+from perfdag.results.labels import words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
@@ -45,6 +46,11 @@ class RunInfo:
     points: dict[str, PointCount]
 
     @property
+    def revision(self) -> str:
+        """The revision of what it measured for people, or an empty text."""
+        return short_revisions(self.env.get(REVISION, ""))
+
+    @property
     def failed(self) -> list[str]:
         """The points without a valid sample, but those that were skipped and the canary."""
         return [
@@ -61,37 +67,7 @@ def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
     return {point: " ".join(own.values()) for point, own in words.items()}
 
 
-_VOLATILE = ("host", "sample", "free_bytes", "load")
-"""Facts that differ between runs and explain nothing: pod, sample, free space, load before it."""
-
-
-def environment(table: pa.Table) -> dict[str, str]:
-    """Return the environment of a run as flat text. A bar joins several values of one key.
-
-    The facts of all nodes count alike: which of them leads a gang is chance.
-    """
-    values: dict[str, set[str]] = {}
-    for text in _distinct(table["env"]):
-        lead = orjson.loads(text)
-        for facts in (lead, *lead.pop("peers", {}).values()):
-            for key, value in flatten(facts, _VOLATILE):
-                if value != "null":
-                    values.setdefault(key, set()).add(value)
-    for name in ("env_class", "perfdag_version", "tool"):
-        values[name] = set(_distinct(table[name]))
-    images = zip(objects(table["benchmark"]), objects(table["image_digest"]), strict=True)
-    for benchmark, image in set(images):
-        if image:
-            values.setdefault(f"image {benchmark}", set()).add(image)
-    values["nodes"] = set(_distinct(table["nodes"].combine_chunks().flatten()))
-    return {key: " | ".join(sorted(own)) for key, own in sorted(values.items()) if own}
-
-
-def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
-    return [text for text in pc.unique(column).to_pylist() if text]
-
-
-VERSION = 6
+VERSION = 7
 """Version of the roll-ups."""
 _ROLLUP = pa.schema(
     [
@@ -105,7 +81,7 @@ COLUMNS = (
     *SERIES_COLUMNS,
     *("run_id", "trigger", "repetition", "phase", "subject", "value"),
     *("status", "error", "cluster", "nodes", "env", "env_class"),
-    *("perfdag_version", "image_digest", "tool"),
+    *("perfdag_version", "image_digest", "tool", "revision", "revision_folder", "suite_revision"),
 )
 """Columns of the schema that are read."""
 

@@ -42,7 +42,8 @@ def junit(gate: GateResult) -> bytes:
         skipped=str(counts["unsure"] + counts["skipped"]),
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in (("run", gate.run), ("report", gate.report)):
+    about = {"run": gate.run, "revision": gate.revision, "report": gate.report}
+    for name, value in about.items():
         ElementTree.SubElement(properties, "property", name=name, value=value)
     tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
     for result in gate.cases:
@@ -101,7 +102,9 @@ def gate_lines(gate: GateResult) -> list[str]:
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
     lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
-    lines.append(f"gate {'FAILED' if gate.failed else 'passed'}  {gate.suite}  {gate.run}")
+    revision = f"  revision {gate.revision}" if gate.revision else ""
+    word = "FAILED" if gate.failed else "passed"
+    lines.append(f"gate {word}  {gate.suite}  {gate.run}{revision}")
     return lines
 
 

@@ -32,6 +32,7 @@ from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
 from perfdag.plan import Plan, make_plan, place_hosts
 from perfdag.redaction import print_now
+from perfdag.revision import stated_revision
 from perfdag.runs.cluster import (
     check_pod_security,
     follow_run,
@@ -478,6 +479,8 @@ def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
         if finding.state == "missing":
             raise CommandError(f"{finding.what}: {finding.do}")
     options = {name: value for name in ("settings", "only") if (value := getattr(args, name))}
+    if revision := stated_revision():
+        options["revision"] = revision
     priority = plan.options.priority
     return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
 

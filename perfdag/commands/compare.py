@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from perfdag.analysis.compare import Comparison, Row, compare
+from perfdag.analysis.environment import Changes
+from perfdag.analysis.history import shorten
 from perfdag.analysis.verdict import counts, percent
 from perfdag.commands.options import (
     EXIT_GATE,
@@ -133,16 +135,28 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
         lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
-    differs = [*comparison.parameters.items(), *comparison.environment.items()]
-    lines += [f"differs  {key}: {before} -> {after}" for key, (before, after) in differs]
-    if not comparison.environment:
-        lines.append("environment and tools are the same")
+    differs = {
+        key: f"{before} -> {after}" for key, (before, after) in comparison.parameters.items()
+    }
+    differs |= dict(comparison.changes.lines())
+    lines += [f"differs  {key}: {change}" for key, change in differs.items()]
+    lines += _about_environment(comparison.changes)
     styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.series) - len(rows):
         lines.append(f"{left} more series that did not change (--all shows them)")
     below = styled([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
+
+
+def _about_environment(changes: Changes) -> Iterator[str]:
+    """Yield that nothing is recorded to differ, what could not be read, and what to do next."""
+    if not changes.values:
+        yield changes.nothing
+    if changes.unknown and changes.recorded:
+        yield f"not known here: {shorten(', '.join(changes.unknown))}"
+    if changes.bisect:
+        yield f"bisect   {changes.bisect}"
 
 
 verb(

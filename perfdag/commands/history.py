@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
 
+from perfdag.analysis.environment import REVISION, Changes
 from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
     Failure,
@@ -123,7 +124,8 @@ def run_history(args: argparse.Namespace) -> int:
     if args.json:
         runs = [run.run_id for run in medians.runs]
         data = [series_data(line, runs) for line in series]
-        print_json(asdict(HistoryData(medians.suite, runs, data, nodes, noise)))
+        revisions = [run.env.get(REVISION) for run in medians.runs]
+        print_json(asdict(HistoryData(medians.suite, runs, revisions, data, nodes, noise)))
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
         for node in nodes:
@@ -181,7 +183,7 @@ class StepData:
     effect: float
     before: float
     after: float
-    environment: dict[str, tuple[str, str]]
+    changes: Changes
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ class HistoryData:
 
     suite: str
     runs: list[str]
+    revisions: list[str | None]
     series: list[SeriesData]
     nodes: Sequence[NodeOutlier]
     noise: Sequence[Noise]
@@ -219,7 +222,7 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
             effect=step.effect,
             before=step.before.reference,
             after=step.after.reference,
-            environment=step.environment,
+            changes=step.changes,
         )
         for step in series.steps
     ]
@@ -249,7 +252,10 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
     """Return the levels and changes as text. `everything` includes all series."""
     days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
     count = len(series)
-    lines = [f"{medians.suite}: {plural(len(medians.runs), 'run')} from {days}, {count} series"]
+    newest = medians.runs[-1].revision
+    revision = f", newest revision {newest}" if newest else ""
+    runs = plural(len(medians.runs), "run")
+    lines = [f"{medians.suite}: {runs} from {days}, {count} series{revision}"]
     rows = [line for line in series if line.info.headline or line.steps] or series
     rows = series if everything else rows[:MAX_ROWS]
     planned = planned_points(medians)
@@ -270,7 +276,9 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
         head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
         since = f"            since run {step.run}, decided by run {step.decided}"
         changed = f"            changed {step.changed}"
-        lines.append(styled([(head, HIGHLIGHTS[step.word]), (since, ""), (changed, "")]))
+        bisect = f"            bisect  {step.changes.bisect}" if step.changes.bisect else ""
+        about = [(since, ""), (changed, ""), *([(bisect, "")] if bisect else [])]
+        lines.append(styled([(head, HIGHLIGHTS[step.word]), *about]))
     return lines
 
 

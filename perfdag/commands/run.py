@@ -21,7 +21,7 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.plan import make_plan
+from perfdag.plan import make_plan, with_revisions
 from perfdag.results.runs import ANY, with_learned_times
 from perfdag.runs.local import absent_program, refuse_absent_programs, refuse_to_resume, run_plan
 from perfdag.store.base import StoreError
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
             loaded = command_suite(command, args.settings)
         else:
             loaded = load_suite(args.suite, args.settings)
-        plan = make_plan(loaded, only=args.only)
+        plan = with_revisions(make_plan(loaded, only=args.only), loaded)
         if not command:
             refuse_absent_programs(loaded, plan)
         root = root or loaded.suite.store

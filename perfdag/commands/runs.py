@@ -39,9 +39,10 @@ from perfdag.results.runs import (
     rollup_key,
     run_folder,
 )
-from perfdag.results.schema import NewerSchemaError, read_rows
+from perfdag.results.schema import NewerSchemaError, read_rows, revisions_of
 from perfdag.results.selections import read_run
 from perfdag.results.summary import statuses_text, summarise
+from perfdag.revision import short_revision
 from perfdag.runs.finish import Run, finish_run, judge
 from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store
@@ -88,7 +89,9 @@ def run_ls(args: argparse.Namespace) -> int:
     if args.json:
         print_json(lines)
     else:
-        names = ("suite", "kind", "samples", "trust", "answer")
+        names = ["suite", "kind", "samples", "trust", "answer"]
+        if any(line["revision"] for line in lines):
+            names.insert(2, "revision")
         cells = [[r["run_id"], _age(r["run_id"]), *(r[name] for name in names)] for r in lines]
         styles = [HIGHLIGHTS.get(line["answer"], "") for line in lines]
         print(text_table(["run", "age", *names], cells, styles=styles))
@@ -304,11 +307,13 @@ UNFINISHED = 7 * 86400
 def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = runs.store.list(f"runs/{run_id}")
-    suite, kind, trust = runs.known[run_id], "", ""
+    suite, kind, trust, revision = runs.known[run_id], "", "", ""
     try:
         if suite is None:
             plan = runs.plan(run_id)
             suite, kind = plan.suite, plan.trigger
+            names = sorted({revision.name for revision in plan.revisions.values()})
+            revision = " | ".join(map(short_revision, names))
             stored = sum("/parts/" in key and "/canary" not in key for key in files)
             samples = f"{stored} of {len(plan.order)} stored"
         else:
@@ -316,6 +321,7 @@ def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
             summary = summarise(rows)
             kind = rows["trigger"][0].as_py() or "" if rows.num_rows else ""
             samples, trust = statuses_text(summary.statuses), summary.trust.level
+            revision = " | ".join(map(short_revision, revisions_of(rows)))
     except NotStoredError:
         suite, kind, samples = suite or "-", "-", "plan.json is gone"
     except DamagedError:
@@ -326,7 +332,7 @@ def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
         samples = "damaged: perfdag collect RUN"
     kind = "" if kind == "manual" else kind
     about = {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "trust": trust}
-    return {**about, "answer": "", "report": report_key(run_id) in files}
+    return {**about, "revision": revision, "answer": "", "report": report_key(run_id) in files}
 
 
 def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:

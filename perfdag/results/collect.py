@@ -68,6 +68,7 @@ class _Rows:
             "workflow_uid": plan.where.get("workflow_uid"),
             "perfdag_version": plan.versions.get("perfdag"),
             "git_sha": plan.versions.get("git"),
+            "suite_revision": plan.suite_revision or None,
         }
         self._samples: list[dict[str, Any]] = []
         self._counts: list[int] = []
@@ -78,6 +79,7 @@ class _Rows:
         """Return what the plan says of the sample at a position of its order, as columns."""
         index, repetition = self._plan.order[position]
         point = self._plan.points[index]
+        revision = self._plan.revisions.get(point.entry)
         return {
             "entry": point.entry,
             "benchmark": point.benchmark,
@@ -88,6 +90,8 @@ class _Rows:
             "phase": "measure" if repetition > 0 else "warmup",
             "order_index": position,
             "pair": point.pair.name if point.pair else None,
+            "revision": revision.name if revision else None,
+            "revision_folder": (revision.folder or None) if revision else None,
         }
 
     def add_stored(self, name: str, record: SampleRecord, columns: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Labels: the settings that tell a point, a series or a node from the others."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -97,7 +98,8 @@ def words_by_point(
 
 
 _NO_EXPLANATION = ("host", "sample", "peers", "cluster", "free_bytes", "state")
-_UNITS = {"bytes": "B", "speed": "bit/s"}
+_UNITS = {"bytes": "B", "speed": "bit/s", "limits": "Hz"}
+"""The units of facts by the last word of their name."""
 FEWEST_PEERS = 2
 Facts = Mapping[str, Mapping[str, Any]]
 """Node -> its facts, as perfdag.hosts.facts gathers them."""
@@ -109,7 +111,7 @@ def difference(facts: Facts, node: str, limit: int = 300) -> str:
     `kernel 6.1 (others 6.8), nics.ens1.speed 10 Gbit/s (others 25 Gbit/s)`. A fact counts where
     more than half of the peers share a value. At most `limit` characters are returned.
     """
-    flat = {name: _texts(texts) for name, texts in facts.items()}
+    flat = {name: fact_texts(texts, _NO_EXPLANATION) for name, texts in facts.items()}
     own = flat.pop(node, {})
     if not own or len(flat) < FEWEST_PEERS:
         return ""
@@ -123,11 +125,16 @@ def difference(facts: Facts, node: str, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
 
-def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts as flat text, sizes and speeds rounded for people: two nodes may be alike."""
+def fact_texts(facts: Mapping[str, Any], skip: Collection[str] = ()) -> dict[str, str]:
+    """Return the known facts as flat text, without the keys of `skip`.
+
+    Sizes, speeds and frequencies are rounded for people: two nodes may be alike.
+    """
     texts = {}
-    for key, value in flatten(dict(facts), _NO_EXPLANATION):
+    for key, text in flatten(dict(facts), skip):
         unit = _UNITS.get(key.rpartition(".")[2].rpartition("_")[2])
-        number = unit and value.isdigit()
-        texts[key] = short(float(value), unit) if unit and number else value
-    return {key: value for key, value in texts.items() if value != "null"}
+        if unit and re.fullmatch(r"\d+|\[\d+(,\d+)*\]", text):
+            text = ", ".join(short(float(number), unit) for number in re.findall(r"\d+", text))
+        if text != "null":
+            texts[key] = text
+    return texts

@@ -18,6 +18,8 @@ from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
 LAST = re.compile(r"last(?:~(\d+))?")
+SHORTEST_REVISION = 4
+"""Least characters of the beginning of a revision that names a run, as git has it."""
 PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
@@ -142,10 +144,11 @@ class RunStore:
     def find(
         self, selector: str, known: Mapping[str, str | None] | None = None, *, of_ab: bool = False
     ) -> str:
-        """Return the id of the run that a text names: its id, the beginning of one, or `last~N`.
+        """Return the id of the run that a text names: its id, `last~N`, or its revision.
 
-        `last` is the newest run of a whole suite, and `last~N` the one N runs of that suite before.
-        With `of_ab` they count only variants of `perfdag ab`. `known` are the runs that count, by
+        The beginning of an id or of a revision will do. Of a revision it is the newest run. `last`
+        is the newest run of a whole suite, and `last~N` the one N runs of that suite before. With
+        `of_ab` they count only variants of `perfdag ab`. `known` are the runs that count, by
         default all. An error names similar runs.
         """
         known = self.known if known is None else known
@@ -158,6 +161,8 @@ class RunStore:
             return matching[0]
         if matching:
             raise NotStoredError(ambiguous(selector, matching))
+        if run := self._of_revision(selector, known):
+            return run
         some = f"; newest: {', '.join([*known][-3:])}" if known else "; it holds no run yet"
         if is_run_id(selector) and self.store.root.startswith("s3://"):
             some = "; the plan step of a run on a cluster stores it: see perfdag status"
@@ -208,15 +213,32 @@ class RunStore:
 
     def trigger(self, run_id: str) -> str:
         """Return what started a run by its rows, such as cron; empty where they are damaged."""
+        return next(iter(self._texts(run_id, "trigger")), "")
+
+    def _texts(self, run_id: str, column: str) -> list[str]:
+        """Return the distinct texts of a column of a run's rows; none where they are damaged."""
         import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         data = self.store.get(result_key(self.known[run_id] or "", run_id))
         try:  # read_table would import pyarrow.dataset and pandas
-            rows = pq.ParquetFile(pa.BufferReader(data)).read(["trigger"]).to_pylist()
+            rows = pq.ParquetFile(pa.BufferReader(data)).read([column])
         except (pa.ArrowInvalid, OSError):
-            return ""
-        return str(rows[0].get("trigger") or "") if rows else ""
+            return []
+        if column not in rows.column_names:  # an older perfdag wrote them
+            return []
+        return [text for text in pc.unique(rows[column]).to_pylist() if text]
+
+    def _of_revision(self, selector: str, known: Mapping[str, str | None]) -> str | None:
+        """Return the newest whole run of a revision, or of one that begins with a text, or None."""
+        for run in reversed([run for run, suite in known.items() if suite]):
+            names = self._texts(run, "revision")
+            begins = any(name.startswith(selector) for name in names)
+            is_meant = selector in names or (begins and len(selector) >= SHORTEST_REVISION)
+            if is_meant and self.trigger(run) not in PARTIAL:
+                return run
+        return None
 
     def newer_note(self, run_id: str) -> str | None:
         """Say which newer run of the suite `last` does not mean, and why. Or None."""

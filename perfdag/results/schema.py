@@ -85,6 +85,10 @@ SAMPLES: pa.Schema = pa.schema(
         ("same_node", pa.bool_()),  # all hosts of the sample were on one node; null: one host
         ("span", _TEXT),  # what several hosts were on: node, nodes (of one zone or unknown), zones
         ("note", _TEXT),  # what the value alone cannot say: the figure that decided a verdict
+        # what was measured, and by which suite: commits, or what the user or the CI calls them
+        ("revision", _TEXT),
+        ("revision_folder", _TEXT),  # the work tree of the commit; null: stated
+        ("suite_revision", _TEXT),
     ]
 )
 
@@ -133,6 +137,11 @@ def load_rows(
             if damaged is not None:
                 damaged.append(key)
     return pa.concat_tables([_encoded(schema).empty_table(), *tables]).unify_dictionaries()
+
+
+def revisions_of(table: pa.Table) -> list[str]:
+    """Return the revisions of what the rows measured, sorted."""
+    return sorted(filter(None, pc.unique(table["revision"]).to_pylist()))
 
 
 def explain_unreadable(store: Store, entry: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdag.plan import Duet, Plan, make_plan
+from perfdag.plan import Duet, Plan, make_plan, with_revisions
 from perfdag.results.history_store import with_history
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
@@ -271,7 +271,8 @@ class Suite(model.Suite):
         KeyboardInterrupt, whose text is the command that goes on.
         """
         root = self.store if store is None else str(store)
-        return run_plan(self.plan(only), root, charts=charts)
+        plan = with_revisions(self.plan(only), load_model(self))
+        return run_plan(plan, root, charts=charts)
 
     def save(self, file: str | Path) -> None:
         """Write the suite as a file that `perfdag run` and `perfdag submit` read.

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
@@ -45,6 +45,7 @@ from perfdag.results.samples import (
     stored_samples,
     write_reason,
 )
+from perfdag.revision import Revision
 from perfdag.shape import Shape
 from perfdag.steps.pods.cluster import cluster_facts, cluster_name, has_class, unmet
 from perfdag.steps.pods.context import PENDING_GRACE, PodContext, end_clock, refuse
@@ -392,7 +393,15 @@ SUITE_FILES = (Path("/tmp/perfdag-suite.yaml"), Path("/perfdag/suite/suite.yaml"
 """Where the plan step finds a suite that its Workflow carries inside, and that of a ConfigMap."""
 
 
-Options = dict[Literal["settings", "only"], tuple[str, ...]]
+class Options(BaseModel):
+    """What `perfdag submit` was told beside the suite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    revision: str = ""
+
+
 """The values of `--set` and of `--only`."""
 
 
@@ -412,7 +421,7 @@ def options(environment: Mapping[str, str]) -> Options:
     """Return the parameter options: a JSON object with lists of texts. Raises BadDocument."""
     text = environment.get("PERFDAG_OPTIONS") or "{}"
     try:
-        return TypeAdapter(Options).validate_json(text)
+        return Options.model_validate_json(text)
     except ValidationError as invalid:
         error = invalid.errors()[0]
         place = ".".join(["the parameter options", *map(str, error["loc"])])
@@ -428,10 +437,11 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     with contextlib.suppress(NotStoredError):
         return stored_plan(store, context.run_id)
     chosen = options(environment)
-    suite = parse_suite(suite_text(environment), settings=chosen.get("settings", ()))
-    plan = make_plan(
-        suite, only=chosen.get("only", ()), run_id=context.run_id, trigger=context.trigger
-    )
+    suite = parse_suite(suite_text(environment), settings=chosen.settings)
+    plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=context.trigger)
+    if chosen.revision:
+        stated = Revision(chosen.revision)
+        plan.revisions = dict.fromkeys((point.entry for point in plan.points), stated)
     return place_hosts(plan)
 
 

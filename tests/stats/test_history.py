@@ -200,21 +200,68 @@ def test_variants_and_rechecks_are_not_the_last_run(store: Store, cli: CommandLi
 
 def test_which_node_leads_a_gang_is_no_difference(store: Store, cli: CommandLine) -> None:
     facts = {"n1": {"host": "pod-1", "kernel": "6.1"}, "n2": {"host": "pod-2", "kernel": "6.8"}}
-    for night, (lead, peer) in enumerate((("n1", "n2"), ("n2", "n1"))):
+
+    def measure(night: int, lead: str, peer: str) -> None:
         env = {**facts[lead], "peers": {peer: facts[peer]}}
-        put(store, rows(night, {"streams=1": [1.0, 2.0]}, env=env, nodes=("n1", "n2")))
+        put(store, rows(night, {"streams=1": [1.0, 2.0]}, env=env, nodes=(lead, peer)))
+
+    measure(0, "n1", "n2")
+    measure(1, "n2", "n1")
     command = ["compare", "last~1", "last", "--store", store.root]
-    assert "environment and tools are the same" in cli(command).out
+    assert "no recorded difference" in cli(command).out
     facts["n2"]["kernel"] = "6.12"
-    put(store, rows(2, {"streams=1": [1.0, 2.0]}, env={**facts["n1"], "peers": facts}))
-    assert "differs  kernel: 6.1 | 6.8 -> 6.1 | 6.12" in cli(command).out
+    measure(2, "n1", "n2")
+    assert "differs  kernel of node n2: 6.8 -> 6.12\n" in cli(command).out
+
+
+FILESYSTEM = {"path": "/tmp/x", "mount": "/mnt", "scheduler": "none", "free_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        pytest.param(
+            {"sample": {"filesystem": FILESYSTEM}},
+            {"sample": {"filesystem": FILESYSTEM | {"scheduler": "bfq", "free_bytes": 2}}},
+            "differs  filesystem /mnt.scheduler: none -> bfq",
+            id="the scheduler of the disk that a sample used",
+        ),
+        pytest.param(
+            {"cpu_boost": None},
+            {"cpu_boost": None, "numa_nodes": 2},
+            "no recorded difference\nnot known here: cpu_boost, numa_nodes",
+            id="what could not be read, or only by a newer perfdag",
+        ),
+        pytest.param(
+            {"gpus": [{"name": "A100", "driver": "1"}, {"name": "L4", "driver": "1"}]},
+            {"gpus": [{"name": "A100", "driver": "1"}]},
+            "differs  gpus.L4: present -> absent",
+            id="a device that is gone",
+        ),
+        pytest.param({}, {}, "nothing was recorded", id="imported figures"),
+    ],
+)
+def test_compare_names_what_is_recorded_to_differ_and_what_is_not_known(
+    before: dict[str, Any], after: dict[str, Any], text: str, store: Store, cli: CommandLine
+) -> None:
+    for night, env in enumerate((before, after)):
+        nodes = ("n1",) if env else ()
+        own = rows(night, {"streams=1": [1.0, 2.0]}, nodes=nodes, tool=None, env_class=None)
+        put(store, [row | {"env": json.dumps(env)} for row in own])
+    assert text in cli(["compare", "last~1", "last", "--store", store.root]).out
+
+
+def test_a_fact_that_is_new_in_every_run_is_no_cause(store: Store, cli: CommandLine) -> None:
+    nights(store, 40, step, env=lambda n: {"kernel": "6.1", "claim": f"pvc-{n}"})
+    changed = re.findall(r" changed (.*)", cli(["history", "net", "--store", store.root]).out)
+    assert set(changed) == {"no recorded difference"}
 
 
 def test_compare_finds_the_step_and_what_changed(store: Store, cli: CommandLine) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1.119" if n >= 34 else "6.1.112"})
     command = ["compare", run_id(30), "last", "--store", store.root]
     outcome = json.loads(cli([*command, "--json"]).out)
-    assert outcome["environment"] == {"kernel": ["6.1.112", "6.1.119"]}
+    assert outcome["changes"]["values"] == {"kernel": ["6.1.112", "6.1.119"]}
     words = {
         item["label"]: item["answer"]["word"]
         for item in outcome["series"]

@@ -8,20 +8,22 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
-from perfdag.identity import digest
+from perfdag.identity import canonical, digest
 from perfdag.suite.load import suite_name
 from perfdag.units import plural, to_base
 
 logger = logging.getLogger(__name__)
 Values = dict[str, Any]
-COLUMNS = ("time", "series", "value", "unit", "better")
+COLUMNS = ("time", "series", "value", "unit", "better", "revision")
+FACT = "fact."
+"""The beginning of a column with a fact about the machine, such as `fact.kernel`."""
 _OTHER_SEPARATOR = re.compile(r"[;\t|]")
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 """The first time that a figure may have; before it, a unit or a clock was wrong."""
@@ -48,8 +50,10 @@ class History:
                 reader.fieldnames = [(name or "").strip().lower() for name in next(reader.reader)]
                 self._check_columns(reader.fieldnames)
                 for fields in reader:
-                    texts = [(fields.get(name) or "").strip() for name in COLUMNS]
-                    self._add(reader.line_num, *texts)
+                    texts = {
+                        name: text.strip() for name, text in fields.items() if isinstance(text, str)
+                    }
+                    self._add(reader.line_num, texts)
         except OSError as error:
             raise CommandError(f"{self.path}: {error.strerror}") from None
         except (csv.Error, StopIteration) as error:
@@ -62,10 +66,14 @@ class History:
             if len(names) == 1 and (other := _OTHER_SEPARATOR.search(names[0])):
                 expected = f"columns are separated by commas, not by {other[0]!r}"
             raise CommandError(f"{self.path}: {expected}, and the file has {', '.join(names)}")
-        if unread := [name or "(no name)" for name in names if name not in COLUMNS]:
-            self.notes.append(f"not read: column {', '.join(unread)}")
+        unread = [name for name in names if name not in COLUMNS and not name.startswith(FACT)]
+        if unread:
+            named = ", ".join(name or "(no name)" for name in unread)
+            fact = f"a fact about the machine into {FACT}{unread[0] or 'NAME'}"
+            self.notes.append(f"not read: column {named}; a commit belongs into `revision`, {fact}")
 
-    def _add(self, line: int, when: str, name: str, text: str, unit: str, better: str) -> None:
+    def _add(self, line: int, texts: Mapping[str, str]) -> None:
+        when, name, text, unit, better, revision = (texts.get(column, "") for column in COLUMNS)
         time = moment(when)
         if time is None:
             self.undated += 1
@@ -85,11 +93,17 @@ class History:
             value, error = None, f"line {line}: value {text!r} is no number"
             self.notes.append(f"{error}; kept as an invalid sample of {series}")
         metric = None if error else "value"
+        facts = {
+            column.removeprefix(FACT): fact
+            for column, fact in texts.items()
+            if column.startswith(FACT) and fact
+        }
         self.rows.append(
             {
                 **{"entry": series, "point": digest("import", series), "benchmark": "import"},
                 **{"series_id": digest(self.suite, series), "suite": self.suite},
-                **{"params": "{}", "shape": "{}", "coords": "{}", "env": "{}", "nodes": []},
+                **{"params": "{}", "shape": "{}", "coords": "{}", "nodes": []},
+                **{"env": canonical(facts), "revision": revision or None},
                 **{"metric": metric, "stat": metric, "value": value, "headline": not error},
                 **{"unit": unit, "better": better, "phase": "measure", "trigger": "import"},
                 **{"status": "invalid" if error else "ok", "error": error},
