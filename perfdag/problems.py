@@ -33,6 +33,16 @@ class Problem:
         return f"{place}: {_short(self.text, 1000)}" if place else self.text
 
 
+FORMS: dict[str, str] = {}
+"""What a text must be, by the pattern that it must match."""
+
+
+def pattern_for(form: str, pattern: str) -> str:
+    """Return a pattern. Of a text that does not match, the error says that it is not `form`."""
+    FORMS[pattern] = form
+    return pattern
+
+
 def _short(text: str, length: int) -> str:
     """Return a text of about that length in one line: its middle is left out."""
     if len(text) > length:

@@ -23,28 +23,53 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from perfdag.identity import merge
-from perfdag.problems import Problem
+from perfdag.problems import Problem, pattern_for
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
-IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$"
+IMAGE = pattern_for(
+    "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
+    r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$",
+)
 
 
-OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
+OBJECT_NAME = pattern_for(
+    "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
+    "a letter or digit at both ends",
+    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+)
 
 
-FOLDER = r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$"
+FOLDER = pattern_for(
+    "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
+    r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$",
+)
 
 
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
 
 
-LABEL_KEY, LABEL_VALUE = rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$", rf"^{_LABEL}?$"
+LABEL_KEY = pattern_for(
+    "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
+    rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$",
+)
+LABEL_VALUE = pattern_for(
+    "a label's value: at most 63 letters, digits, - _ ., a letter or digit at both ends",
+    rf"^{_LABEL}?$",
+)
 
 
 NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
 
 
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+Name = Annotated[
+    str,
+    StringConstraints(
+        pattern=pattern_for(
+            "a name: at most 253 letters, digits, . _ / -, a letter or digit at both ends",
+            f"^{NAME}$",
+        )
+    ),
+]
 
 
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
@@ -90,7 +115,10 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _texts(inner, path)
 
 
-INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$"
+INTERFACE = pattern_for(
+    "the name of a network interface: 1 to 15 letters, digits, and _ . : - after the first",
+    r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$",
+)
 
 
 class Network(Strict):
@@ -309,10 +337,10 @@ FEWEST_HUNTED = 8
 ACROSS = "across-zones"
 
 
-PAIRS, PAIR_KINDS = (
-    r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$",
-    "all, ring, across-zones, `random N`, hunt",
-)
+PAIR_KINDS = "all, ring, across-zones, `random N`, hunt"
+
+
+PAIRS = pattern_for(f"one of {PAIR_KINDS}", r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$")
 
 
 class Cpus(Strict):

@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, StringConstraints, WithJsonSchema
 
+from perfdag.problems import pattern_for
+
 # The syntax of k8s.io/apimachinery/pkg/api/resource, without a sign: no resource is negative.
 _KUBERNETES_QUANTITY = re.compile(
     r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
@@ -30,7 +32,9 @@ _FACTORS = {
 }
 _LARGEST = 2**63 - 1
 
-CPU_LIST = r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
+CPU_LIST = pattern_for(
+    "a CPU list such as 0 or 2-3", r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
+)
 MAX_CPUS = 8192
 """The most CPUs that Linux supports (NR_CPUS of x86-64)."""
 

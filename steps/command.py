@@ -29,10 +29,14 @@ from perfdag.benchmark.contract import (
     read_report,
 )
 from perfdag.hosts.base import CommandResult
+from perfdag.problems import pattern_for
 from perfdag.units import to_base
 
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
-FIGURE = r"^[a-z][a-z0-9_]{0,62}$"
+VARIABLE = pattern_for("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+FIGURE = pattern_for(
+    "the name of a metric: at most 63 of a-z, 0-9 and _, and a letter first",
+    r"^[a-z][a-z0-9_]{0,62}$",
+)
 _OUTPUTS = ("stdout", "stderr")
 _NUMBER_AND_UNIT = re.compile(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*")
 _UNIT = re.compile(r"[ \t]?([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]+(/[a-z]+)?)")

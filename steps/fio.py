@@ -38,6 +38,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.local import filesystem
+from perfdag.problems import pattern_for
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -47,7 +48,13 @@ _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
 # fio would replace or cut off text with one of these characters, and use another file.
 FilePath = Annotated[
     str,
-    StringConstraints(pattern=r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$", max_length=4096),
+    StringConstraints(
+        pattern=pattern_for(
+            "an absolute path without $ ; # \\ and a space at its end",
+            r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$",
+        ),
+        max_length=4096,
+    ),
 ]
 
 

@@ -23,7 +23,7 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.problems import Problem
+from perfdag.problems import Problem, pattern_for
 from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
 from perfdag.units import PositiveDuration
@@ -105,7 +105,7 @@ class ImbParams(Params):
     )
     program: str | None = Field(
         None,
-        pattern=r"^/",
+        pattern=pattern_for("an absolute path", r"^/"),
         description=f"path of IMB-MPI1 for mpi: openmpi; default {OPENMPI_PROGRAM}",
     )
     oversubscribe: bool = Field(

@@ -32,7 +32,7 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.problems import Problem
+from perfdag.problems import Problem, pattern_for
 from perfdag.shape import Cpus, Shape
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
@@ -108,7 +108,7 @@ class IperfParams(Params):
     )
     congestion: str | None = Field(
         None,
-        pattern=r"^[a-z][a-z0-9_-]{0,15}$",
+        pattern=pattern_for("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$"),
         description="TCP congestion control, for example cubic or bbr",
     )
     zerocopy: bool = Field(False, description="send with sendfile; tcp only")

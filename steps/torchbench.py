@@ -29,6 +29,7 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts import gpu_use
+from perfdag.problems import pattern_for
 from perfdag.stats.robust import nearest_rank, needed
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
@@ -64,7 +65,7 @@ class TorchbenchParams(Params):
     retired: ClassVar[Mapping[str, Any]] = {"compile": False}
     model: str = Field(
         "resnet50",
-        pattern=r"^\w+$",
+        pattern=pattern_for("the name of a model", r"^\w+$"),
         description="model of pytorch/benchmark, for example alexnet, resnet50, llama",
     )
     test: Literal["eval", "train"] = Field(

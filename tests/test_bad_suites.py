@@ -13,11 +13,13 @@ import yaml
 
 from perfdag.benchmark import registry
 from perfdag.plan import make_plan
+from perfdag.problems import FORMS
 from perfdag.steps.pods.context import from_environment
 from perfdag.steps.pods.plan import outputs, plan_of
 from perfdag.store.base import DamagedError, FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import load_suite, parse_suite
+from perfdag.suite.model import json_schema
 from tests.conftest import CommandLine
 
 CASES = yaml.safe_load((Path(__file__).parent / "bad_suites.yaml").read_text())
@@ -31,6 +33,20 @@ def test_bad_suite(case: dict[str, Any], tmp_path: Path) -> None:
     problems = [str(problem).removeprefix("suite.yaml:") for problem in error.value.problems]
     names = ", ".join(registry.names())
     assert problems == [text.replace("{benchmarks}", names) for text in case["expect"]]
+
+
+def test_a_text_of_the_wrong_form_gets_no_regular_expression() -> None:
+    def patterns(schema: Any) -> set[str]:
+        parts = schema if isinstance(schema, list) else []
+        parts = list(schema.values()) if isinstance(schema, dict) else parts
+        own = {schema["pattern"]} if isinstance(schema, dict) and "pattern" in schema else set()
+        return {str(text) for text in own}.union(*map(patterns, parts))
+
+    schemas = [
+        json_schema(),
+        *(registry.get(n).Params.model_json_schema() for n in registry.names()),
+    ]
+    assert patterns(schemas) <= FORMS.keys()
 
 
 LONG = "x" * 1_000_000

@@ -33,6 +33,7 @@ from perfdag.analysis.verdict import (
     standing,
     worst_word,
 )
+from perfdag.problems import pattern_for
 from perfdag.results.labels import difference, has_name
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
@@ -58,7 +59,10 @@ class Acknowledgement(BaseModel):
     series: str = Field(
         min_length=1, description="series as alerts name it, a glob, or a series id"
     )
-    run: str = Field(pattern=r"^\d{8}T\d{6}Z", description="first run of the accepted level")
+    run: str = Field(
+        pattern=pattern_for("a run id", r"^\d{8}T\d{6}Z"),
+        description="first run of the accepted level",
+    )
     reason: str = Field(min_length=1)
     until: Annotated[str, BeforeValidator(_day)] = Field("", description="last day that it holds")
 

@@ -15,19 +15,8 @@ import yaml
 from pydantic import BaseModel
 
 from perfdag.benchmark import registry
-from perfdag.problems import PerfdagError, Problem as Problem
-from perfdag.shape import (
-    FOLDER,
-    IMAGE,
-    INTERFACE,
-    LABEL_KEY,
-    LABEL_VALUE,
-    OBJECT_NAME,
-    PAIR_KINDS,
-    PAIRS,
-    SHAPE_KEYS,
-)
-from perfdag.units import CPU_LIST
+from perfdag.problems import FORMS, PerfdagError, Problem as Problem
+from perfdag.shape import SHAPE_KEYS
 
 Where = tuple[str | int, ...]
 _TAGS: dict[type[yaml.Node], set[str]] = {
@@ -74,7 +63,7 @@ def dotted(path: Where) -> str:
 
 def nearest(word: object, choices: Iterable[str]) -> str:
     """Return `; did you mean X?` if a known name is close, else an empty text."""
-    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.55)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -243,8 +232,10 @@ def explain(
     elif kind == "value_error" or "-" in kind:  # a code of ours
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "string_pattern_mismatch":
-        form = _FORMS.get(context["pattern"], f"of the form {context['pattern']}")
+        form = FORMS.get(context["pattern"], f"of the form {context['pattern']}")
         text = f"{value!r} is not {form}"
+    elif kind == "list_type" and isinstance(value, dict):
+        text = f"must be a list; put `- ` before `{next(iter(value), '')}`"
     else:
         own = f"{error['msg'][0].lower()}{error['msg'][1:]}"
         text = _KINDS[kind].format(**context) if kind in _KINDS else own
@@ -288,24 +279,6 @@ _KINDS = {
     "too_short": "must have {min_length} or more items",
 }
 """What is wrong by the kind of pydantic's error; others have pydantic's own text."""
-_FORMS = {
-    IMAGE: "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
-    FOLDER: "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
-    "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "a suite name: 1 to 40 of a-z, 0-9 and -, "
-    "beginning and ending with a letter or digit",
-    "^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$": "an entry name: 1 to 63 letters, "
-    "digits, - and _, a letter or digit at both ends",
-    PAIRS: f"one of {PAIR_KINDS}",
-    CPU_LIST: "a CPU list such as 0 or 2-3",
-    OBJECT_NAME: "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
-    "a letter or digit at both ends",
-    INTERFACE: "the name of a network interface: 1 to 15 letters, digits, "
-    "and _ . : - after the first",
-    LABEL_KEY: "a label's key: at most 63 letters, digits, - _ ., "
-    "which may follow a DNS name and a /",
-    LABEL_VALUE: "a label's value: at most 63 letters, digits, - _ ., "
-    "a letter or digit at both ends",
-}
 
 
 def _fields_at(model: type[BaseModel], path: Where) -> set[str]:

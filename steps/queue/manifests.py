@@ -14,10 +14,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
+from perfdag.problems import pattern_for
 from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
-NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$"
+NAMESPACE = pattern_for(
+    "the name of a namespace: 1 to 63 of a-z, 0-9 and -, a letter or digit at both ends",
+    r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+)
+NAME = pattern_for(
+    "a name: at most 40 letters, digits and -, a letter or digit at both ends",
+    r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$",
+)
 
 
 class _Model(BaseModel):
@@ -119,7 +127,7 @@ class Queue(_Model):
 class Queues(_Model):
     """All queues of one namespace, and their shared settings."""
 
-    namespace: str = Field("perfdag-queue", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    namespace: str = Field("perfdag-queue", pattern=NAMESPACE)
     image: str = IMAGES.replace("{name}", "queue")
     pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     longest: int = Field(

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip, refuse
+from perfdag.problems import pattern_for
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration
 
@@ -47,6 +48,9 @@ _CONSTRAINTS = {
     "early_stopping_met": "Early stopping",
 }
 _REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
+
+
+CURRENCY = pattern_for("a currency in three letters, such as EUR", r"^[A-Z]{3}$")
 
 
 class StubParams(Params):
@@ -130,7 +134,7 @@ class Workload(Params):
         allow_inf_nan=False,
         description="price of the machine, for the cost of a million samples",
     )
-    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
+    currency: Annotated[str, StringConstraints(pattern=CURRENCY)] = "USD"
     python: Text | None = Field(
         None, description="interpreter that has torch and LoadGen; unset: perfdag's own"
     )

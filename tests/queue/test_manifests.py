@@ -199,7 +199,7 @@ def test_queues_may_share_a_volume() -> None:
     ("text", "message"),
     [
         ("queues: []", "1 or more"),
-        ("queues: [{name: a b, command: [sleep]}]", "queues[0].name: 'a b' is not of the form"),
+        ("queues: [{name: a b, command: [sleep]}]", "queues[0].name: 'a b' is not a name"),
         ("queues: [{name: a, command: [ls]}]", "absolute path"),
         ("queues: [{name: a, command: [sleep], limit: 60, grace: 30}]", "scale-in would kill"),
         (
