@@ -102,7 +102,7 @@ async def test_the_recipe_of_the_page_starts_vmis_whose_kinds_are_new_to_the_clu
     files.mkdir(parents=True)
     for file in simulation.FOLDER.glob("kubevirt*.yaml"):
         text = file.read_text().replace("kubevirt.io", group)
-        stages = re.sub(r"(kind: Stage\nmetadata: {name: )", rf"\1{namespace[-8:]}-", text)
+        stages = re.sub(r"(kind: Stage\nmetadata: {name: )", rf"\g<1>{namespace[-8:]}-", text)
         (files / file.name).write_text(stages)
     template = tmp_path / "vmi.yaml"
     template.write_text(built_in()["vmi"].read_text().replace("kubevirt.io", group))
