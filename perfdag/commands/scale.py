@@ -326,8 +326,10 @@ def measure(args: argparse.Namespace) -> int:
     runai.remove_outputs(folder, submission=True)
     rows.write_rows(folder / "stages.parquet", found.rows)
     runai.write_json(folder / "summary.json", found.summary())
+    if not found.created:
+        return EXIT_FAILED
     print_stages(found.rows)
-    return EXIT_FAILED if found.waiting or not found.created else EXIT_OK
+    return EXIT_FAILED if found.waiting else EXIT_OK
 
 
 @verb(

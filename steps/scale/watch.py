@@ -206,7 +206,10 @@ class Observer:
         return (each for each in self.records.values() if each.kind == kind and self._ours(each))
 
     def _ours(self, record: Record) -> bool:
-        return top_owner(self.records, record).uid in self.roots
+        """Return whether it or an owner is a root, which may have owners of its own."""
+        while record.uid not in self.roots and record.owner in self.records:
+            record = self.records[record.owner]
+        return record.uid in self.roots
 
     def count(self, kind: str, stage: str) -> int:
         """Count the run's objects of a kind that reached a stage."""

@@ -34,11 +34,12 @@ def quick(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(watch, "server_offset", AsyncMock(return_value=0.0))
     monkeypatch.setattr(foreign, "QUIET_S", 0.5)
     monkeypatch.setattr(foreign, "LOOK_S", 0.1)
+    monkeypatch.setattr(foreign, "LIMIT_S", 20.0)
     return server
 
 
 def pods(*names: str, ready: bool) -> list[dict[str, Any]]:
-    return [body("Pod", name, "web", ready=ready) for name in names]
+    return [body("Pod", name, "web", "set", ready=ready) for name in names]
 
 
 OLD = "of them not ready, 1 older ones not measured"
@@ -65,7 +66,10 @@ def test_what_others_create_is_measured_from_its_creation_until_all_are_ready(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    quick.add(body("Pod", "old", "web", ready=True), body("Pod", "theirs", "db"))
+    quick.add(body("Pod", "old", "web", "set", ready=True), body("Pod", "theirs", "db"))
+    involved = {"uid": "set", "kind": "ReplicaSet", "namespace": "ns"}
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "ns"}}
+    quick.add(event | {"involvedObject": involved, "reason": "SuccessfulCreate"})
 
     async def beside(work: Any) -> Any:
         """Watch, and create the objects of each step meanwhile."""
