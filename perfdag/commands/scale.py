@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import AwareDatetime, BaseModel, Field
 
 from perfdag import signals
+from perfdag.benchmark import registry
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_GATE,
@@ -490,7 +490,8 @@ def measure_vmis(args: argparse.Namespace) -> int:
             print_now(str(verdict))
 
     async def work(kube: Kube) -> None:
-        benchmark: Any = vmi.VmiSteady() if args.scenario == "steady" else vmi.VmiBurst()
+        steady = args.scenario == "steady"
+        benchmark: Any = registry.get("vmi-steady" if steady else "vmi-burst")
         await benchmark.measure(kube, params, scenario.Context(seen=seen))
 
     on_cluster(work, generate.connections(params.parallel))
@@ -544,15 +545,6 @@ class AuditConfig(BaseModel):
     end: AwareDatetime | None = Field(None, alias="endTime")
     duration: GoDuration = 600.0
     thresholds: dict[str, Threshold] = Field({}, alias="thresholdExpectations")
-
-
-def read_audit_config(path: Path) -> AuditConfig:
-    """Read the JSON of a configuration. Raises ValueError with the key."""
-    try:
-        body = orjson.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
-    return runai.checked(AuditConfig, body, path)
 
 
 def unix_time(text: str) -> float:
@@ -631,7 +623,8 @@ async def past_figures(
 )
 def audit(args: argparse.Namespace) -> int:
     """Write and judge the audit's figures of a past window. Raises KubeError, ValueError."""
-    config = read_audit_config(args.config) if args.config else AuditConfig()
+    body = runai.read_json(args.config) if args.config else {}
+    config = runai.checked(AuditConfig, body, args.config)
     url = args.prometheus or config.prometheus
     if not url:
         raise ValueError("no Prometheus: give --prometheus, or --config with prometheusURL")

@@ -93,13 +93,13 @@ class RunFile:
     """The prefix of the names of workloads without the run's label, as of Run:ai's CLI."""
 
 
-def read_json(path: Path, verb: str) -> Any:
-    """Return the contents of a file that a verb of `perfdag scale` writes. Raises ValueError."""
+def read_json(path: Path, verb: str = "") -> Any:
+    """Return the contents of a file, which `verb` of `perfdag scale` writes. Raises ValueError."""
     try:
         return orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        hint = f"run `perfdag scale {verb} -o {path.parent}` first"
-        raise ValueError(f"no {path}; {hint}") from None
+        hint = f"; run `perfdag scale {verb} -o {path.parent}` first" if verb else ""
+        raise ValueError(f"no {path}{hint}") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
 
