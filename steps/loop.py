@@ -30,7 +30,7 @@ from perfdag.benchmark.contract import (
     SampleError,
     Skip,
 )
-from perfdag.benchmark.remarks import find_remarks, state_of_stderr
+from perfdag.benchmark.declarations import find_remarks, state_of_stderr
 from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
@@ -145,9 +145,12 @@ def lacking_gpus(shape: Shape, host: Host) -> str | None:
 
     It sets no limits of CPU and memory, so whatever a shape says of them can be measured.
     """
-    from perfdag.hosts import gpu_use  # most suites ask for none
+    names = shape.gpus()
+    if not names:
+        return None
+    from perfdag.hosts import gpu_use
 
-    for name in shape.gpus():
+    for name in names:
         wanted = int(parse_quantity(shape.resources.both[name])) * shape.hosts.count
         visible = gpu_use.count(host, name)
         if visible < wanted:

@@ -3,7 +3,7 @@
 import pytest
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.remarks import find_remarks
+from perfdag.benchmark.declarations import find_remarks
 
 SAID = [
     ("fio", "fio: pid=4711, got signal=6", "failed"),

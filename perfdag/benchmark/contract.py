@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 from pydantic_core import PydanticCustomError
 
 # with what else a benchmark uses: it imports its contract from here
-from perfdag.benchmark.free_options import FreeOptions as FreeOptions
-from perfdag.benchmark.identities import (
+from perfdag.benchmark.declarations import (
     AtMost as AtMost,
     Between as Between,
     Equal as Equal,
+    FreeOptions as FreeOptions,
     Identity as Identity,
+    Remark as Remark,
 )
-from perfdag.benchmark.remarks import Remark as Remark
 from perfdag.hosts.base import (
     CommandResult as CommandResult,
     Failed as Failed,

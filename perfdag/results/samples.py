@@ -24,13 +24,13 @@ from perfdag.benchmark.contract import (
     Metric,
     metrics_by_name,
 )
+from perfdag.benchmark.declarations import contradiction
 from perfdag.benchmark.figures import (
     check_duration,
     check_order,
     check_possible,
     check_resolution,
 )
-from perfdag.benchmark.identities import contradiction
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.plan import Duet, Plan, make_plan, with_revisions
-from perfdag.results.history_store import with_history
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
     budget_spent,
@@ -130,7 +129,11 @@ def run_plan(
         from perfdag.runs.finish import finish_run
 
         again = partial(measure_again, store, plan, command) if recheck else None
-        judged = with_history(store, history, plan) if history else store
+        judged: Store = store
+        if history:
+            from perfdag.results.history_store import with_history
+
+            judged = with_history(store, history, plan)
         return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 
 

@@ -1,4 +1,4 @@
-"""Relations between the figures of one sample, by which a report contradicts itself.
+"""What a benchmark declares of its tool: relations of figures, free options, and remarks.
 
 A tool that prints two figures of one thing may print two that cannot both be right: a receiver got
 more than was sent, or a rate is not its count by its time. A benchmark declares what always holds,
@@ -7,12 +7,21 @@ and `contradiction` looks for it where a sample becomes rows:
     def identities(self, params):
         yield Equal(("iops", params.bs), ("bandwidth",))
         yield AtMost(("iops", "latency"), (params.iodepth,))
+
+A free option of a suite must not say what a parameter says, because the plan, the ids of series and
+the checks of a sample read the parameter. It must not change what is measured or printed either.
+
+Tools may lose a worker or measure with a wrong clock, say so in one line, and end with exit code 0.
+A benchmark lists such lines in `remarks`, and the measuring loop looks for them in each sample.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+from pydantic_core import PydanticCustomError
 
 Factor = str | float
 """The name of a metric or of a coordinate, or a number."""
@@ -166,3 +175,83 @@ def _pairs(groups: Sequence[Group], left: Product, right: Product) -> Iterator[t
 def _text(factors: Product) -> str:
     names = (factor if isinstance(factor, str) else f"{factor:g}" for factor in factors)
     return " x ".join(names)
+
+
+@dataclass(frozen=True)
+class FreeOptions:
+    """The options of a tool that a suite may not add.
+
+    `parameters` has the spellings of an option (`-P --parallel`) and the parameter that sets it,
+    `changes` has them and what the option would change.
+    """
+
+    tool: str
+    parameters: Mapping[str, str]
+    changes: Mapping[str, str]
+
+    def check(self, arguments: Sequence[str]) -> Sequence[str]:
+        """Return the arguments, as a validator of a field does. Raises PydanticCustomError."""
+        for argument in arguments:
+            if reason := self._reason(argument):
+                raise PydanticCustomError(
+                    "not-free", "{argument}: {reason}", {"argument": argument, "reason": reason}
+                )
+        return arguments
+
+    def _reason(self, argument: str) -> str | None:
+        """Return why an argument may not be added, or None."""
+        for spellings, parameter in self.parameters.items():
+            if _spells(argument, spellings.split()):
+                return f"use the parameter {parameter}, which perfdag plans and checks"
+        for spellings, change in self.changes.items():
+            if _spells(argument, spellings.split()):
+                return f"it would change {change} of {self.tool}; leave it out"
+        return None
+
+
+def _spells(argument: str, spellings: Iterable[str]) -> bool:
+    """Return whether an argument is one of these options, as getopt_long reads it.
+
+    The value of a short option may follow without a space (`-P4`), and a long option may be cut as
+    long as it is clear (`--rev`).
+    """
+    name = argument.partition("=")[0]
+    if name.startswith("--"):
+        return len(name) > 2 and any(spelling.startswith(name) for spelling in spellings)
+    return name.startswith("-") and any(name[:2] == spelling for spelling in spellings)
+
+
+Effect = Literal["failed", "invalid", "note"]
+LONGEST = 300
+"""Characters of a line that are kept."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A kind of line in a tool's output, and what it means for the sample.
+
+    `pattern` is searched in each line. A `failed` sample lacks a part of what it should measure, an
+    `invalid` one measured it wrongly, and a `note` stands beside good figures.
+    """
+
+    pattern: str
+    effect: Effect
+
+
+def find_remarks(
+    remarks: Iterable[Remark], texts: Mapping[str, str]
+) -> Iterator[tuple[Effect, str]]:
+    """Yield the effect and the line of each remark in the texts of a sample."""
+    for remark in remarks:
+        pattern = re.compile(remark.pattern, re.M)
+        for text in texts.values():
+            for match in pattern.finditer(text):
+                start = text.rfind("\n", 0, match.start()) + 1
+                line = text[start:].partition("\n")[0]
+                yield remark.effect, line.strip()[:LONGEST]
+
+
+def state_of_stderr(texts: Mapping[str, str]) -> str:
+    """Return whether tools wrote to stderr, which roles of texts are named after."""
+    wrote = any(text.strip() for role, text in texts.items() if "stderr" in role)
+    return "not empty" if wrote else "empty"
