@@ -38,6 +38,8 @@ IMAGE_CHECKOUT = "/opt/torchbench"
 RUNNER = Path(__file__).with_name("torchbench_runner.py")
 PARTS = 100
 """Most parts of a run for which the time of a batch is reported."""
+FIXED_BATCHES = {"llama": 2}
+"""Samples that these models feed, whatever the batch size (torchbenchmark/models/llama)."""
 OFFLINE = {
     **dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
@@ -74,7 +76,12 @@ class TorchbenchParams(Params):
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="cuda: one GPU, which is what run.py drives"
     )
-    batch_size: int = Field(1, ge=1, le=65536, description="samples of a batch")
+    batch_size: int = Field(
+        1,
+        ge=1,
+        le=65536,
+        description="samples of a batch; llama always feeds 2, and has a samples_rate for 2 alone",
+    )
     precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = (
         Field(
             None,
@@ -204,6 +211,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
                 " leave hosts.count out",
             ),
         )
+
+    def gpus(self, params: TorchbenchParams) -> int:
+        return params.gpus
 
     def seconds(self, params: TorchbenchParams) -> float:
         sample = (0.15 if params.test == "eval" else 0.5) * (0.02 if params.device == "cuda" else 1)
@@ -368,7 +378,6 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
     whole, used = float(report["process_s"]), float(report["user_s"]) + float(report["system_s"])
     rows = [
         Measurement("batch_time", statistics.median(own), n=n),
-        Measurement("samples_rate", params.batch_size / statistics.median(walls), n=n),
         Measurement("batch_time_spread", min(own), "min", n=n),
         Measurement("batch_time_spread", statistics.fmean(own), "mean", n=n),
         Measurement("batch_time_spread", max(own), "max", n=n),
@@ -385,6 +394,9 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
         Measurement("cpu", used / whole),
         Measurement("cpu_memory", float(report["max_rss_bytes"])),
     ]
+    if FIXED_BATCHES.get(params.model, params.batch_size) == params.batch_size:
+        rate = params.batch_size / statistics.median(walls)
+        rows.insert(1, Measurement("samples_rate", rate, n=n))
     if report["device"] == "cuda":
         rows.append(Measurement("gpu_memory", float(sum(report["gpu_peak_bytes"]))))
         rows.append(Measurement("gpus_used", float(report["gpus_used"])))

@@ -107,6 +107,15 @@ def test_on_a_gpu_the_time_is_the_gpus_and_the_rate_is_by_the_wall_clock() -> No
     assert gpus == [1, 2, 5 << 20]
 
 
+@pytest.mark.parametrize(("batch", "counted"), [(1, False), (2, True), (32, False)])
+def test_llama_feeds_two_samples_whatever_the_batch_size(batch: int, counted: bool) -> None:
+    params, texts = recording("llama-eval-1", batch_size=batch)
+    rows = torchbench.parse(texts, params.model_copy(update={"batch_size": batch}))
+    metrics = [row.metric for row in rows]
+    assert ("samples_rate" in metrics) == counted
+    assert "batch_time" in metrics
+
+
 def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(
     tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
