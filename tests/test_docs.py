@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,15 @@ def test_the_suite_on_the_page_of_a_benchmark_can_be_planned(name: str) -> None:
 def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
     page = (ROOT / "docs/results.md").read_text()
     assert [name for name in SAMPLES.names if f"`{name}`" not in page] == []
+
+
+def test_the_page_of_the_installation_names_extras_that_exist() -> None:
+    page = PAGES[ROOT / "docs/install.md"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    listed = re.findall(r"^- (`[^:]*`):", page.partition("extras in brackets")[2], re.M)
+    assert {name for names in listed for name in re.findall(r"`([^`]+)`", names)} < set(extras)
 
 
 YAML = [
