@@ -33,6 +33,7 @@ from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
 from perfdag.suite.model import LoadedSuite, SuiteName, checks_of
 from perfdag.suite.points import Point, enumerate_points
+from perfdag.units import parse_quantity
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}[ab]?"
 RunId = Annotated[str, StringConstraints(pattern=f"^{RUN_ID}$")]
@@ -408,6 +409,23 @@ def without_gpu(plan: Plan, shapes: Sequence[Shape] = ()) -> list[str]:
             if point.params.get("device") == "cuda" and not shapes[point.shape].gpus()
         }
     )
+
+
+def idle_gpus(plan: Plan) -> list[str]:
+    """Return a text for each entry whose pods ask for more GPUs than its benchmark uses, sorted."""
+    texts = set[str]()
+    for point in plan.points:
+        shape = plan.shapes[point.shape]
+        amounts = [parse_quantity(shape.resources.both[name]) for name in shape.gpus()]
+        asked = int(sum(amounts))
+        if asked < 2:
+            continue
+        benchmark = registry.get(point.benchmark)
+        used = benchmark.gpus(benchmark.Params.model_validate(point.params))
+        if used is not None and used < asked:
+            use = f"{point.benchmark} uses {used} of the {asked} GPUs that its pods ask for"
+            texts.add(f"entry {point.entry}: {use}")
+    return sorted(texts)
 
 
 def gated(plan: Plan) -> bool:

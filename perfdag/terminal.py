@@ -18,7 +18,7 @@ from rich.text import Text
 
 from perfdag.benchmark.registry import display_unit
 from perfdag.identity import canonical
-from perfdag.plan import Plan, TimeLeft, place_hosts
+from perfdag.plan import Plan, TimeLeft, idle_gpus, place_hosts
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.stats.robust import spread
@@ -299,6 +299,7 @@ def plan_text(plan: Plan) -> str:
     )
     shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
     lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
+    lines += [f"warning: {text}" for text in idle_gpus(plan)]
     seconds = short_seconds(plan.seconds())
     lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
     return "\n".join(lines)

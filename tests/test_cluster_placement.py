@@ -1,6 +1,9 @@
 """Where hosts of a cluster are placed, and the Job that needs no Argo."""
 
+import os
+import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from perfdag.steps.pods.cluster import unmet
 from perfdag.suite.load import parse_suite
 from perfdag.terminal import plan_text
 from tests.conftest import CommandLine
+from tests.fakes.files import write_files, write_programs
 from tests.steps.test_feasibility import cluster
 
 RDMA = {"network": {"host": True}}
@@ -87,6 +91,29 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     assert await unmet(cluster(), shapes, "bench") == {0: reason}
 
 
+@pytest.mark.parametrize(
+    ("entry", "warning"),
+    [
+        ("{benchmark: resnet50, params: {device: cuda}}", "resnet50 uses 1 of the 8 GPUs"),
+        ("{benchmark: torchbench, params: {device: cuda}}", "torchbench uses 1 of the 8 GPUs"),
+        ("{benchmark: command, params: {argv: ['true']}}", None),
+        (
+            "{benchmark: resnet50-interference, params: {device: cuda, copies: 8, shared: node}}",
+            None,
+        ),
+    ],
+)
+def test_plan_warns_of_gpus_that_a_benchmark_would_leave_idle(
+    entry: str, warning: str | None, tmp_path: Path, cli: CommandLine
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    resources = "defaults: {resources: {nvidia.com/gpu: 8}}"
+    suite.write_text(f"name: idle\n{resources}\nentries:\n  - {entry}\n")
+    printed = cli(["plan", str(suite)]).out
+    assert ("warning: " in printed) == (warning is not None)
+    assert warning is None or f"{warning} that its pods ask for" in printed
+
+
 JOB = Path(__file__).parent.parent / "deploy" / "job.yaml"
 
 
@@ -118,3 +145,43 @@ def test_the_job_is_restricted_asks_for_one_gpu_and_runs_a_suite_that_plans(
         "cat /tmp/results/runs/*/resnet50.json",
         "exit $status",
     ]
+
+
+KUBECTL = """
+case "$*" in
+*job/perfdag-gpu*jsonpath*) cat "$STATES/now"; cp "$STATES/then" "$STATES/now";;
+*nodes*) echo 1;;
+apply*) cat >/dev/null;;
+logs*) printf '[1/1] offline\n{\n}\n';;
+esac
+"""
+
+
+def bash(script: str, folder: Path, end: str) -> int:
+    """Run a script with a kubectl whose Job has ended at the second look; return its exit code."""
+    (folder / "now").write_text("")
+    (folder / "then").write_text({"Failed": "FailureTarget Failed"}.get(end, end))
+    scripts = {"kubectl": KUBECTL, "sleep": "", "gcloud": 'echo "$*" >>"$STATES/gcloud"'}
+    programs = write_programs(folder / "bin", scripts)
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "STATES": str(folder), "PROJECT": "p"}
+    finished = subprocess.run(
+        ["bash", "-c", script], env=variables, cwd=folder, stdin=subprocess.DEVNULL, timeout=60
+    )
+    return finished.returncode
+
+
+@pytest.mark.parametrize(("end", "code"), [("Complete", 0), ("Failed", 1)])
+def test_the_wait_for_the_job_ends_at_either_end_with_its_summary(
+    end: str, code: int, tmp_path: Path
+) -> None:
+    root = JOB.parent.parent
+    _, _, section = (root / "docs/gpu.md").read_text().partition("## Without Argo")
+    commands = "".join(re.findall(r"^    .*\n", section, re.M))
+    assert bash(commands, tmp_path, end) == 0
+    assert (tmp_path / "benchmark_results.json").read_text() == "{\n}\n"
+    write_programs(tmp_path / "images", {"build": ""})
+    write_files(tmp_path, {"examples/gke.sh": (root / "examples/gke.sh").read_text()})
+    write_files(tmp_path, {"deploy/job.yaml": JOB.read_text()})
+    assert bash("bash examples/gke.sh", tmp_path, end) == code
+    assert (tmp_path / "results/baseline/benchmark_results.json").read_text() == "{\n}\n"
+    assert "clusters delete gpu-benchmark" in (tmp_path / "gcloud").read_text()

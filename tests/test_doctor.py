@@ -114,6 +114,21 @@ def test_a_wrapper_that_is_not_there_is_missing_and_an_interpreter_is_asked_once
     assert (tmp_path / "calls").read_text() == 2 * "call\n", "once in each of both runs"
 
 
+def test_an_interpreter_of_resnet50_without_perfdag_is_missing_before_anything_is_measured(
+    write_suite: Any, tmp_path: Path, cli: CommandLine
+) -> None:
+    script = {"python": f'exec {sys.executable} -I -S "$@"'}
+    python = write_programs(tmp_path / "bare", script) / "python"
+    params = f"{{system: stub, python: {python}}}"
+    suite = write_suite(f"name: bare\nentries:\n  - {{benchmark: resnet50, params: {params}}}\n")
+    doctor = cli(["doctor", str(suite)], 1).out
+    for package in ("perfdag", "pydantic", "mlperf_loadgen"):
+        advice = f"{python} -m pip install 'perfdag[torch]'"
+        need = f"missing  resnet50: {package} (Python) is not installed\n         -> {advice}"
+        assert need in doctor
+    assert "perfdag (Python) is not installed" in cli(["run", str(suite), "--no-report"], 1).err
+
+
 @pytest.mark.parametrize(
     ("entry", "texts"),
     [

@@ -326,6 +326,10 @@ class Benchmark(ABC, Generic[P]):
         """
         return ()
 
+    def gpus(self, params: P) -> int | None:
+        """Return how many GPUs of a host a sample can use; None if as many as the host has."""
+        return None
+
     @abstractmethod
     def seconds(self, params: P) -> float:
         """Return the expected wall time of one sample in seconds."""

@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
@@ -22,6 +23,7 @@ from perfdag.benchmark.contract import (
     own_verdict,
     verdict,
 )
+from perfdag.hosts import gpu_use
 from perfdag.steps.resnet50.benchmark import MARKS, WorkloadBenchmark, naming
 from perfdag.steps.resnet50.workload import MARGIN, TAIL, Result, Workload, caveats, kept, read
 from perfdag.units import short
@@ -51,7 +53,7 @@ class InterferenceParams(Workload):
     shared: Literal["device", "node"] | None = Field(
         None,
         description="what the copies are proven to share; unset: on cuda one GPU, else the node;"
-        " node: GPUs of one node may differ",
+        " node: each copy takes a GPU of its own, as far as the node has enough",
     )
 
 
@@ -109,6 +111,14 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "higher",
             "samples/s of all copies together divided by samples/s of one alone",
         ),
+        Metric(
+            "total_rate",
+            "1/s",
+            "higher",
+            "samples/s of all copies together",
+            headline=True,
+            counts="samples",
+        ),
         Metric("rate", "1/s", "higher", "samples/s of a copy, alone or together", counts="samples"),
         Metric(
             "tail",
@@ -155,6 +165,9 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             ),
         )
 
+    def gpus(self, params: InterferenceParams) -> int:
+        return params.copies if params.shared == "node" else 1
+
     def seconds(self, params: InterferenceParams) -> float:
         # In Offline, a copy completes together as many samples as it did alone.
         return (
@@ -163,12 +176,13 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
 
     def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
-        results, setup, options = list[Result](), 0.0, dict[str, float]()
+        argvs = [params.argv(env=env) for env in environments(hosts, params)]
+        results, setup = list[Result](), 0.0
 
-        def run(number: int, when: str) -> Result:
+        def run(number: int, when: str, **options: float) -> Result:
             # With one seed, all copies would send the same queries.
             spec = params.stdin(load_seed=params.seed + number, **options)
-            finished = hosts[number].run(params.argv(), timeout=gang.timeout, stdin=spec)
+            finished = hosts[number].run(argvs[number], timeout=gang.timeout, stdin=spec)
             with naming(f"copy {number} {WHEN[when]}"):
                 return kept(gang.output.texts, f"{when}-{number}", finished, params)
 
@@ -176,15 +190,19 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             begun = time.time()
             results.append(run(number, "solo"))
             setup = max(setup, results[-1].span[0] - begun)
-        if params.scenario == "offline":
-            # In a warm-up beside the others, each copy would find another rate and end at another
-            # time. The highest rate and the margin ensure that none ends before min_duration.
-            options["expected_rate"] = MARGIN * max(result.rate for result in results)
         # LoadGen starts in all of them at one time of day, which leaves more than the time that a
         # copy took alone. A copy that is late overlaps less, and the result says so.
-        options["start_at"] = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
+        start = time.time() + SETUP_FACTOR * setup + SETUP_MARGIN
+
+        def run_beside(number: int) -> Result:
+            # A warm-up beside the others would find another rate.
+            load = results[number].load(params)
+            if params.scenario == "offline":
+                load = {"expected_rate": MARGIN * results[number].rate}
+            return run(number, "together", start_at=start, **load)
+
         with ThreadPoolExecutor(params.copies) as pool:  # a failure waits for the other copies
-            results += pool.map(lambda number: run(number, "together"), range(params.copies))
+            results += pool.map(run_beside, range(params.copies))
         gang.output.facts["hosts"] = [host.name for host in hosts]
         return list(zip(hosts * 2, results, strict=True))
 
@@ -197,6 +215,23 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         return [*values, _verdict(beside, params, caveats([*solo, *beside], params))]
+
+
+def environments(hosts: Sequence[Host], params: InterferenceParams) -> list[dict[str, str]]:
+    """Return the variables of each copy: of several GPUs of a node, it sees the least used one."""
+    if params.device != "cuda" or params.shared != "node":
+        return [{} for _ in hosts]
+    copies = Counter[str]()
+    variables = list[dict[str, str]]()
+    for host in hosts:
+        gpus = gpu_use.visible(host)
+        if len(gpus) < 2:
+            variables.append({})
+            continue
+        gpu = min(gpus, key=copies.__getitem__)
+        copies[gpu] += 1
+        variables.append({"CUDA_VISIBLE_DEVICES": gpu})
+    return variables
 
 
 def _figures(run: Result, params: Workload) -> dict[str, float]:
@@ -234,6 +269,7 @@ def measurements(
     rows += [
         Measurement("fairness", fairness, coords=coords, n=n),
         Measurement("aggregate", total, coords=coords, n=n),
+        Measurement("total_rate", sum(run.rate for run in beside), coords=coords, n=n),
         Measurement("overlap", overlap([run.span for run in beside]), coords=coords, n=n),
     ]
     for number in range(n):
@@ -259,13 +295,20 @@ def measurements(
 def _verdict(
     beside: Sequence[Result], params: InterferenceParams, coords: Mapping[str, Any]
 ) -> Measurement:
-    """Return whether LoadGen says VALID of every copy: its p99 holds the bound of Server."""
+    """Return whether LoadGen says VALID of every copy: its p99 holds the bound of Server.
+
+    The note names the slowest copy and its GPU.
+    """
+    slowest = max(range(len(beside)), key=lambda number: beside[number].cost(params.scenario))
+    name = f"copy {slowest}"
+    run = beside[slowest]
+    if uuid := run.device.get("uuid"):
+        name += f" on {uuid}"
     if params.scenario != "server":
-        note = f"{params.scenario} has no latency bound; server has one"
+        note = f"{params.scenario} has no latency bound; the slowest is {name}, {run.rate:.4g}/s"
         return verdict("inconclusive", "every copy holds its latency bound", note, coords)
     rule = f"p99 of every copy within {short(params.latency_bound, 's')}"
-    slowest = max(range(len(beside)), key=lambda number: beside[number].cost("server"))
-    note = f"{short(beside[slowest].cost('server'), 's')} of copy {slowest} beside the others"
+    note = f"{short(run.cost('server'), 's')} of {name} beside the others"
     if params.fast:
         return verdict("inconclusive", rule, f"{note}; a smoke test has too few queries", coords)
     late = sum(not run.valid for run in beside)
@@ -325,8 +368,8 @@ def reasons_against(
         advice = "raise min_duration"
         if params.scenario == "offline":
             advice = (
-                "all complete as many samples, and a faster copy ends before the others;"
-                " use server or single-stream"
+                "each completes as many samples as it did alone, and one that loses less ends"
+                " before the others; use server or single-stream"
             )
         reasons.append(f"the copies ran at once for {share * 100:.0f} % of the time only: {advice}")
     return reasons

@@ -146,14 +146,18 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         return [params.argv(wrapped=False), params.argv(params.treatment_python)]
 
     def measure(self, gang: Gang, params: OverheadParams) -> list[tuple[Host, Result]]:
-        host, spec, texts = gang.hosts[0], params.stdin(), gang.output.texts
+        host, texts = gang.hosts[0], gang.output.texts
+        load = dict[str, float]()
         argvs = dict(zip("AB", self.argvs(params), strict=True))
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
         texts["order"], runs = order, list[tuple[Host, Result]]()
         for number, side in enumerate(order):
             with naming(f"run {number + 1} of {len(order)} ({SIDES[side]})"):
+                spec = params.stdin(**load)
                 finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
-                runs.append((host, kept(texts, f"{number:03}{side}", finished, params)))
+                result = kept(texts, f"{number:03}{side}", finished, params)
+            runs.append((host, result))
+            load = load or result.load(params)  # all runs get the load of the first one
         return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:

@@ -25,7 +25,14 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from perfdag.benchmark.contract import Skip
-from perfdag.steps.resnet50.workload import MARGIN, PROGRAM, SHARE_OF_CAPACITY
+from perfdag.steps.resnet50.rate import CONFIDENT, BatchTimes, largest_rate
+from perfdag.steps.resnet50.workload import (
+    MARGIN,
+    PROGRAM,
+    SHARE_OF_CAPACITY,
+    SHARE_OF_LARGEST,
+    result_of,
+)
 
 Ids = Sequence[int] | np.ndarray
 Spec = Mapping[str, Any]
@@ -39,6 +46,8 @@ The rule is perf_analyzer's. Windows are shorter if five batches would not fit t
 STRETCH = 16
 """Batches to wait for when they exceed the limit: three windows of five, and one."""
 WARM_LIMIT, WARM_LIMIT_FAST = 60.0, 2.0
+TRIAL = 8.0
+"""Seconds of a trial of Server's rate: three of them and the simulation take 30 s at most."""
 WARM_LEAST_CUDA = 1.0
 """Seconds that a GPU stays busy before its rate counts: its clocks rise meanwhile."""
 SCENARIOS = {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"}
@@ -98,12 +107,14 @@ class Stub:
 class Warmup:
     """A warm-up in seconds: `first` batch, and `steady` median of the last window.
 
-    The first batch includes lazy initialisation, compilation and tuning.
+    The first batch includes lazy initialisation, compilation and tuning. `spread` has the times of
+    the later half of the batches over their median.
     """
 
     first: float
     steady: float
     stable: bool
+    spread: Sequence[float]
 
 
 def warm_up(
@@ -136,11 +147,13 @@ def warm_up(
         last = medians[-WINDOWS:]
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
-            return Warmup(first, medians[-1], stable)
+            later = seconds[len(seconds) // 2 :]
+            spread = [one / statistics.median(later) for one in later]
+            return Warmup(first, medians[-1], stable, spread)
 
 
-def warm_all(spec: Spec, system: System) -> tuple[float, dict[str, Any]]:
-    """Warm every batch size; return the rate (1/s) of the largest, and the facts of the warm-up.
+def warm_all(spec: Spec, system: System) -> tuple[BatchTimes, dict[str, Any]]:
+    """Warm every batch size; return the times of batches, and the facts of the warm-up.
 
     The largest and the smallest are warmed until they are steady, the others for two batches.
     """
@@ -157,7 +170,12 @@ def warm_all(spec: Spec, system: System) -> tuple[float, dict[str, Any]]:
             stretch=0 if fast or not settle else STRETCH,
             least=WARM_LEAST_CUDA if busy else 0.0,
         )
-    return largest / max(warmups[largest].steady, 1e-6), {
+    times = BatchTimes(
+        (sizes[0], max(warmups[sizes[0]].steady, 1e-6)),
+        (largest, max(warmups[largest].steady, 1e-6)),
+        warmups[largest].spread,
+    )
+    return times, {
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
         "stable": warmups[sizes[0]].stable and warmups[largest].stable,
@@ -246,9 +264,8 @@ class Batcher:
 def settings(spec: Spec, rate: float) -> Any:
     """Return LoadGen's TestSettings; `rate` is that of the warm-up in samples/s.
 
-    Where the spec has no other rate, it sizes Offline's one query, SingleStream's schedule and
-    Server's load. A wrong rate makes a run longer, or INVALID if Offline's query ends before the
-    minimum duration.
+    Where the spec has no other rate, it sizes Offline's one query and SingleStream's schedule. A
+    wrong rate makes a run longer, or INVALID if Offline's query ends before the minimum duration.
     """
     import mlperf_loadgen as lg
 
@@ -272,10 +289,15 @@ def settings(spec: Spec, rate: float) -> Any:
         test.single_stream_expected_latency_ns = max(1, round(1e9 / (spare * rate)))
         test.single_stream_target_latency_percentile = 0.9
     else:
-        test.server_target_qps = spec["target_rate"] or SHARE_OF_CAPACITY * rate
+        test.server_target_qps = spec["target_rate"]
         test.server_target_latency_ns = round(spec["latency_bound"] * 1e9)
         test.server_target_latency_percentile = 0.99
     return test
+
+
+def workers_of(spec: Spec) -> int:
+    """Return how many batches the batcher has in flight: on CUDA one is copied, one computed."""
+    return 2 if spec["device"] == "cuda" else 1
 
 
 def measure(
@@ -305,11 +327,11 @@ def measure(
         except BaseException as error:
             failed(error)
 
-    alone, cuda = spec["scenario"] == "single-stream", spec["device"] == "cuda"
+    alone = spec["scenario"] == "single-stream"
     delay = spec["max_delay"] if spec["scenario"] == "server" else 0.0
     # The first batch of a thread allocates its arena and its handles.
     warm = [np.arange(size) % spec["samples"] for size in system.sizes()]
-    workers = 0 if alone else 1 + cuda
+    workers = 0 if alone else workers_of(spec)
     batcher = Batcher(system.infer, complete, spec["batch"], delay, failed, workers, warm)
     take = answer if alone else batcher.put
 
@@ -388,9 +410,35 @@ class Program:
 
             system = torch_system(dict(spec))
         self.result |= system.facts
-        rate, self.result["warmup"] = warm_all(spec, system)
+        times, self.result["warmup"] = warm_all(spec, system)
+        samples, seconds = times.large
+        if spec["scenario"] == "server" and spec["target_rate"] is None:
+            spec = self.with_rate(system, times)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        self.result["test"] = measure(system, spec, rate, self.fail)
+        self.result["test"] = measure(system, spec, samples / seconds, self.fail)
+
+    def with_rate(self, system: System, times: BatchTimes) -> Spec:
+        """Return the spec with the rate of Server: a part of the largest that holds its bound.
+
+        If none does, it is a part of what the warm-up completed, and LoadGen says INVALID.
+        """
+
+        def holds(rate: float) -> bool:
+            seconds = min(TRIAL, self.spec["duration"])
+            spec = {**self.spec, "duration": seconds, "queries": 1, "target_rate": rate}
+            trial = measure(system, spec, rate, self.fail)
+            p99 = result_of({"test": trial}).latency("p99")
+            return not p99 > self.spec["latency_bound"]  # of too few queries there is none
+
+        rate = largest_rate(times, self.spec, workers_of(self.spec), holds)
+        self.result["largest_rate"] = rate
+        if not rate:
+            samples, seconds = times.large
+            return {**self.spec, "target_rate": SHARE_OF_CAPACITY * samples / seconds}
+        queries = self.spec["queries"]
+        if not self.spec["fast"]:
+            queries = max(queries, CONFIDENT)
+        return {**self.spec, "target_rate": SHARE_OF_LARGEST * rate, "queries": queries}
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, model_validator
 from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip, refuse
 from perfdag.problems import pattern_for
 from perfdag.stats.robust import needed
-from perfdag.units import Duration, PositiveDuration
+from perfdag.units import Duration, PositiveDuration, short
 
 Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -34,8 +34,12 @@ MARGIN = 1.25
 """Factor of Offline's expected rate over the warm-up's.
 
 With LoadGen's own tenth, it makes up for a warm-up that was a quarter too slow."""
+SHARE_OF_LARGEST = 0.9
+"""Server's rate over the largest that holds the latency bound, where no rate is given."""
 SHARE_OF_CAPACITY = 0.5
-"""Server's rate over Offline's of a warm-up at that batch, where no rate is given."""
+"""Server's rate over that of the warm-up, where no rate holds the bound."""
+SEARCH = 30.0
+"""Seconds for the search of Server's rate, at most."""
 SETUP = 60.0
 """Seconds for imports, weights, warm-up and checks, at most."""
 MODULE = "perfdag.steps.resnet50.program"
@@ -105,7 +109,8 @@ class Workload(Params):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="server: queries/s that arrive, by default half of the rate of the warm-up;"
+        description="server: queries/s that arrive, by default nine tenths of the most that hold"
+        " latency_bound, by a search of 30 s;"
         " offline: expected samples/s, by default those of the warm-up",
     )
     latency_bound: PositiveDuration = Field(0.015, description="server: seconds that p99 may take")
@@ -136,7 +141,9 @@ class Workload(Params):
     )
     currency: Annotated[str, StringConstraints(pattern=CURRENCY)] = "USD"
     python: Text | None = Field(
-        None, description="interpreter that has torch and LoadGen; unset: perfdag's own"
+        None,
+        description="interpreter with perfdag, torch, torchvision and LoadGen, all of which"
+        " `pip install 'perfdag[torch]'` brings; unset: perfdag's own",
     )
     wrapper: list[Text] = Field(
         [],
@@ -193,6 +200,8 @@ class Workload(Params):
             test = max(test, self.queries() / self.target_rate)
         elif self.scenario == "offline" and not self.fast:
             test *= MARGIN  # the query is sized by the warm-up's rate and a margin
+        elif self.scenario == "server":
+            setup += min(SEARCH, test)
         return setup + 1.2 * test
 
     def spec(self) -> dict[str, Any]:
@@ -205,21 +214,28 @@ class Workload(Params):
             "queries": self.queries(),
         }
 
-    def argv(self, python: str | None = None, wrapped: bool = True) -> list[str]:
+    def argv(
+        self,
+        python: str | None = None,
+        wrapped: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> list[str]:
         """Return the program's argv behind its wrapper; the spec comes on standard input.
 
-        The environment is set behind the wrapper: kubectl exec or a container runtime would not
-        pass it on.
+        The environment, with `env`, is set behind the wrapper: kubectl exec or a container runtime
+        would not pass it on.
         """
-        env = [f"{name}={value}" for name, value in self.wrapper_env.items()]
-        wrapper = [*self.wrapper, *(["env", *env] if env else [])] if wrapped else []
+        variables = {**self.wrapper_env, **(env or {})}
+        words = [f"{name}={value}" for name, value in variables.items()]
+        wrapper = [*self.wrapper, *(["env", *words] if words else [])] if wrapped else []
         return [*wrapper, python or self.python or sys.executable, "-m", MODULE]
 
     def stdin(self, **options: Any) -> bytes:
         """Return the program's input.
 
         `options` may set `load_seed`, LoadGen's own seed, `expected_rate` (1/s) in place of the
-        warm-up's, and `start_at`, the time (seconds since the epoch) before which LoadGen waits.
+        warm-up's, the `load` of an earlier run, and `start_at`, the time (seconds since the epoch)
+        before which LoadGen waits.
         """
         return json.dumps(self.spec() | options).encode() + b"\n"
 
@@ -264,6 +280,15 @@ class Result:
         """Return a percentile in seconds, not-a-number with too few queries for it."""
         return self.percentiles[stat] if self.queries >= needed(PERCENTILES[stat]) else math.nan
 
+    def load(self, params: Workload) -> dict[str, float]:
+        """Return the options of `stdin` that give another run the load of this one.
+
+        Only Server without a given rate has any: each run would search for its own.
+        """
+        if params.scenario != "server" or params.target_rate is not None:
+            return {}
+        return {"target_rate": self.raw["test"]["rate"], "queries": self.queries}
+
     def cost(self, scenario: str) -> float:
         """Return p99 of Server, p90 of SingleStream, Offline's seconds a sample."""
         return self.percentiles[TAIL[scenario]] if scenario in TAIL else 1 / self.rate
@@ -280,6 +305,10 @@ class Result:
         if self.valid or self._only_short(params):
             return None
         text = "LoadGen says INVALID: " + "; ".join(self.reasons)
+        if self.raw.get("largest_rate") == 0:
+            bound = short(params.latency_bound, "s")
+            text += f"; no rate holds latency_bound {bound}, and a batch takes"
+            text += f" {short(warm['steady'], 's')}: raise it, or set target_rate"
         if params.scenario == "offline" and self.met.get("result_min_duration_met") is False:
             text += f"; target_rate is the expected QPS: set it to {self.rate:.4g} or more"
         return text

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,6 +131,49 @@ def test_the_environment_is_set_behind_the_wrapper_which_may_pass_none_on(benchm
     assert all(argv == ["env", "-i", "env", "LAYER=on it", "SECOND=$X"] for argv in wrapped)
 
 
+class TwoGpus(Scripted):
+    """A host, or one of several pods of its node that see the same GPUs."""
+
+    def which(self, program: str) -> str | None:
+        return program
+
+    def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
+        listing = "".join(f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})\n" for n in range(2))
+        if argv[0] == "nvidia-smi":
+            return CommandResult(list(argv), 0, listing, "", 0.0)
+        return super().run(argv, **more)
+
+
+@pytest.mark.parametrize(("shared", "gpus"), [("node", ["0", "1", "0"]), ("device", [])])
+def test_copies_that_share_a_node_take_a_gpu_each(
+    shared: str, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    host = TwoGpus()
+    params = options(copies=3, shared=shared, device="cuda")
+    Resnet50Interference().measure(gang(host), params)
+    words = [word for argv, _ in host.requests for word in argv]
+    chosen = [word for word in words if word.startswith("CUDA_VISIBLE_DEVICES")]
+    alone, together = chosen[: len(gpus)], chosen[len(gpus) :]
+    assert alone == [f"CUDA_VISIBLE_DEVICES=GPU-{gpu}" for gpu in gpus]
+    assert sorted(together) == sorted(alone)
+
+
+def test_the_slowest_copy_is_named_with_its_gpu_and_the_sum_is_a_rate() -> None:
+    params = options(scenario="offline", batch=8)
+    texts = recorded_copies(json.dumps(recorded("offline")))
+    slow = recorded("offline", device={"uuid": "GPU-9"})
+    detail = slow["test"]["logs"]["detail"]
+    rate = r'"result_samples_per_second", "value": '
+    slow["test"]["logs"]["detail"] = re.sub(rate + r"[\d.]+", rate + "100.0", detail)
+    texts["together-1"] = json.dumps(slow)
+    rows = Resnet50Interference().parse(Output(texts), params)
+    values = {row.metric: row for row in rows if row.subject is None}
+    [judged] = [row for row in rows if row.metric == "verdict"]
+    assert values["total_rate"].value == pytest.approx(read(texts["solo-0"]).rate + 100)
+    assert str(judged.note).endswith("the slowest is copy 1 on GPU-9, 100/s")
+
+
 def test_a_copy_that_dies_beside_the_others_keeps_what_they_all_printed() -> None:
     good = CommandResult([], 0, json.dumps(recorded()), "", 1.0)
     killed = replace(good, code=-9, stdout="", stderr="Killed by a layer")
@@ -174,7 +218,8 @@ def test_copies_that_hardly_met_are_invalid() -> None:
     reasons = reasons_against([], copies, options(), {})
     assert reasons[0] == "the copies ran at once for 25 % of the time only: raise min_duration"
     offline = options().model_copy(update={"scenario": "offline"})
-    assert "all complete as many samples" in reasons_against([], copies, offline, {})[-1]
+    [*_, reason] = reasons_against([], copies, offline, {})
+    assert "each completes as many samples as it did alone" in reason
 
 
 @pytest.mark.parametrize(

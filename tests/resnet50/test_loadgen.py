@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from perfdag.benchmark.contract import Failed
+from perfdag.benchmark.contract import Failed, Invalid
 from perfdag.steps.resnet50.program import Batcher, Stub, measure, settings
-from perfdag.steps.resnet50.workload import Workload, mllog, result_of
+from perfdag.steps.resnet50.rate import SLOWER, BatchTimes, largest_rate, late_share
+from perfdag.steps.resnet50.workload import SHARE_OF_LARGEST, Workload, mllog, result_of
 from tests.recorded.measured import values
 from tests.resnet50.harness import Indices, fail, needs_loadgen, recorded, run_resnet50
 
@@ -135,16 +136,88 @@ def test_offline_asks_min_queries_however_short_the_duration(duration: float, qu
         ("offline", {}, 1.25 * 500),
         ("offline", {"fast": True}, 500),
         ("offline", {"target_rate": 2000}, 2000),
-        ("server", {}, 250),
         ("server", {"target_rate": 40}, 40),
     ],
 )
 def test_a_test_is_sized_by_target_rate_or_the_warm_up(
     scenario: str, more: dict[str, Any], rate: float
 ) -> None:
-    """Offline takes its rate with a margin, and Server half of it."""
+    """Offline takes that of the warm-up with a margin."""
     test = settings(spec(scenario, 1.0, 16, **more), 500.0)
     assert (test.offline_expected_qps if scenario == "offline" else test.server_target_qps) == rate
+
+
+def spread_evenly(share: float) -> list[float]:
+    return [1 + share * number / 100 for number in range(-100, 101)]
+
+
+@pytest.mark.parametrize(
+    ("times", "more", "late"),
+    [
+        # The p99 of an M/D/1 queue at half of its capacity is 4.35 service times.
+        (BatchTimes((1, 0.004), (1, 0.004), [1.0]), {"latency_bound": 4.35 * 0.004}, 0.01),
+        # A lone query waits for others as long as it may, and is late by that.
+        (
+            BatchTimes((1, 0.004), (8, 0.004), [1.0]),
+            {"batch": 8, "max_delay": 1.0, "latency_bound": 0.4, "rate": 0.01},
+            1.0,
+        ),
+    ],
+)
+def test_a_simulated_batcher_is_late_as_often_as_queueing_theory_says(
+    times: BatchTimes, more: dict[str, Any], late: float
+) -> None:
+    rate = more.pop("rate", 125.0)
+    simulated = late_share(rate, times, spec("server", 1.0, 1, **more), 1)
+    assert simulated == pytest.approx(late, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("times", "batch", "bound"),
+    [
+        (BatchTimes((1, 0.0048), (1, 0.0048), spread_evenly(0.02)), 1, 0.010),
+        (BatchTimes((1, 0.003), (1, 0.003), spread_evenly(0.02)), 1, 0.010),
+        (BatchTimes((1, 0.005), (8, 0.022), spread_evenly(0.02)), 8, 0.015),
+        (BatchTimes((1, 0.005), (32, 0.085), spread_evenly(0.02)), 32, 0.030),
+    ],
+)
+def test_the_rate_of_server_leaves_loadgen_no_doubt_of_the_bound(
+    times: BatchTimes, batch: int, bound: float
+) -> None:
+    """Its p99 is in time with 99 % confidence where less than a third of the 1 % is late."""
+    device = spec("server", 30.0, 100, batch=batch, latency_bound=bound)
+    in_time = Mock(side_effect=[False, True])
+    rate = largest_rate(times, device, 2, in_time)
+    [[first], [second]] = (tried.args for tried in in_time.mock_calls)
+    assert rate == second == SLOWER * first
+    samples, seconds = times.large
+    assert 2.5 < rate < samples / seconds
+    assert late_share(SHARE_OF_LARGEST * first, times, device, 2) < 0.003
+    assert late_share(2 * first, times, device, 2) > 0.003
+
+
+def serve_at_default_rate(bound: float) -> tuple[Sequence[Any], str]:
+    """Return the largest rate and the rate of a stub of 2 ms, and why LoadGen says INVALID."""
+    own = {"scenario": "server", "stub": {"base": 0.002}, "latency_bound": bound}
+    params = Workload.model_validate({"system": "stub", "min_duration": 0.5, **own})
+    reason = ""
+    try:
+        _, rows = run_resnet50(params)
+    except Invalid as error:  # as it also may on a busy machine
+        rows, reason = error.measurements, str(error)
+    return [*values(rows, "largest_rate"), *values(rows, "target_rate")], reason
+
+
+@needs_loadgen
+@pytest.mark.slow
+def test_server_says_of_which_rate_its_default_is_a_part() -> None:
+    (largest, target), _ = serve_at_default_rate(bound=0.2)
+    assert target == pytest.approx(0.9 * largest)
+    assert 0 < largest < 500
+    (largest, target), reason = serve_at_default_rate(bound=0.0001)
+    assert largest == 0
+    assert 0 < target < 250
+    assert "no rate holds latency_bound 100 µs, and a batch takes" in reason
 
 
 @needs_loadgen
