@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import orjson
-
 MARK = "[redacted]"
 SHORTEST = 6
 """Characters below which a value is not searched in texts: it would match too much."""
@@ -55,6 +53,8 @@ def redact_json(data: bytes) -> bytes:
 
     Only texts change: a number with the same digits stays.
     """
+    import orjson  # `--help` needs none
+
     if not any(orjson.dumps(value)[1:-1] in data for value in _known()):
         return data
     return orjson.dumps(redact_strings(orjson.loads(data)), option=orjson.OPT_SORT_KEYS)
