@@ -113,6 +113,38 @@ def test_a_time_of_digits_is_what_lies_from_2000_to_tomorrow() -> None:
     assert moment("20260102") == datetime(2026, 1, 2, tzinfo=UTC)
 
 
+def test_files_of_one_name_overwrite_nothing_of_each_other(cli: CommandLine) -> None:
+    def imported(file: str, text: str, code: int = 0) -> str:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(HEADER + text)
+        return cli(["import", "history", file, "--suite", "nightly"], code).err
+
+    imported("cpu/results.csv", "2026-01-02,cpu,10,,\n2026-01-03,cpu,11,,\n")
+    for _ in range(2):
+        assert imported("mem/results.csv", "2026-01-02,mem,5,,\n2026-01-03,mem,6,,\n") == ""
+    assert imported("cpu/results.csv", "2026-01-02,cpu,10,,\n2026-01-04,cpu,11,,\n") == ""
+    error = imported("other/results.csv", "2026-01-05,cpu,7,,\n2026-01-02,cpu,9,,\n", 2)
+    assert "20260102T000000Z-" in error
+    assert "in the store has other values of cpu; rename the file" in error
+    rows = load_rows(FolderStore("perfdag-results")).to_pylist()
+    values = sorted((row["entry"], f"{row['started_at']:%d}", row["value"]) for row in rows)
+    assert values == [
+        *(("cpu", "02", 10.0), ("cpu", "03", 11.0), ("cpu", "04", 11.0)),
+        *(("mem", "02", 5.0), ("mem", "03", 6.0)),
+    ]
+
+
+def test_names_that_become_one_are_no_one_suite(cli: CommandLine) -> None:
+    for name in ("net a", "net_a", "net-a"):
+        Path(f"{name}.csv").write_text(f"{HEADER}2026-01-02,boot,1,,\n")
+    for _ in range(2):
+        assert "suite net-a" in cli(["import", "history", "net a.csv"]).out
+    error = cli(["import", "history", "net_a.csv"], 2).err
+    assert "suite net-a has runs of another file, such as 20260102T000000Z-" in error
+    cli(["import", "history", "net_a.csv", "--suite", "net-a"])
+    cli(["import", "history", "net-a.csv"])
+
+
 def test_at_most_so_many_lines_are_about_a_file(cli: CommandLine) -> None:
     assert history_of("2026-01-01,a,x,s,\n" * 30, cli)[0][-1] == "and 10 more lines"
 

@@ -15,9 +15,14 @@ from perfdag.commands.main import main
 from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, stored_plan
+from perfdag.runs.finish import check_age
+from perfdag.signals import EXIT_GATE
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
+
+SOON = f"{datetime.now(UTC) + timedelta(hours=6):%Y%m%dT%H%M%SZ}"
+"""The time of a run that is newer than any other, on a machine whose clock is ahead of ours."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,7 @@ def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:
     """Store the plans of a run of `perfdag ab` that is newer than any other; return variant A."""
     loaded = load_suite(write_suite.sleeps(1, 1))
     duet = prepare_duet(loaded, loaded, ("one", "two"), 8)
-    start, later = duet.a.run_id.partition("-")[0], "29990101T000000Z"
+    start, later = duet.a.run_id.partition("-")[0], SOON
     for plan in (duet.a, duet.b):
         run_id = plan.run_id.replace(start, later)
         store.put(f"runs/{run_id}/plan.json", plan.dump().replace(start.encode(), later.encode()))
@@ -212,13 +217,29 @@ def test_last_is_the_newest_run_with_rows_where_rows_are_read(
     store: FolderStore, cli: CommandLine
 ) -> None:
     whole, plan = [*RunStore(store).known][-1], RunStore(store).plan("last")
-    plan.run_id = f"29990101{plan.run_id[8:]}"
+    plan.run_id = SOON + plan.run_id[16:]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert re.search(rf"{plan.run_id} .* sleeps +0 of 6 stored", cli(["ls"]).out)
     output = cli(["check", "last"])
     note = f"note: `last` is {whole}; the newer run {plan.run_id} has no rows yet\n"
     assert (whole in output.out, output.err) == (True, note)
     assert "has samples but no results yet" in cli(["check", plan.run_id], 2).err
+
+
+def test_a_run_of_the_future_is_neither_last_nor_keeps_a_suite_fresh(
+    store: FolderStore, cli: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = RunStore(store).known
+    future = copy_run(store, "29990101")
+    output = cli(["check", "last"])
+    note = f"note: `last` is {second}; {future} is of the future, as its clock was wrong"
+    assert (second in output.out, note in output.err) == (True, True), output
+    assert RunStore(store).find("last~1") == first
+    assert check_age(store, "last", "sleeps", -1) == EXIT_GATE
+    assert f"STALE sleeps: run {second}" in capsys.readouterr().out
+    for run in (first, second):
+        cli(["rm", run])
+    assert f"only runs of the future, such as {future}" in cli(["show", "last"], 2).err
 
 
 def test_rm_removes_a_run_and_what_belongs_to_it(

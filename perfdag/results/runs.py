@@ -65,6 +65,11 @@ def age_of(run_id: str) -> float:
     return (datetime.now(UTC) - began).total_seconds()
 
 
+def is_of_future(run_id: str) -> bool:
+    """Return whether a run began later than tomorrow by its id, as the clock was wrong."""
+    return age_of(run_id) < -86400
+
+
 class SelectionError(PerfdagError, ValueError):
     """No run matches. The message lists what exists."""
 
@@ -147,9 +152,9 @@ class RunStore:
         """Return the id of the run that a text names: its id, `last~N`, or its revision.
 
         The beginning of an id or of a revision will do. Of a revision it is the newest run. `last`
-        is the newest run of a whole suite, and `last~N` the one N runs of that suite before. With
-        `of_ab` they count only variants of `perfdag ab`. `known` are the runs that count, by
-        default all. An error names similar runs.
+        is the newest run of a whole suite, and `last~N` the one N runs of that suite before; a
+        run of the future is neither. With `of_ab` they count only variants of `perfdag ab`.
+        `known` are the runs that count, by default all. An error names similar runs.
         """
         known = self.known if known is None else known
         if selector in known:
@@ -172,9 +177,12 @@ class RunStore:
 
     def _last(self, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool) -> str:
         """Return the run `back` before the newest of the suite that ran last."""
-        suite, number, other = "", 0, ""
+        suite, number, other, future = "", 0, "", ""
         for run in reversed([*known]):
             if suite and known[run] not in (None, suite):
+                continue
+            if is_of_future(run):
+                future = run
                 continue
             try:
                 plan = None if known[run] else stored_plan(self.store, run)
@@ -190,6 +198,8 @@ class RunStore:
         where = f"{selector}: store {self.store.root} has"
         if suite:
             raise NotStoredError(f"{where} {plural(number, 'run')} of suite {suite}")
+        if not other and future:
+            raise NotStoredError(f"{where} only runs of the future, such as {future}")
         if not other:
             raise NotStoredError(f"store {self.store.root}: no run {selector}; it holds no run yet")
         kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
@@ -250,6 +260,9 @@ class RunStore:
                 continue
             if plan.suite != suite or plan.trigger == "recheck":
                 continue
+            if is_of_future(newer):
+                advice = f"as its clock was wrong; remove it: perfdag rm {newer}"
+                return f"`last` is {run_id}; {newer} is of the future, {advice}"
             if plan.trigger == "ab" and plan.order:
                 command = resume_command(plan, self.store.root)
                 return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"

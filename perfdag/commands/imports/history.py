@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from perfdag import __version__
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
+from perfdag.results.runs import result_key, runs_with_rows
+from perfdag.store.base import Store
 from perfdag.suite.load import suite_name
 from perfdag.units import plural, to_base
 
@@ -132,16 +134,22 @@ class History:
         """Return the rows of each run, oldest first."""
         self.rows.sort(key=lambda row: row["started_at"])
         groups = itertools.groupby(self.rows, key=lambda row: row["started_at"])
-        runs = [(time, [*rows]) for time, rows in groups]
-        for time, rows in runs:
-            run_id = f"{time:%Y%m%dT%H%M%SZ}-{digest(self.suite, self.path.name)[:8]}"
-            count: Counter[str] = Counter()
-            for row in rows:
-                count[row["entry"]] += 1
-                number = count[row["entry"]]
-                sample = digest(row["series_id"], run_id, str(number))
-                row |= {"run_id": run_id, "repetition": number, "sample_id": sample}
-        return [rows for _, rows in runs]
+        return [[*rows] for _, rows in groups]
+
+    def file_id(self, number: int = 0) -> str:
+        """Return the digits by which the runs of the file are known; `number` counts namesakes."""
+        names = [self.suite, self.path.name]
+        return digest(*names, *[str(number)] * (number > 0))[:8]
+
+    def identify(self, rows: list[Values], number: int = 0) -> None:
+        """Give the rows of a run its id, and their repetitions."""
+        run_id = f"{rows[0]['started_at']:%Y%m%dT%H%M%SZ}-{self.file_id(number)}"
+        count: Counter[str] = Counter()
+        for row in rows:
+            count[row["entry"]] += 1
+            repetition = count[row["entry"]]
+            sample = digest(row["series_id"], run_id, str(repetition))
+            row |= {"run_id": run_id, "repetition": repetition, "sample_id": sample}
 
 
 def base_unit(unit: str) -> tuple[str, float]:
@@ -175,6 +183,49 @@ def _readings(text: str) -> Iterator[datetime]:
         yield time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+def refuse_mixture(history: History, stored: Iterable[str]) -> None:
+    """Raise CommandError if the file's name only resembles that of a suite with other runs.
+
+    `stored` are the runs of the suite: names of several files may become one.
+    """
+    if history.path.stem == history.suite:
+        return
+    if other := [run for run in stored if not run.endswith(history.file_id())]:
+        text = f"suite {history.suite} has runs of another file, such as {other[-1]}"
+        raise CommandError(f"{history.path}: {text}; name the suite with --suite")
+
+
+def identify_all(
+    history: History, store: Store, stored: Iterable[str], runs: list[list[Values]]
+) -> None:
+    """Give each run an id at which the store has no other figures. Raises CommandError, StoreError.
+
+    Another file of this name without a series in common has runs of its own beside it.
+    """
+    from perfdag.results.schema import read_rows
+
+    for rows in runs:
+        for number in itertools.count():
+            history.identify(rows, number)
+            run_id = rows[0]["run_id"]
+            if run_id not in stored:
+                break
+            earlier = _values(read_rows(store.get(result_key(history.suite, run_id))).to_pylist())
+            values = _values(rows)
+            other = [key for key in earlier if earlier[key] != values.get(key)]
+            if not other:
+                break
+            if {series for series, _ in earlier} & {series for series, _ in values}:
+                changed = f"run {run_id} in the store has other values of {other[0][0]}"
+                advice = "rename the file, or name another suite: --suite NAME"
+                raise CommandError(f"{history.path}: {changed}; {advice}")
+
+
+def _values(rows: Iterable[Values]) -> dict[tuple[str, int], tuple[float | None, str]]:
+    """Return value and unit by series and repetition."""
+    return {(row["entry"], row["repetition"]): (row["value"], row["unit"]) for row in rows}
+
+
 def import_history(args: argparse.Namespace) -> int:
     """Store the runs of a file, and list what is unusual in it. Return 1 if lines were left out."""
     import pyarrow as pa
@@ -190,6 +241,10 @@ def import_history(args: argparse.Namespace) -> int:
     history = History(path, suite)
     history.read()
     runs = history.runs()
+    stored = runs_with_rows(store, suite)
+    if args.suite is None:
+        refuse_mixture(history, stored)
+    identify_all(history, store, stored, runs)
     for rows in runs:
         versioned = [row | {"schema_version": SCHEMA_VERSION} for row in rows]
         table = pa.Table.from_pylist(versioned, schema=SAMPLES)
@@ -199,6 +254,6 @@ def import_history(args: argparse.Namespace) -> int:
         logger.info(f"{path}: {text}")
     if not runs:
         raise CommandError(f"{path}: no line has a time, so nothing was stored")
-    stored = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
-    print(f"{stored}, store {store.root}; perfdag history {suite} shows them")
+    text = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
+    print(f"{text}, store {store.root}; perfdag history {suite} shows them")
     return EXIT_FAILED if history.undated else EXIT_OK
