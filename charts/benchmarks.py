@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from perfdag.charts import scale, style
 from perfdag.charts.series import MARKS, notes
 from perfdag.charts.view import ROWS, Chart, View, figures
-from perfdag.results.summary import PointState, Series, points_of
+from perfdag.results.summary import PointState, Series
 
 HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
@@ -18,9 +18,9 @@ LIMIT = 0.05
 _SIZES: Any = {"x": "message_bytes", "log": True}
 
 
-def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the overhead of each treatment with its 95 % interval, its limit and its verdict."""
-    states = [state for state in points_of(rows) if _interval(state)][:ROWS]
+    states = [state for state in points if _interval(state)][:ROWS]
     if not states:
         return
     words = [_verdict(state) for state in states]
@@ -28,7 +28,7 @@ def overhead(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     if len(states) == 1 and (interval := _interval(states[0])):
         title = f"Overhead {100 * interval[1]:.1f}\u00a0%: {words[0]}"
     note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
-    subtitle = f"{note}; {notes(points_of(rows), rows)}"
+    subtitle = f"{note}; {notes(points, rows)}"
     heights = (0.9 + 0.42 * len(states),)
     fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
     ends = [0.0]
@@ -86,15 +86,15 @@ def _late(state: PointState) -> list[str]:
     return [f"LoadGen says INVALID in {late} of {len(values)} runs"] if late else []
 
 
-def headlines(rows: pa.Table) -> Sequence[tuple[str, Figure]]:
+def headlines(states: Sequence[PointState], rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
-    series = [series for state in points_of(rows) for series in state.series]
+    series = [series for state in states for series in state.series]
     own = [one for one in series if one.headline] or series
     units: dict[str, set[str]] = {}
     for one in own:
         units.setdefault(one.metric, set()).add(one.unit)
     drawn = [name for name, some in units.items() if len(some) == 1]  # as one axis has one unit
-    return figures(rows, [View((name,)) for name in drawn[:HEADLINES]])
+    return figures(states, rows, [View((name,)) for name in drawn[:HEADLINES]])
 
 
 CHARTS: Mapping[str, Sequence[Chart]] = {

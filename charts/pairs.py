@@ -20,7 +20,7 @@ from perfdag.charts import draw, style
 from perfdag.charts.series import amount, runs_words
 from perfdag.results.labels import Facts
 from perfdag.results.schema import facts_of_nodes
-from perfdag.results.summary import PointState, Series, points_of
+from perfdag.results.summary import PointState, Series
 from perfdag.units import plural
 
 NUMBERS = 12  # most hosts whose states carry their numbers
@@ -28,9 +28,12 @@ MOST_NAMES = 3
 """Slow nodes and links that are named."""
 
 
-def figures(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
-    """Yield a matrix for each point of pairs and each of its headline metrics."""
-    groups = pair_groups(points_of(rows))
+def figures(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+    """Yield a matrix for each point of pairs and each of its headline metrics.
+
+    `points` are those measured in pairs, and `rows` the rows that they summarise.
+    """
+    groups = pair_groups(points)
     where, facts = runs_words(rows), facts_of_nodes(rows)
     for number, states in enumerate(groups):
         slug = f"pairs-{number + 1}" if len(groups) > 1 else "pairs"

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.charts import style
+from perfdag.results.summary import PointState
 from perfdag.units import plural
 
 _TOTAL = re.compile(r".*_to_|^workload_")
@@ -172,7 +173,7 @@ def by_order(stages: Sequence[Stage], title: str, subtitle: str = "") -> Figure:
     return fig
 
 
-def drawings(rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+def drawings(_: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield charts of objects: a set for each entry and size."""
     fake = any(SIMULATED in (text or "") for text in rows["tool"].unique().to_pylist())
     alone = f"; {SIMULATED}: the control plane alone" if fake else ""

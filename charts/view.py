@@ -23,7 +23,7 @@ from perfdag.charts.series import (
     notes,
 )
 from perfdag.results.labels import setting
-from perfdag.results.summary import PointState, points_of, unusable
+from perfdag.results.summary import PointState, unusable
 from perfdag.units import digits, plural, scaled
 
 SWEPT = 3  # values of a number that make a line
@@ -57,18 +57,22 @@ class View:
     slug: str = ""
 
 
-Drawing = Callable[[pa.Table], Iterable[tuple[str, Figure]]]
+Drawing = Callable[[Sequence[PointState], pa.Table], Iterable[tuple[str, Figure]]]
 Chart = View | Drawing
 """A declaration, or a function for what no declaration can say."""
 
 
 @style.house()
-def figures(rows: pa.Table, charts: Sequence[Chart]) -> list[tuple[str, Figure]]:
-    """Return the charts of a benchmark by their slugs; a reason where nothing was measured."""
-    states = points_of(rows)
+def figures(
+    states: Sequence[PointState], rows: pa.Table, charts: Sequence[Chart]
+) -> list[tuple[str, Figure]]:
+    """Return the charts of a benchmark by their slugs; a reason where nothing was measured.
+
+    `states` are its points, and `rows` the rows that these points summarise.
+    """
     note, drawn = notes(states, rows), dict[str, Figure]()
     for chart in charts:
-        found = chart(rows) if callable(chart) else _figures(chart, states, rows, note)
+        found = chart(states, rows) if callable(chart) else _figures(chart, states, rows, note)
         for slug, figure in found:
             drawn.setdefault(slug, figure)
     if not drawn and any(state.why is None for state in states):

@@ -16,6 +16,7 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.pages.pick import charts
 from perfdag.charts.view import figures
 from perfdag.results.samples import as_rows
+from perfdag.results.summary import points_of
 from tests.charts import rows
 
 Values = Iterator[Measurement]
@@ -224,5 +225,6 @@ def sample_table(name: str) -> pa.Table:
 
 def picture(name: str) -> bytes:
     """Return the first chart of a benchmark as SVG."""
-    _slug, figure = next(iter(figures(sample_table(name), charts(name))))
+    table = sample_table(name)
+    _slug, figure = next(iter(figures(points_of(table), table, charts(name))))
     return to_bytes(figure)[0]

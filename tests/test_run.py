@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 from unittest.mock import Mock
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from perfdag import __file__ as package, __version__
 from perfdag.commands.cluster import load
@@ -27,6 +29,7 @@ from perfdag.plan import prepare_duet
 from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
+from perfdag.results.summary import points_of
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
@@ -64,6 +67,31 @@ def test_every_sample_is_a_row_and_a_failure_too(write_suite: SuiteWriter, tmp_p
     assert {row["status"] for row in by_entry["bad"]} == {"failed"}
     assert all(row["value"] is None and "exited 1" in str(row["error"]) for row in by_entry["bad"])
     assert {row["status"] for row in by_entry["absent"]} == {"skipped"}
+
+
+def test_a_run_with_a_report_parses_its_suite_and_summarises_its_points_once(
+    write_suite: SuiteWriter, tmp_path: Path
+) -> None:
+    suite = write_suite(
+        "name: once\nrepetitions: 2\nchecks: [{metric: wall_time, op: <, value: 1 min}]\nentries:\n"
+        "  - {benchmark: command, params: {argv: ['true']}}\n"
+    )
+    parsed: list[str] = []
+    summarised: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is yaml.compose.__code__:
+            parsed.append(frame.f_locals["stream"])
+        if event == "call" and frame.f_code is points_of.__code__ and frame.f_back:
+            summarised.append(frame.f_back.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        main(["run", str(suite), "--store", str(tmp_path / "store")])
+    finally:
+        sys.setprofile(None)
+    assert parsed.count(suite.read_text()) == 1
+    assert summarised == ["summarise", "_canary"]
 
 
 def test_no_parquet_is_read_before_the_first_run_of_a_suite_is_measured(

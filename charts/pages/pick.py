@@ -17,6 +17,7 @@ from perfdag.charts import pairs, style
 from perfdag.charts.benchmarks import CHARTS, headlines
 from perfdag.charts.files import to_bytes, to_svg
 from perfdag.charts.view import Chart, figures
+from perfdag.results.summary import PointState, Summary
 
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 NARROW = 60_000  # bytes of an SVG for phones above which the wide one scrolls there
@@ -77,33 +78,38 @@ def benchmarks(table: pa.Table) -> list[str]:
     return [name for name in pc.unique(table["benchmark"]).to_pylist() if name and name != "canary"]
 
 
-def draw(table: pa.Table) -> Iterator[Picture]:
+def draw(run: Summary) -> Iterator[Picture]:
     """Yield the pictures of all benchmarks. A chart that fails becomes a picture of its error."""
-    for name in benchmarks(table):
-        rows = table.filter(pc.equal(table["benchmark"], name))
+    for name in benchmarks(run.table):
+        rows = run.table.filter(pc.equal(run.table["benchmark"], name))
+        states = [state for state in run.points if state.benchmark == name]
         with style.house():
             try:
                 small: dict[str, bytes] = {}
                 with style.narrow(), suppress(Exception):  # what fails is told below
-                    small.update((slug, to_svg(figure)) for slug, figure in _all(name, rows))
-                for slug, figure in _all(name, rows):
+                    small.update(
+                        (slug, to_svg(figure)) for slug, figure in _all(name, states, rows)
+                    )
+                for slug, figure in _all(name, states, rows):
                     yield _picture(name, slug, figure, small.get(slug, b""))
             except Exception as error:
                 reason = f"the chart of {name} failed ({type(error).__name__}: {error})"
                 yield _picture(name, "error", style.no_data(f"{reason}; the rows are complete"))
 
 
-def _all(name: str, rows: pa.Table) -> Iterator[tuple[str, Figure]]:
+def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the charts of a benchmark: its own, and a matrix of points measured in pairs."""
-    if not pc.any(pc.equal(rows["phase"], "measure")).as_py():
+    if not states:
         yield "points", style.no_data()
         return
     of_pairs = pc.is_valid(rows["pair"])
     whole = rows.filter(pc.invert(of_pairs))
     if whole.num_rows:
-        yield from figures(whole, charts(name))
+        alone = [state for state in states if state.pair is None]
+        yield from figures(alone, whole, charts(name))
     if whole.num_rows < rows.num_rows:
-        yield from pairs.figures(rows.filter(of_pairs))
+        paired = [state for state in states if state.pair is not None]
+        yield from pairs.figures(paired, rows.filter(of_pairs))
 
 
 def file_name(benchmark: str) -> str:

@@ -99,7 +99,7 @@ def write(
     `root` is the address of the store, `site` whether it has pages over all runs, and `gate` the
     answers about the series of the run.
     """
-    pictures = list(pick.draw(summary.table))
+    pictures = list(pick.draw(summary))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)

@@ -89,7 +89,7 @@ def stored_acks(store: Store) -> tuple[list[Acknowledgement], str]:
         return [], url
 
 
-def unattended_rules(store: Store, checks: list[Check]) -> Rules:
+def unattended_rules(store: Store, checks: Sequence[Check]) -> Rules:
     """Return the rules for a scheduled run. Raises StoreError.
 
     Unreadable acknowledgements of the store count as none. The error becomes an alert of the gate.

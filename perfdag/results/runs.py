@@ -108,7 +108,7 @@ def stored_plan(store: Store, run_id: str) -> Plan:
         raise DamagedError(text) from None
 
 
-def read_checks(store: Store, run_id: str) -> list[Check]:
+def read_checks(store: Store, run_id: str) -> Sequence[Check]:
     """Return the checks of the suite in a run's plan; none without a plan. Raises BadDocument."""
     try:
         return checks_of(stored_plan(store, run_id).suite_text)

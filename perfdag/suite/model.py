@@ -7,6 +7,7 @@ import fnmatch
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -246,12 +247,16 @@ def _meaning(value: Any) -> Any:
         return value
 
 
-def checks_of(suite_text: str) -> list[Check]:
-    """Return the `checks` in the text of a suite. Raises BadDocument. Entries are not read."""
+@lru_cache(maxsize=64)
+def checks_of(suite_text: str) -> tuple[Check, ...]:
+    """Return the `checks` in the text of a suite. Raises BadDocument. Entries are not read.
+
+    The end of a run asks for them several times, and the site once for each compared run.
+    """
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
     try:
-        return [Check.model_validate(check) for check in raw or []]
+        return tuple(Check.model_validate(check) for check in raw or [])
     except ValidationError as error:
         raise BadDocument(
             [explain(document, ("checks",), problem, Check) for problem in error.errors()]

@@ -10,11 +10,12 @@ from matplotlib.text import Text
 
 from perfdag.charts.pages.pick import charts
 from perfdag.charts.view import figures
+from perfdag.results.summary import points_of
 
 
 def drawn(benchmark: str, rows: pa.Table) -> dict[str, Figure]:
     """The figures of a benchmark by their slugs."""
-    return dict(figures(rows, charts(benchmark)))
+    return dict(figures(points_of(rows), rows, charts(benchmark)))
 
 
 def artists(ax: Axes, gid: str) -> list[Any]:

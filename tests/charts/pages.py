@@ -22,7 +22,7 @@ def report_of(
     table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture] | None = None
 ) -> str:
     """Return the report of rows, with their charts or with these pictures."""
-    drawn = list(pick.draw(table)) if pictures is None else pictures
+    drawn = list(pick.draw(summarise(table))) if pictures is None else pictures
     return report.report(
         summarise(table), plan or plan_of(), drawn, "./perfdag-results", False, None
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.charts.pages import pick
+from perfdag.results.summary import summarise
 from tests.charts import rows
 from tests.charts.browser import FAULTS, Page
 from tests.charts.pages import document
@@ -32,7 +33,7 @@ async def test_texts_do_not_overlap_and_are_not_cut(
     figures: list[str] = []
     whole, failed = samples.sample_table(benchmark), rows.table(*lost)
     for table in (whole, failed, pa.concat_tables([whole, failed])):
-        for drawn in pick.draw(table):
+        for drawn in pick.draw(summarise(table)):
             assert drawn.slug != "error", drawn.title
             assert len(drawn.title) <= 60, drawn.title
             shown = pick.picture(drawn, len(figures))

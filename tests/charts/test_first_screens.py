@@ -57,7 +57,8 @@ def judged(folder: Path, nights: int, factor: float, machine: float = 1, *lost: 
     run = synthetic.run_id(nights - 1)
     table = load_rows(store, suites=["net"], runs=[run])
     gate, plan = judge_run(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
-    return report.report(summarise(table), plan, list(pick.draw(table)), ".", True, gate)
+    summary = summarise(table)
+    return report.report(summary, plan, list(pick.draw(summary)), ".", True, gate)
 
 
 def of(*samples: list[dict[str, Any]]) -> Callable[[Path], str]:

@@ -13,7 +13,7 @@ from perfdag.charts import pairs
 from perfdag.charts.pages import pick
 from perfdag.identity import canonical
 from perfdag.results.schema import SAMPLES
-from perfdag.results.summary import points_of
+from perfdag.results.summary import points_of, summarise
 from perfdag.suite.pairs import rounds
 from tests.charts import rows as made
 from tests.charts.figures import artist
@@ -48,7 +48,7 @@ def table(
 
 
 def only(rows: pa.Table) -> tuple[str, Figure]:
-    (result,) = pairs.figures(rows)
+    (result,) = pairs.figures(points_of(rows), rows)
     return result
 
 
@@ -122,5 +122,5 @@ def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None
         f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
     }
     both = pa.concat_tables([rows, made.iperf_paths()])
-    assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(both)}
-    assert [picture.name for picture in pick.draw(rows)] == ["iperf-pairs-throughput"]
+    assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(summarise(both))}
+    assert [picture.name for picture in pick.draw(summarise(rows))] == ["iperf-pairs-throughput"]

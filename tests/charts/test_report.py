@@ -128,7 +128,7 @@ def test_nothing_from_outside_becomes_markup() -> None:
 def test_a_file_name_cannot_leave_the_folder() -> None:
     values = {streams: [rows.throughput(streams * 1e9)] for streams in (1, 2)}
     table = rows.table(*(rows.sample("../../x", {"streams": n}, 1, v) for n, v in values.items()))
-    assert {picture.benchmark for picture in pick.draw(table)} == {"------x"}
+    assert {picture.benchmark for picture in pick.draw(summarise(table))} == {"------x"}
 
 
 def test_write_puts_every_file_once_and_the_report_last() -> None:
@@ -183,7 +183,7 @@ def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     table = rows.plain()
     warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)
     table = table.set_column(table.schema.get_field_index("phase"), "phase", warm_up)
-    (picture,) = pick.draw(table)
+    (picture,) = pick.draw(summarise(table))
     assert b"no data" in picture.svg
 
 
@@ -196,8 +196,9 @@ def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_pat
     }
     code = (
         "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
+        "from perfdag.results.summary import summarise; "
         "print([hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in "
-        "pick.draw(rows.fio((1, 2, 4)))])"
+        "pick.draw(summarise(rows.fio((1, 2, 4))))])"
     )
     running = [
         subprocess.Popen(
@@ -217,12 +218,12 @@ def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_pat
 def test_a_chart_that_fails_is_a_picture_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(_: pa.Table) -> Iterator[tuple[str, Figure]]:
+    def broken(*_: object) -> Iterator[tuple[str, Figure]]:
         yield "first", style.no_data("drawn before the fault")
         raise RuntimeError("no such column")
 
-    monkeypatch.setattr(pick, "figures", lambda rows, charts: broken(rows))
-    outcome = list(pick.draw(rows.plain()))
+    monkeypatch.setattr(pick, "figures", broken)
+    outcome = list(pick.draw(summarise(rows.plain())))
     assert [picture.slug for picture in outcome] == ["first", "error"]
     assert b"RuntimeError: no such column" in outcome[1].svg
 
@@ -234,5 +235,5 @@ def test_a_metric_of_two_units_has_no_chart_since_one_axis_cannot_show_both() ->
         for name, unit in kinds.items()
         for n in (1.0, 2.0)
     ]
-    assert list(pick.draw(rows.table(*samples[:2])))
-    assert not list(pick.draw(rows.table(*samples)))
+    assert list(pick.draw(summarise(rows.table(*samples[:2]))))
+    assert not list(pick.draw(summarise(rows.table(*samples))))

@@ -14,6 +14,7 @@ from perfdag.charts import pairs
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
 from perfdag.results.runs import report_key, stored_plan
+from perfdag.results.summary import points_of
 from perfdag.store.s3 import open_store
 
 from .conftest import Namespace
@@ -86,7 +87,7 @@ def test_pairs_name_a_slow_node(bench: Namespace) -> None:
     table, _ = gather(store, stored_plan(store, run.id))
     titles = [
         " ".join(text.get_text().split())
-        for _, figure in pairs.figures(table)
+        for _, figure in pairs.figures(points_of(table), table)
         for text in figure.texts
         if text.get_gid() == "title"
     ]
