@@ -1,6 +1,8 @@
 """What can be wrong: the errors that perfdag raises, and the problems of a suite."""
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 from perfdag.signals import EXIT_INPUT
 
@@ -33,14 +35,36 @@ class Problem:
         return f"{place}: {_short(self.text, 1000)}" if place else self.text
 
 
-FORMS: dict[str, str] = {}
-"""What a text must be, by the pattern that it must match."""
+@dataclass(frozen=True)
+class Form:
+    """What a text of a suite must be, in words, and the pattern that it must match.
 
+    It is a part of a type: of a text that does not match, the error says that it is not `words`.
 
-def pattern_for(form: str, pattern: str) -> str:
-    """Return a pattern. Of a text that does not match, the error says that it is not `form`."""
-    FORMS[pattern] = form
-    return pattern
+        Image = Annotated[str, Form("an image", "^[a-z/:]+$")]
+    """
+
+    words: str
+    pattern: str
+
+    def check(self, text: str) -> str:
+        """Return the text, as a validator does. Raises PydanticCustomError."""
+        # Python's $ matches before a last newline too.
+        pattern = re.sub(r"\$$", r"\\Z", self.pattern)
+        if re.search(pattern, text):
+            return text
+        from pydantic_core import PydanticCustomError
+
+        context = {"text": repr(text), "words": self.words}
+        raise PydanticCustomError("wrong-form", "{text} is not {words}", context)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        return {**handler(schema), "pattern": self.pattern}
 
 
 def _short(text: str, length: int) -> str:

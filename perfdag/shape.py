@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationError,
     ValidatorFunctionWrapHandler,
     field_validator,
@@ -23,64 +22,54 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from perfdag.identity import merge
-from perfdag.problems import Problem, pattern_for
+from perfdag.problems import Form, Problem
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
-IMAGE = pattern_for(
-    "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
-    r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$",
-)
-
-
-OBJECT_NAME = pattern_for(
-    "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
-    "a letter or digit at both ends",
-    r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
-)
-
-
-FOLDER = pattern_for(
-    "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
-    r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$",
-)
-
-
-_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
-
-
-LABEL_KEY = pattern_for(
-    "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
-    rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$",
-)
-LABEL_VALUE = pattern_for(
-    "a label's value: at most 63 letters, digits, - _ ., a letter or digit at both ends",
-    rf"^{_LABEL}?$",
-)
-
-
-NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
-
-
-Name = Annotated[
+Image = Annotated[
     str,
-    StringConstraints(
-        pattern=pattern_for(
-            "a name: at most 253 letters, digits, . _ / -, a letter or digit at both ends",
-            f"^{NAME}$",
-        )
+    Form(
+        "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
+        r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$",
     ),
 ]
-
-
-ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME)]
-
-
-LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY)]
-
-
-LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
-
-
+ObjectName = Annotated[
+    str,
+    Form(
+        "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
+        "a letter or digit at both ends",
+        r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+    ),
+]
+Folder = Annotated[
+    str,
+    Form(
+        "an absolute path: at most 1024 of a-z, A-Z, 0-9, space and . _ / : @ + = , ~ -",
+        r"^/[A-Za-z0-9._/:@+=,~ -]{0,1023}$",
+    ),
+]
+_LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+LabelKey = Annotated[
+    str,
+    Form(
+        "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
+        rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$",
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Form(
+        "a label's value: at most 63 letters, digits, - _ ., a letter or digit at both ends",
+        rf"^{_LABEL}?$",
+    ),
+]
+NAME = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
+Name = Annotated[
+    str,
+    Form(
+        "a name: at most 253 letters, digits, . _ / -, a letter or digit at both ends",
+        f"^{NAME}$",
+    ),
+]
 _REPLACED = re.compile(r"\{\{|\$\(|@[A-Z]+@")
 """What Argo, the kubelet or the template of a batch replaces."""
 
@@ -115,10 +104,13 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _texts(inner, path)
 
 
-INTERFACE = pattern_for(
-    "the name of a network interface: 1 to 15 letters, digits, and _ . : - after the first",
-    r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$",
-)
+Interface = Annotated[
+    str,
+    Form(
+        "the name of a network interface: 1 to 15 letters, digits, and _ . : - after the first",
+        r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,14}$",
+    ),
+]
 
 
 class Network(Strict):
@@ -143,9 +135,8 @@ class Network(Strict):
         description="the Multus network replaces the default one "
         "instead of being an extra interface",
     )
-    interface: str | None = Field(
+    interface: Interface | None = Field(
         None,
-        pattern=INTERFACE,
         description="interface whose address is measured, where the network is an extra one",
     )
     mtu: int | None = Field(
@@ -267,9 +258,8 @@ class Volume(Strict):
     mode: Literal["Filesystem", "Block"] = Field(
         "Filesystem", description="Block: a raw device; needs privileges: [block]"
     )
-    path: str | None = Field(
+    path: Folder | None = Field(
         None,
-        pattern=FOLDER,
         description="hostPath: the folder on the node, writable for uid 1000 "
         "(one that is absent is made for root alone); recorded as reused",
     )
@@ -340,7 +330,9 @@ ACROSS = "across-zones"
 PAIR_KINDS = "all, ring, across-zones, `random N`, hunt"
 
 
-PAIRS = pattern_for(f"one of {PAIR_KINDS}", r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$")
+Pairs = Annotated[
+    str, Form(f"one of {PAIR_KINDS}", r"^(all|ring|across-zones|random [1-9][0-9]*|hunt)$")
+]
 
 
 class Cpus(Strict):
@@ -378,9 +370,8 @@ class Hosts(Strict):
     exclusive: bool = Field(
         False, description="no other measuring pod of the cluster on the nodes used"
     )
-    pairs: str | None = Field(
+    pairs: Pairs | None = Field(
         None,
-        pattern=PAIRS,
         description="measure node pairs inside one gang: all, ring or `random N`; "
         "across-zones: one host in each of `count` zones, and all of their pairs; "
         "hunt: random pairs until every slow host is found",
@@ -409,9 +400,7 @@ class Toleration(Strict):
 class Shape(Strict):
     """One kind of pod. Two points of equal shape can be measured in the same pods."""
 
-    image: str | None = Field(
-        None, pattern=IMAGE, description="image of the pods; unset: the benchmark's own"
-    )
+    image: Image | None = Field(None, description="image of the pods; unset: the benchmark's own")
     hosts: Hosts = Field(Hosts(), description="how many hosts, and on which nodes")
     network: Network = Field(Network(), description="the network that is measured")
     resources: Resources = Field(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 
 # The syntax of k8s.io/apimachinery/pkg/api/resource, without a sign: no resource is negative.
 _KUBERNETES_QUANTITY = re.compile(
@@ -32,7 +32,7 @@ _FACTORS = {
 }
 _LARGEST = 2**63 - 1
 
-CPU_LIST = pattern_for(
+CPU_LIST = Form(
     "a CPU list such as 0 or 2-3", r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
 )
 MAX_CPUS = 8192
@@ -86,7 +86,7 @@ def _check_cpu_list(text: str) -> str:
 
 
 Quantity = Annotated[str | int | float, AfterValidator(_check_quantity)]
-CpuList = Annotated[str, StringConstraints(pattern=CPU_LIST), AfterValidator(_check_cpu_list)]
+CpuList = Annotated[str, CPU_LIST, AfterValidator(_check_cpu_list)]
 
 
 BASE_UNITS = ("1", "s", "B", "B/s", "bit/s", "1/s", "Hz", "W", "J", "degC", "currency")

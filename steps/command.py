@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import (
     ConfigDict,
     Field,
-    StringConstraints,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -29,11 +28,11 @@ from perfdag.benchmark.contract import (
     read_report,
 )
 from perfdag.hosts.base import CommandResult
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.units import to_base
 
-VARIABLE = pattern_for("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
-FIGURE = pattern_for(
+VARIABLE = Form("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
+FIGURE = Form(
     "the name of a metric: at most 63 of a-z, 0-9 and _, and a letter first",
     r"^[a-z][a-z0-9_]{0,62}$",
 )
@@ -171,7 +170,7 @@ def _lookup(node: Any, keys: Sequence[str]) -> Iterator[Any]:
                 yield from _lookup(node[key], keys[end:])
 
 
-Figures = dict[Annotated[str, StringConstraints(pattern=FIGURE)], Figure]
+Figures = dict[Annotated[str, FIGURE], Figure]
 _FIGURES: TypeAdapter[Figures] = TypeAdapter(Figures)
 
 
@@ -181,9 +180,7 @@ class CommandParams(Params):
     argv: Annotated[
         list[str], Field(min_length=1, description="program and arguments; no shell reads them")
     ]
-    env: dict[Annotated[str, StringConstraints(pattern=VARIABLE)], str] = Field(
-        {}, description="added to the environment"
-    )
+    env: dict[Annotated[str, VARIABLE], str] = Field({}, description="added to the environment")
     expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
     metrics: Figures = Field(

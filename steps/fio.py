@@ -38,7 +38,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.local import filesystem
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -48,12 +48,10 @@ _SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
 # fio would replace or cut off text with one of these characters, and use another file.
 FilePath = Annotated[
     str,
-    StringConstraints(
-        pattern=pattern_for(
-            "an absolute path without $ ; # \\ and a space at its end",
-            r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$",
-        ),
-        max_length=4096,
+    StringConstraints(max_length=4096),
+    Form(
+        "an absolute path without $ ; # \\ and a space at its end",
+        r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$",
     ),
 ]
 

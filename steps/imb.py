@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,7 @@ from perfdag.benchmark.contract import (
     need_tools,
     refuse,
 )
-from perfdag.problems import Problem, pattern_for
+from perfdag.problems import Form, Problem
 from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
 from perfdag.units import PositiveDuration
@@ -103,9 +103,8 @@ class ImbParams(Params):
     mpi: Literal["intel", "openmpi"] = Field(
         "intel", description="MPI distribution; openmpi has an image of its own, imb-openmpi"
     )
-    program: str | None = Field(
+    program: Annotated[str, Form("an absolute path", "^/")] | None = Field(
         None,
-        pattern=pattern_for("an absolute path", r"^/"),
         description=f"path of IMB-MPI1 for mpi: openmpi; default {OPENMPI_PROGRAM}",
     )
     oversubscribe: bool = Field(

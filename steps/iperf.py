@@ -32,7 +32,7 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts.base import Host
-from perfdag.problems import Problem, pattern_for
+from perfdag.problems import Form, Problem
 from perfdag.shape import Cpus, Shape
 from perfdag.units import BitRate, Duration, PositiveDuration, Size
 
@@ -79,6 +79,9 @@ FREE = FreeOptions(
 """Options of iperf3 3.18 (`iperf3 --help`) that `extra_args` may not have."""
 
 
+CONGESTION = Form("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$")
+
+
 class IperfParams(Params):
     """Options of iperf3. Rates are bit/s for each stream, as the tool takes them."""
 
@@ -106,9 +109,8 @@ class IperfParams(Params):
     window: Size | None = Field(
         None, ge=1024, le=1 << 29, description="socket buffer in bytes; unset: the kernel tunes it"
     )
-    congestion: str | None = Field(
+    congestion: Annotated[str, CONGESTION] | None = Field(
         None,
-        pattern=pattern_for("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$"),
         description="TCP congestion control, for example cubic or bbr",
     )
     zerocopy: bool = Field(False, description="send with sendfile; tcp only")

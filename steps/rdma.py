@@ -28,7 +28,7 @@ from perfdag.benchmark.contract import (
     broken,
     refuse,
 )
-from perfdag.problems import Problem, pattern_for
+from perfdag.problems import Form, Problem
 from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size
@@ -103,7 +103,7 @@ FREE = FreeOptions(
 """Options of perftest 25.04 (`ib_write_bw --help`) that `extra_args` may not have."""
 
 
-DEVICE = pattern_for("the name of a device, such as mlx5_0", r"^[A-Za-z0-9_.-]{1,64}$")
+DEVICE = Form("the name of a device, such as mlx5_0", r"^[A-Za-z0-9_.-]{1,64}$")
 
 
 class RdmaParams(Params):
@@ -135,7 +135,7 @@ class RdmaParams(Params):
     connection: Literal["RC", "UC", "UD", "XRC", "DC"] = Field(
         "RC", description="connection type; read knows no UC or UD, write no UD"
     )
-    device: Annotated[str, Field(pattern=DEVICE)] | None = Field(
+    device: Annotated[str, DEVICE] | None = Field(
         None, description="RDMA device, for example mlx5_0; default the first"
     )
     port: int = Field(1, ge=1, le=255, description="port of the device")

@@ -29,7 +29,7 @@ from perfdag.benchmark.contract import (
     refuse,
 )
 from perfdag.hosts import gpu_use
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.stats.robust import nearest_rank, needed
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
@@ -65,9 +65,8 @@ class TorchbenchParams(Params):
     """Options of run.py, and how long it measures."""
 
     retired: ClassVar[Mapping[str, Any]] = {"compile": False}
-    model: str = Field(
+    model: Annotated[str, Form("the name of a model", r"^\w+$")] = Field(
         "resnet50",
-        pattern=pattern_for("the name of a model", r"^\w+$"),
         description="model of pytorch/benchmark, for example alexnet, resnet50, llama",
     )
     test: Literal["eval", "train"] = Field(

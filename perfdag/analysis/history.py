@@ -33,7 +33,7 @@ from perfdag.analysis.verdict import (
     standing,
     worst_word,
 )
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.results.labels import difference, has_name
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
@@ -59,9 +59,8 @@ class Acknowledgement(BaseModel):
     series: str = Field(
         min_length=1, description="series as alerts name it, a glob, or a series id"
     )
-    run: str = Field(
-        pattern=pattern_for("a run id", r"^\d{8}T\d{6}Z"),
-        description="first run of the accepted level",
+    run: Annotated[str, Form("a run id", r"^\d{8}T\d{6}Z")] = Field(
+        description="first run of the accepted level"
     )
     reason: str = Field(min_length=1)
     until: Annotated[str, BeforeValidator(_day)] = Field("", description="last day that it holds")

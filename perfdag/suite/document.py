@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from perfdag.benchmark import registry
-from perfdag.problems import FORMS, PerfdagError, Problem as Problem
+from perfdag.problems import PerfdagError, Problem as Problem
 from perfdag.shape import SHAPE_KEYS
 
 Where = tuple[str | int, ...]
@@ -239,9 +239,6 @@ def explain(
         text = f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
     elif kind == "value_error" or "-" in kind:  # a code of ours
         text = str(error["msg"]).removeprefix("Value error, ")
-    elif kind == "string_pattern_mismatch":
-        form = FORMS.get(context["pattern"], f"of the form {context['pattern']}")
-        text = f"{value!r} is not {form}"
     elif kind == "list_type" and isinstance(value, dict):
         text = f"must be a list; put `- ` before `{next(iter(value), '')}`"
     else:

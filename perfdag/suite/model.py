@@ -15,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
-    StringConstraints,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -23,7 +22,7 @@ from pydantic import (
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import refuse
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.shape import Shape, Strict
 from perfdag.store.base import check_address
 from perfdag.suite.document import (
@@ -265,20 +264,16 @@ def checks_of(suite_text: str) -> tuple[Check, ...]:
 
 SuiteName = Annotated[
     str,
-    StringConstraints(
-        pattern=pattern_for(
-            "a suite name: 1 to 40 of a-z, 0-9 and -, beginning and ending with a letter or digit",
-            r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
-        )
+    Form(
+        "a suite name: 1 to 40 of a-z, 0-9 and -, beginning and ending with a letter or digit",
+        r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
     ),
 ]
 EntryName = Annotated[
     str,
-    StringConstraints(
-        pattern=pattern_for(
-            "an entry name: 1 to 63 letters, digits, - and _, a letter or digit at both ends",
-            r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$",
-        )
+    Form(
+        "an entry name: 1 to 63 letters, digits, - and _, a letter or digit at both ends",
+        r"^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$",
     ),
 ]
 

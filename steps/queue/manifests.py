@@ -7,22 +7,22 @@ import hashlib
 import secrets
 import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
-NAMESPACE = pattern_for(
+NAMESPACE = Form(
     "the name of a namespace: 1 to 63 of a-z, 0-9 and -, a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
 )
-NAME = pattern_for(
+NAME = Form(
     "a name: at most 40 letters, digits and -, a letter or digit at both ends",
     r"^[A-Za-z0-9]([-A-Za-z0-9]{0,38}[A-Za-z0-9])?$",
 )
@@ -68,7 +68,7 @@ class Data(_Model):
 class Queue(_Model):
     """One queue: its backends' command and pods, and its client."""
 
-    name: str = Field(pattern=NAME)
+    name: Annotated[str, NAME]
     command: list[str] = Field(
         min_length=1, description="absolute path or built-in (sleep, usl), with arguments"
     )
@@ -127,7 +127,7 @@ class Queue(_Model):
 class Queues(_Model):
     """All queues of one namespace, and their shared settings."""
 
-    namespace: str = Field("perfdag-queue", pattern=NAMESPACE)
+    namespace: Annotated[str, NAMESPACE] = "perfdag-queue"
     image: str = IMAGES.replace("{name}", "queue")
     pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     longest: int = Field(

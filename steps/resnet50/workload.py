@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip, refuse
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, short
 
@@ -54,7 +54,7 @@ _CONSTRAINTS = {
 _REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
 
 
-CURRENCY = pattern_for("a currency in three letters, such as EUR", r"^[A-Z]{3}$")
+CURRENCY = Form("a currency in three letters, such as EUR", r"^[A-Z]{3}$")
 
 
 class StubParams(Params):
@@ -139,7 +139,7 @@ class Workload(Params):
         allow_inf_nan=False,
         description="price of the machine, for the cost of a million samples",
     )
-    currency: Annotated[str, StringConstraints(pattern=CURRENCY)] = "USD"
+    currency: Annotated[str, CURRENCY] = "USD"
     python: Text | None = Field(
         None,
         description="interpreter with perfdag, torch, torchvision and LoadGen, all of which"

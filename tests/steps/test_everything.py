@@ -40,7 +40,7 @@ IMPOSSIBLE: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "torchbench": [
         ({"batch_size": 0}, "greater_than_equal"),
-        ({"model": "../x"}, "string_pattern_mismatch"),
+        ({"model": "../x"}, "wrong-form"),
         ({"gpus": 2, "device": "cuda"}, "literal_error"),
         ({"device": "cpu", "precision": "fp16"}, "no-precision"),
         ({"device": "cuda", "precision": "amp_bf16"}, "no-precision"),
@@ -65,17 +65,17 @@ IMPOSSIBLE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"mode": "atomic"}, "literal_error"),
         ({"sizes": []}, "literal_error"),
         ({"mtu": 1500}, "literal_error"),
-        ({"device": "mlx5_0 -x"}, "string_pattern_mismatch"),
+        ({"device": "mlx5_0 -x"}, "wrong-form"),
     ],
     "rdma-latency": [({"gid_index": 65}, "less_than_equal")],
     "fio": [
         ({"rw": "rw,readwrite"}, "literal_error"),
         ({"ioengine": "aio"}, "literal_error"),
         ({"directory": "/a", "file": "/b"}, "directory-and-file"),
-        ({"directory": "relative"}, "string_pattern_mismatch"),
+        ({"directory": "relative"}, "wrong-form"),
         *(
             # fio would write to another file, which may hold data
-            ({"file": path}, "string_pattern_mismatch")
+            ({"file": path}, "wrong-form")
             for path in ("/a\nrw=write", "/a;b", "/a#b", "/a/$ncpus", "/a\\", "/a ")
         ),
         ({"ioengine": "psync", "iodepth": 8}, "one-in-flight"),
@@ -95,7 +95,7 @@ IMPOSSIBLE: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"duration": 0}, "value_error"),
         ({"reverse": True, "bidirectional": True}, "reverse-and-bidirectional"),
         ({"protocol": "udp", "mss": 1000}, "tcp-only"),
-        ({"congestion": "cubic; rm -rf /"}, "string_pattern_mismatch"),
+        ({"congestion": "cubic; rm -rf /"}, "wrong-form"),
         ({"stream": 2}, "extra_forbidden"),
     ],
     "latency": [

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from perfdag.commands.imports import Imported, Values, validated
 from perfdag.identity import merge
-from perfdag.problems import pattern_for
+from perfdag.problems import Form
 from perfdag.suite.document import (
     BadDocument,
     Document,
@@ -238,13 +238,13 @@ LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
 """What perfdag does not keep of kinds and when, each with what it does instead."""
 
 
-API = pattern_for("an apiVersion of perftest.stackhpc.com", r"^perftest\.stackhpc\.com/")
+API = Form("an apiVersion of perftest.stackhpc.com", r"^perftest\.stackhpc\.com/")
 
 
 class Resource(BaseModel, extra="forbid"):
     """An object of kube-perftest."""
 
-    api: str = Field(alias="apiVersion", pattern=API)
+    api: Annotated[str, API] = Field(alias="apiVersion")
     kind: str
     metadata: Values = {}
     spec: Values = {}
