@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import ssl
 import stat
 import subprocess
 import sys
@@ -181,46 +182,122 @@ def test_s3(s3_root: str) -> None:
 def test_s3_with_wrong_keys_or_bucket_says_so(
     s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(StoreError, match="no such bucket"):
+    with pytest.raises(StoreError, match="answers NoSuchBucket"):
         S3Store("s3://no-such-bucket-here/x", 0.5).put("a", b"")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StoreError, match="refuses these keys"):
+    with pytest.raises(StoreError, match="check AWS_ACCESS_KEY_ID"):
         S3Store(s3_root, 0.5).put("a", b"")
 
 
-class NoBucket(QuietHandler):
-    """An S3 server that has no such bucket."""
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator["Callable[[int, str], list[str]]"]:
+    """A server that answers every request alike. Returns the methods that it was asked with."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a")
+    status, body, asked = 200, "", list[str]()
 
-    requests: list[str]
+    class Server(QuietHandler):
+        def _answer(self) -> None:
+            asked.append(self.command)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
 
-    def _answer(self) -> None:
-        self.requests.append(self.command)
-        body = (
-            b"<?xml version='1.0'?><Error><Code>NoSuchBucket</Code><Message>The specified bucket "
-            b"does not exist</Message></Error>"
-        )
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        do_PUT = do_GET = do_POST = _answer  # noqa: N815
 
-    do_PUT = do_GET = _answer  # noqa: N815
+    def answer(new_status: int, new_body: str) -> list[str]:
+        nonlocal status, body
+        status, body = new_status, new_body
+        return asked
 
-
-@pytest.mark.parametrize("ask", [lambda store: store.put("a", b"x"), lambda store: store.list("")])
-def test_a_bucket_that_is_not_there_is_an_answer_and_not_waited_for(
-    ask: Callable[[S3Store], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    NoBucket.requests = []
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
-    with serving(NoBucket) as url:
+    with serving(Server) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with pytest.raises(StoreError, match="no such bucket"):
-            ask(S3Store("s3://none/x", 60.0))
-    assert len(NoBucket.requests) == 1
+        yield answer
+
+
+PORT = "S3 API Requests must be made to API port"
+LOGIN = "<html><body>Please log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "expected"),
+    [
+        (403, "RequestTimeTooSkewed", "The difference is too large", "set the clock"),
+        (400, "ExpiredToken", "The provided token has expired", "AWS_SESSION_TOKEN"),
+        (400, "AuthorizationHeaderMalformed", "expecting 'eu-west-1'", "set AWS_REGION"),
+        (301, "", "", "set AWS_REGION"),
+        (403, "AccessDenied", "Access Denied", "s3:ListBucket"),
+        (403, "InvalidAccessKeyId", "It does not exist", "check AWS_ACCESS_KEY_ID"),
+        (403, "QuotaExceeded", "quota", "perfdag prune"),
+        (507, "XMinioStorageFull", "Storage is full", "free space"),
+        (404, "NoSuchBucket", "The bucket does not exist", "make it"),
+        (400, "InvalidArgument", PORT, "check AWS_ENDPOINT_URL"),
+        (407, "", LOGIN, "NO_PROXY"),
+        (405, "", LOGIN, "no S3 server"),
+        (200, "", LOGIN, "no S3 server"),
+        (200, "", "", "no S3 server"),
+    ],
+)
+@pytest.mark.parametrize(
+    "ask", [lambda store: store.put("a", b"x"), lambda store: store.list("")], ids=["put", "list"]
+)
+def test_s3_is_quoted_with_what_to_do_and_not_asked_again(
+    ask: Callable[[S3Store], object],
+    status: int,
+    code: str,
+    message: str,
+    expected: str,
+    answers: Callable[[int, str], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}.</Message></Error>"
+    answers(status, error if code else message)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it is asked again"))
+    with pytest.raises(StoreError) as refused:
+        ask(S3Store("s3://b/x", 60.0))
+    if code:
+        assert f"answers {code}: {message}; " in str(refused.value)
+    assert expected in str(refused.value)
+
+
+def test_a_server_that_is_busy_is_asked_again(answers: Callable[[int, str], list[str]]) -> None:
+    asked = answers(503, "<Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>")
+    with pytest.raises(StoreError, match="answers SlowDown: Reduce your rate; wait"):
+        S3Store("s3://b/x", 0.3).put("a", b"x")
+    assert len(asked) > 1
+
+
+def test_aws_ca_bundle_is_honoured_and_left_out_of_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = (
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca",
+        "req -newkey rsa:2048 -nodes -keyout key.pem -out request -subj /CN=localhost",
+        "x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days 2 "
+        "-extfile names",
+    )
+    Path("names").write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    for command in commands:
+        subprocess.run(["openssl", *command.split()], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("cert.pem", "key.pem")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    with serving(OneObject, context) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url.replace("http://127.0.0.1", "https://localhost"))
+        with pytest.raises(StoreError, match="name that of its CA in AWS_CA_BUNDLE"):
+            S3Store("s3://b/x", 0.0).get("a")
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        environment = dict(os.environ)
+        store = S3Store("s3://b/x", 0.0)
+        assert os.environ == environment
+        assert store.get("a") == b"1"
+    monkeypatch.setenv("AWS_CA_BUNDLE", "absent.pem")
+    with pytest.raises(AddressError, match=r"AWS_CA_BUNDLE: absent\.pem cannot be read"):
+        S3Store("s3://b/x", 0.0)
 
 
 class OneObject(QuietHandler):

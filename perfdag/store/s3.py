@@ -34,6 +34,8 @@ def print_wait(seconds: float) -> None:
 
 T = TypeVar("T")
 
+NO_KEY = ".perfdag-absent"
+"""A name that is no key, so that no store has it."""
 READ_AT_ONCE = 16
 
 KEYS_A_TASK = 8
@@ -55,7 +57,7 @@ class S3Store:
     ) -> None:
         self.root, self.patience = root.rstrip("/"), patience
         self._on_wait, self._away, self._next = on_wait, 0.0, 0.0
-        self._reached = False
+        self._reached, self._checked = False, False
         bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
         try:
             import obstore
@@ -74,10 +76,10 @@ class S3Store:
         retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
         _check_settings(root, {"endpoint_url": self.endpoint, "region": config["region"]})
+        options: Any = {"client_options": client, "retry_config": retry, **config}
         try:
-            self._bucket = Bucket(
-                bucket, prefix=prefix or None, client_options=client, retry_config=retry, **config
-            )
+            with _ca_bundle():
+                self._bucket = Bucket(bucket, prefix=prefix or None, **options)
         except Exception as error:  # obstore has no common class, and prints its source
             cause = re.search(r'source: \w+ \{(.*?)\}|"(.*?)"', str(error), re.S)
             text = cause[0] if cause else str(error).partition("\n")[0]
@@ -114,6 +116,20 @@ class S3Store:
             else:
                 self._answered()
                 return result
+
+    def _check_server(self) -> None:
+        """Raise StoreError if what answers is no S3 server: a page reads like an empty listing.
+
+        It has a key that nobody wrote. Asked once, where nothing is listed.
+        """
+        if self._checked:
+            return
+        try:
+            self._api.get(self._bucket, NO_KEY)
+        except Exception:  # of obstore, which has no common class: any error is right here
+            self._checked = True
+        else:
+            raise StoreError(f"store {self.root}: {NO_S3}")
 
     def _wait(self, began: float) -> None:
         """Report a request that failed, unless another thread just did; `began` is monotonic."""
@@ -163,20 +179,25 @@ class S3Store:
         if prefix:
             check_key(self.root, prefix)
         try:
-            return self._patiently(
+            paths = self._patiently(
                 lambda: [
                     entry["path"] for page in self._api.list(self._bucket, prefix) for entry in page
                 ]
             )
         except FileNotFoundError:
-            return []
+            paths = []
+        if not paths:
+            self._check_server()
+        return paths
 
     def folders(self, prefix: str) -> list[str]:
         check_key(self.root, prefix)
         try:
             found = self._patiently(lambda: self._api.list_with_delimiter(self._bucket, prefix))
         except FileNotFoundError:
-            return []
+            found = {"common_prefixes": []}
+        if not found["common_prefixes"]:
+            self._check_server()
         names = (path.rpartition("/")[2] for path in found["common_prefixes"])
         return sorted(name for name in names if is_key(name))
 
@@ -212,6 +233,9 @@ def _check_settings(root: str, used: Mapping[str, str | None]) -> None:
     for name, value in os.environ.items():
         if name.startswith("AWS_") and not (value.isprintable() and value == value.strip()):
             raise AddressError(f"store {root}: {name} has a line break or a space at an end")
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if bundle and not os.access(bundle, os.R_OK):
+        raise AddressError(f"store {root}: AWS_CA_BUNDLE: {bundle} cannot be read")
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         if os.environ.get(name) == "":
             raise AddressError(f"store {root}: {name} is empty; unset it, or write https://HOST")
@@ -263,11 +287,37 @@ def _profile(root: str) -> dict[str, Any]:
     return config
 
 
-KEYS_REFUSED = (
-    "the S3 server refuses these keys; "
-    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+CHECK_KEYS = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights on the bucket"
+RENEW_KEYS = "get new keys, and set AWS_SESSION_TOKEN with them"
+SET_REGION = "set AWS_REGION to the region of the bucket"
+MAKE_SPACE = "raise the quota or free space, as by perfdag prune"
+ADVICE = {
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "RequestExpired": "set the clock of this machine",
+    "ExpiredToken": RENEW_KEYS,
+    "ExpiredTokenException": RENEW_KEYS,
+    "InvalidToken": RENEW_KEYS,
+    "TokenRefreshRequired": RENEW_KEYS,
+    "PermanentRedirect": SET_REGION,
+    "AuthorizationHeaderMalformed": SET_REGION,
+    "IllegalLocationConstraintException": SET_REGION,
+    "QuotaExceeded": MAKE_SPACE,
+    "XMinioAdminBucketQuotaExceeded": MAKE_SPACE,
+    "XMinioStorageFull": MAKE_SPACE,
+    "AccessDenied": "the keys need s3:ListBucket, GetObject, PutObject and DeleteObject there",
+    "InvalidAccessKeyId": CHECK_KEYS,
+    "SignatureDoesNotMatch": CHECK_KEYS,
+    "NoSuchBucket": "make it, or check the name and AWS_ENDPOINT_URL",
+    "403": CHECK_KEYS,
+    "407": "write the proxy as http://USER:PASSWORD@HOST, or name the server in NO_PROXY",
+}
+"""What to do about a code of S3, or a status without one, that no retry changes."""
+AGAIN = ("RequestTimeout", "OperationAborted", "TooManyRequests", "ThrottlingException")
+"""Codes beside a status below 500 that a retry may change."""
+NO_S3 = (
+    "what answers is no S3 server, but perhaps a proxy or a login page; "
+    "check AWS_ENDPOINT_URL and HTTPS_PROXY"
 )
-NO_BUCKET = "no such bucket; make it, or check the name and AWS_ENDPOINT_URL"
 NO_CREDENTIALS = (
     "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
     "or run `aws configure`; pods have those of the Secret that install --store-secret names"
@@ -275,20 +325,38 @@ NO_CREDENTIALS = (
 UNREACHABLE = (
     "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
 )
-PERMANENT = {
-    "PermissionDeniedError": KEYS_REFUSED,
-    "UnauthenticatedError": KEYS_REFUSED,
-    "InvalidAccessKeyId": KEYS_REFUSED,
-    "SignatureDoesNotMatch": KEYS_REFUSED,
-    "NoSuchBucket": NO_BUCKET,
+NO_BUCKET = f"no such bucket; {ADVICE['NoSuchBucket']}"
+UNTRUSTED = "the certificate of the server is not trusted; name that of its CA in AWS_CA_BUNDLE"
+_REASONS = {
+    "redirect without LOCATION": f"the bucket is in another region; {SET_REGION}",
+    "ETag Header missing": NO_S3,
+    "invalid list response": NO_S3,
+    "InvalidCertificate": UNTRUSTED,
 }
-"""Answers that no retry changes: the class of the error, or a code of S3 in its text."""
+"""Reasons that no retry changes, by a text of obstore."""
+
+
+def _answer(error: Exception) -> tuple[int, str, str]:
+    """Return the status of an answer, or 0 without one, the code of S3 in it, and both in words."""
+    text = str(error)
+    status = re.search(r"status code: (\d+)", text)
+    code = re.search("<Code>([A-Za-z]+)</Code>", text)
+    message = re.search("<Message>(.*?)</Message>", text, re.S)
+    words = [match[1] for match in (code or status, message) if match]
+    quoted = "".join(c if c.isprintable() else " " for c in ": ".join(words)[:250])
+    answer = f"the server answers {quoted.strip(' .')}"
+    return int(status[1]) if status else 0, code[1] if code else "", answer
 
 
 def _permanent(error: Exception) -> str:
     """Return the reason of an error that no retry changes, or an empty text."""
-    text = f"{type(error).__name__} {error}"
-    return next((reason for code, reason in PERMANENT.items() if code in text), "")
+    status, code, answer = _answer(error)
+    if advice := ADVICE.get(code or str(status)):
+        return f"{answer}; {advice}"
+    if code not in AGAIN and 300 <= status < 500 and not isinstance(error, FileNotFoundError):
+        return f"{answer}; check AWS_ENDPOINT_URL" if code else f"{answer}: {NO_S3}"
+    text = str(error)
+    return next((reason for part, reason in _REASONS.items() if part in text), "")
 
 
 def _s3_reason(error: Exception) -> str:
@@ -296,10 +364,30 @@ def _s3_reason(error: Exception) -> str:
         return reason
     if isinstance(error, FileNotFoundError):
         return NO_BUCKET
+    status, _, answer = _answer(error)
+    if status:
+        return f"{answer}; wait, then run again with --resume"
     text = str(error)
     if "169.254." in text or "credential" in text.lower():
         return NO_CREDENTIALS
     return UNREACHABLE
+
+
+@contextlib.contextmanager
+def _ca_bundle() -> Iterator[None]:
+    """Let obstore trust the certificates of AWS_CA_BUNDLE, as other tools of S3 do.
+
+    It reads SSL_CERT_FILE where a client is made. Programs that are measured do not get it.
+    """
+    before = os.environ.get("SSL_CERT_FILE")
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        os.environ["SSL_CERT_FILE"] = bundle
+    try:
+        yield
+    finally:
+        os.environ.pop("SSL_CERT_FILE", None)
+        if before is not None:
+            os.environ["SSL_CERT_FILE"] = before
 
 
 def open_store(

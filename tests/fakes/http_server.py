@@ -1,5 +1,6 @@
 """An HTTP server on loopback for the length of a test."""
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,11 @@ class QuietHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(handler: type[QuietHandler]) -> Iterator[str]:
-    """Serve with this handler; yield the URL."""
+def serving(handler: type[QuietHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve with this handler, and with TLS if it has a context; yield the URL of plain HTTP."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
