@@ -1,4 +1,4 @@
-"""iperf: throughput between two hosts with iperf3."""
+"""iperf: throughput between two hosts with iperf3, or iperf 2."""
 
 import json
 import re
@@ -28,6 +28,7 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     broken,
+    need_tools,
     read_report,
     refuse,
 )
@@ -45,6 +46,12 @@ THREADED = (3, 16)
 ENDS = 0.15
 """Share by which figures may differ because both sides begin and end a little apart."""
 _DIRECTIONS = (("client_to_server", ""), ("server_to_client", "_bidir_reverse"))
+
+_MANAGERS = ("apt", "dnf", "zypper", "pacman", "brew")
+IPERF3 = Tool("iperf3", dict.fromkeys(_MANAGERS, "iperf3"))
+IPERF2 = Tool("iperf", dict.fromkeys(_MANAGERS, "iperf"))
+OF_IPERF2 = ("implementation", "streams", "duration", "reverse", "port")
+"""Parameters that iperf 2 has here: the CSV of its figures shows whether it did what they say."""
 
 FREE = FreeOptions(
     "iperf3",
@@ -85,8 +92,11 @@ CONGESTION = Form("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$"
 class IperfParams(Params):
     """Options of iperf3. Rates are bit/s for each stream, as the tool takes them."""
 
-    # It has one value, and stays because it is part of the id of every point that is stored.
-    implementation: Literal["iperf3"] = "iperf3"
+    implementation: Literal["iperf3", "iperf2"] = Field(
+        "iperf3",
+        description="iperf2: iperf 2, as kube-perftest runs it: TCP, with streams, duration,"
+        " reverse and port alone",
+    )
     streams: int = Field(1, ge=1, le=128, description="parallel streams")
     duration: PositiveDuration = Field(
         10.0, le=86400, description="seconds that are measured; whole seconds"
@@ -131,7 +141,17 @@ class IperfParams(Params):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         tcp_only = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
+        foreign = [
+            name
+            for name, field in type(self).model_fields.items()
+            if name not in OF_IPERF2 and getattr(self, name) != field.default
+        ]
         refuse(
+            (
+                self.implementation == "iperf2" and foreign,
+                "iperf3-only",
+                f"{', '.join(foreign)}: iperf3 only; leave out with implementation: iperf2",
+            ),
             (
                 self.reverse and self.bidirectional,
                 "reverse-and-bidirectional",
@@ -157,6 +177,7 @@ class IperfParams(Params):
 class Iperf(Benchmark[IperfParams]):
     """Throughput of TCP or UDP streams between two hosts, with iperf3.
 
+    With `implementation: iperf2`, iperf 2 measures TCP, and reports throughput and bytes alone.
     The client runs on the first host, the server on the second. Without `reverse` the client
     sends. `throughput` is what the receiver got, summed over all streams, and over both
     directions with `bidirectional`. An iperf3 older than 3.16 runs all streams on one core, so
@@ -168,7 +189,7 @@ class Iperf(Benchmark[IperfParams]):
     the receiver's last byte in `duration`. Starting the server, connecting and ending are outside.
     """
 
-    tools = (Tool("iperf3", dict.fromkeys(("apt", "dnf", "zypper", "pacman", "brew"), "iperf3")),)
+    tools = (IPERF3,)
     network = "services"
     pins = ("client", "server")
     canaries = ("cpu", "loopback")
@@ -233,7 +254,12 @@ class Iperf(Benchmark[IperfParams]):
     def seconds(self, params: IperfParams) -> float:
         return params.duration + params.omit + 0.1
 
+    def require(self, gang: Gang, params: IperfParams) -> None:
+        need_tools(gang.hosts, [IPERF2 if params.implementation == "iperf2" else IPERF3])
+
     def run(self, gang: Gang, params: IperfParams) -> list[Measurement]:
+        if params.implementation == "iperf2":
+            return run_iperf2(gang, params)
         client, server = gang.hosts
         cpus, port = gang.shape.hosts.cpus, params.port or server.free_port()
         serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
@@ -274,7 +300,7 @@ class Iperf(Benchmark[IperfParams]):
 
 
 def client_command(params: IperfParams, target: str, port: int) -> list[str]:
-    """Return the argv of the client (options: iperf3(1))."""
+    """Return the argv of the client of iperf3 (options: iperf3(1))."""
     options: dict[str, object] = {
         "--client": target,
         "--port": port,
@@ -324,6 +350,8 @@ def parse(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:
     `cores` is JSON: how many cores `client` and `server` may run on, and whether these are
     `shared`. Raises Skip, Failed, or Invalid if iperf3 used other options than requested.
     """
+    if params.implementation == "iperf2":
+        return parse_iperf2(texts, params)
     # Up to 3.12 a line of text may precede the report.
     report = read_report("iperf3", texts.get("client", ""))
     try:
@@ -523,3 +551,77 @@ def _cpu(
         Measurement("receiver_cpu", receiver),
         Measurement("cpu_bound", float(bool(bound))),
     ]
+
+
+# -- iperf 2 ---------------------------------------------------------------------------------------
+
+
+def iperf2_command(params: IperfParams, role: str, address: str, port: int) -> list[str]:
+    """Return the argv of iperf 2 as `--client` or `--server` (options: iperf(1))."""
+    argv = ["iperf", role, *(["--bind"] if role == "--server" else []), address]
+    argv += ["--port", str(port), "--reportstyle", "C", "--parallel", str(params.streams)]
+    if ":" in address:
+        argv.append("--ipv6_domain")
+    if role == "--client":
+        argv += ["--time", f"{params.duration:.0f}", *(["--reverse"] if params.reverse else [])]
+    return argv
+
+
+def run_iperf2(gang: Gang, params: IperfParams) -> list[Measurement]:
+    """Measure with iperf 2, whose receiver prints a line of CSV for each stream."""
+    client, server = gang.hosts
+    cpus = gang.shape.hosts.cpus
+    port = params.port or server.free_port()
+    serve = iperf2_command(params, "--server", server.address, port)
+    connect = iperf2_command(params, "--client", server.target, port)
+    version = client.run(["iperf", "--version"], timeout=10)
+    with server.serve(serve, port=port, cpus=cpus.server) as serving:
+        finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+        served = serving.wait(5.0) if finished.code == 0 else serving.stop()
+    match = re.search(r"iperf version (\S+)", version.stdout + version.stderr)
+    gang.output = Output(
+        {
+            "client": finished.stdout,
+            "server": served.stdout,
+            "stderr": finished.stderr + served.stderr,
+        },
+        [serve, connect],
+        f"iperf {match[1] if match else 2}",
+        {"server_address": server.target, "client_address": client.address},
+        comparable=False,
+    )
+    finished.check("iperf")
+    return parse_iperf2(gang.output.texts, params)
+
+
+def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:
+    """Return the bytes and bit/s of the streams at their receiver, and in all.
+
+    Raises Failed if a stream has no whole line, or ended early.
+    """
+    sides = [_iperf2_streams(texts.get(side, ""), params) for side in ("server", "client")]
+    received, sent = reversed(sides) if params.reverse else sides
+    rows = [
+        Measurement("throughput", sum(rate for _, rate in received)),
+        Measurement("sent_throughput", sum(rate for _, rate in sent)),
+        Measurement("bytes", sum(size for size, _ in received)),
+    ]
+    for number, (size, rate) in enumerate(received, 1):
+        rows.append(Measurement("bytes", size, subject=f"stream {number}"))
+        rows.append(Measurement("stream_throughput", rate, subject=f"stream {number}"))
+    return rows
+
+
+_IPERF2_STREAM = re.compile(r"^\d{14}(?:,[^,\n]*){4},(\d+),0\.0+-([\d.]+),(\d+),(\d+)\n", re.M)
+
+
+def _iperf2_streams(text: str, params: IperfParams) -> list[tuple[float, float]]:
+    """Return bytes and bit/s of each stream. The line of their sum has no number, but -1."""
+    streams = [
+        (float(size), float(rate))
+        for _, end, size, rate in _IPERF2_STREAM.findall(text)
+        if float(end) >= 0.9 * params.duration and int(rate) > 0
+    ]
+    if len(streams) != params.streams:
+        raise Failed(f"iperf reports {len(streams)} of {params.streams} streams to their end")
+    return streams

@@ -23,13 +23,14 @@ from tests.test_golden import GOLDEN, compare
 ENTRIES = {
     "command": "{benchmark: command, params: {argv: [echo, 'speed 3.5'], metrics: {speed: {regex: 'speed ([0-9.]+)', unit: B/s, better: higher}}}}",  # noqa: E501
     "iperf": "{benchmark: iperf, params: {duration: 1s, streams: 2}}",
+    "iperf2": "{benchmark: iperf, params: {implementation: iperf2, duration: 1s, streams: 2}}",
     "fio": "{benchmark: fio, params: {size: 16MiB, runtime: 300ms, rw: randread}}",
     "imb": "{benchmark: imb, params: {max_log: 6, iterations: 50}}",
     "queue-scaling": "{benchmark: queue-scaling, params: {limit: 2, factor: 1.2, command: [sleep, '0.1']}, timeout: 120s}",  # noqa: E501
     "resnet50": "{benchmark: resnet50, params: {system: stub, scenario: offline, batch: 8, fast: true, min_duration: 200ms}}",  # noqa: E501
     "resnet50-server": "{benchmark: resnet50, params: {system: stub, scenario: server, target_rate: 100, latency_bound: 1s, fast: true, min_duration: 200ms}}",  # noqa: E501
 }
-NEEDS = {"iperf": "iperf3", "fio": "fio"}
+NEEDS = {"iperf": "iperf3", "iperf2": "iperf", "fio": "fio"}
 ON_KWOK = {
     "vmi-burst": "{{benchmark: vmi-burst, params: {{counts: [5], api_gates: false, namespace: perfdag-test-{id}, timeout: 60s}}, timeout: 180s}}",  # noqa: E501
     "scale": "{{benchmark: scale, params: {{template: job, count: 100, parallel: 10, namespace: perfdag-test-{id}, timeout: 60s}}, timeout: 180s}}",  # noqa: E501

@@ -89,6 +89,7 @@ IMPOSSIBLE: dict[str, list[tuple[dict[str, Any], str]]] = {
     "iperf": [
         ({"protocol": "sctp"}, "literal_error"),
         ({"implementation": "iperf"}, "literal_error"),
+        ({"implementation": "iperf2", "mss": 1000}, "iperf3-only"),
         ({"streams": 0}, "greater_than_equal"),
         ({"streams": 129}, "less_than_equal"),
         ({"duration": "1.5s"}, "whole-seconds"),

@@ -109,6 +109,7 @@ KINDS = {
             "streams": (int, REQUIRED, "streams"),
             "duration": (Annotated[str, BeforeValidator("{}s".format)], REQUIRED, "duration"),
         },
+        lambda values: {"implementation": "iperf2"},
     ),
     "MPIPingPong": Kind(
         "imb",
@@ -192,7 +193,6 @@ LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
         bool,
         "nodes of the control plane are not left out; a taint does that",
     ),
-    (("IPerf",), bool, "iperf 2: iperf3 measures instead; do not compare their figures"),
     (
         ("MPIPingPong", "OpenFOAM"),
         lambda v: v["transport"] == "rdma",
