@@ -64,7 +64,8 @@ class Options:
 
     `pending_limit` is in seconds. `repeats` is the run that a recheck repeats, `rechecks` has the
     rechecks of a run. The others are of `perfdag ab`: the run of the other variant, the names of A
-    and B for people, the order of the blocks, what B may cost, and whether a cluster measures.
+    and B for people, the order of the blocks, what B may cost, whether a cluster measures, and the
+    command that makes this variant of the machine.
     """
 
     pending_limit: float = 600.0
@@ -76,6 +77,7 @@ class Options:
     blocks: list[str] = field(default_factory=list)
     within: float | None = None
     cluster: bool = False
+    do: str = ""
 
 
 @dataclass

@@ -35,6 +35,7 @@ NAVIGATION = {
     "Guides": {
         "Which benchmark?": "docs/choose.md",
         "Compare two settings": "docs/compare.md",
+        "A kernel setting": "docs/kernel-setting.md",
         "Did it get slower?": "docs/regressions.md",
         "Nightly gate": "docs/nightly.md",
         "In CI": "docs/ci.md",

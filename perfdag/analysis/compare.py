@@ -10,7 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.analysis.environment import Changes, changes, environment
+from perfdag.analysis.environment import (
+    COLUMNS as ENVIRONMENT_COLUMNS,
+    Changes,
+    changes,
+    environment,
+)
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
@@ -339,7 +344,8 @@ class Outcome:
 
     `unpaired` names the other series and the variant that has them. `absent` names series that
     alert, and points without a headline, that the limit cannot be checked for. `failed` counts
-    samples that were not ok by their reason. `damaged` names unreadable files.
+    samples that were not ok by their reason. `damaged` names unreadable files. `changes` has what
+    of the machine is recorded to differ between the variants.
     """
 
     duet: Duet
@@ -348,6 +354,7 @@ class Outcome:
     absent: list[str]
     failed: Counter[str]
     damaged: list[str]
+    changes: Changes
 
     @property
     def exit_code(self) -> int:
@@ -368,6 +375,7 @@ class Outcome:
             series=self.lines,
             unpaired=self.unpaired,
             damaged=self.damaged,
+            changes=self.changes,
         )
         return asdict(data)
 
@@ -394,6 +402,7 @@ class OutcomeData:
     series: Sequence[SeriesVerdict]
     unpaired: Sequence[str]
     damaged: Sequence[str]
+    changes: Changes
 
 
 def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> Outcome:
@@ -407,10 +416,14 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         store,
         suites=[duet.a.suite, duet.b.suite],
         runs=[duet.a.run_id, duet.b.run_id],
-        columns=[*SERIES_COLUMNS, *_SAMPLE],
+        columns=list(dict.fromkeys([*SERIES_COLUMNS, *_SAMPLE, *ENVIRONMENT_COLUMNS])),
         damaged=damaged,
     )
     rows = table.filter(is_measured(table))
+    of_a, of_b = (
+        environment(table.filter(pc.equal(table["run_id"], plan.run_id)))
+        for plan in (duet.a, duet.b)
+    )
     a, b = (_block_medians(rows, plan, len(duet.blocks)) for plan in (duet.a, duet.b))
     lines, unpaired, absent = list[SeriesVerdict](), list[str](), list[str]()
     compared: set[int] = set()
@@ -437,7 +450,8 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     judged = judge([line.judged for line in lines])
     lines = [replace(line, judged=own) for line, own in zip(lines, judged, strict=True)]
-    return Outcome(duet, lines, unpaired, absent, _failed(table), damaged)
+    differs = changes(of_a, of_b)
+    return Outcome(duet, lines, unpaired, absent, _failed(table), damaged, differs)
 
 
 def _failed(table: pa.Table) -> Counter[str]:

@@ -21,6 +21,11 @@ from perfdag.units import plural
 Environment = Mapping[str, str]
 """What is recorded around a run as flat text: `kernel` -> `6.1`. A bar joins several values."""
 
+COLUMNS = (
+    *("benchmark", "env", "nodes", "env_class", "perfdag_version", "tool", "image_digest"),
+    *("revision", "revision_folder", "suite_revision"),
+)
+"""The columns of rows that an environment is read from."""
 REVISION = "revision"
 _SUITE = "suite revision"
 _FOLDER = "revision folder"

@@ -15,7 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.analysis.environment import REVISION, environment, short_revisions
+from perfdag.analysis.environment import (
+    COLUMNS as ENVIRONMENT_COLUMNS,
+    REVISION,
+    environment,
+    short_revisions,
+)
 from perfdag.plan import gc_paused
 from perfdag.results.labels import words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
@@ -80,8 +85,8 @@ _ROLLUP = pa.schema(
 COLUMNS = (
     *SERIES_COLUMNS,
     *("run_id", "trigger", "repetition", "phase", "subject", "value"),
-    *("status", "error", "cluster", "nodes", "env", "env_class"),
-    *("perfdag_version", "image_digest", "tool", "revision", "revision_folder", "suite_revision"),
+    *("status", "error", "cluster"),
+    *(name for name in ENVIRONMENT_COLUMNS if name not in SERIES_COLUMNS),
 )
 """Columns of the schema that are read."""
 

@@ -47,6 +47,8 @@ BLOCKS = 10
           --a iperf.streams=1 --b iperf.streams=4
       perfdag ab old.yaml new.yaml --blocks 12
       perfdag ab plain.yaml traced.yaml --within 5%
+      perfdag ab disk.yaml --a-do 'echo none >/sys/block/sda/queue/scheduler' \\
+          --b-do 'echo bfq >/sys/block/sda/queue/scheduler'
       perfdag ab --resume 20261120T020000Z-1a2b3c4a
       perfdag ab suites/network.yaml --only tcp --a tcp.congestion=cubic \\
           --b tcp.congestion=bbr --submit
@@ -60,6 +62,10 @@ BLOCKS = 10
     loss that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks
     values in a variant. With --resume the limit replaces the one of the run.
 
+    --a-do and --b-do are commands of a shell, which set this machine before the turns of a variant.
+    Both run once before anything is measured, and one that fails ends the run. The last one that
+    runs is that of A.
+
     --submit lets the same pods measure both variants in turn. So the variants may differ in params,
     not in what pods have: image, network, resources and the like.
     """,
@@ -72,6 +78,14 @@ BLOCKS = 10
             action="append",
             default=[],
             help=f"setting of variant {name.upper()} alone, as --set",
+        )
+        for name in ("a", "b")
+    ),
+    *(
+        option(
+            f"--{name}-do",
+            metavar="COMMAND",
+            help=f"command of a shell that makes variant {name.upper()} of this machine",
         )
         for name in ("a", "b")
     ),
@@ -109,6 +123,12 @@ def run(args: argparse.Namespace) -> int:
 
     A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
     """
+    if bool(args.a_do) != bool(args.b_do):
+        raise CommandError("give both --a-do and --b-do: what one sets, the other has to undo")
+    if args.a_do and args.submit:
+        raise CommandError("--a-do and --b-do set this machine, and --submit measures on a cluster")
+    if args.a_do and args.resume:
+        raise CommandError("a run that goes on has its --a-do and --b-do already")
     if args.submit:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
@@ -179,15 +199,21 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
         return duet, root
     if args.suite is None:
         raise CommandError("name a suite file, or --resume RUN")
-    if args.other is None and not args.a and not args.b:
+    if args.other is None and not (args.a or args.b or args.a_do):
         raise CommandError(
-            "the variants do not differ: add --a and --b (entry.param=value), or a second suite"
+            "the variants do not differ: add --a and --b (entry.param=value), a second suite,"
+            " or --a-do and --b-do"
         )
     other = args.other or args.suite
     a = load_suite(args.suite, [*args.settings, *args.a])
     b = load_suite(other, [*args.settings, *args.b])
-    labels = (" ".join(args.a) or args.suite, " ".join(args.b) or other)
+    labels = (
+        " ".join(args.a) or args.a_do or args.suite,
+        " ".join(args.b) or args.b_do or other,
+    )
     duet = prepare_duet(a, b, labels, args.blocks, args.only, limit)
+    for plan, command in ((duet.a, args.a_do), (duet.b, args.b_do)):
+        plan.options.do = command or ""
     for loaded, plan in () if args.submit else ((a, duet.a), (b, duet.b)):
         refuse_absent_programs(loaded, plan)
     return duet, root or a.suite.store

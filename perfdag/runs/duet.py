@@ -74,11 +74,15 @@ def _cost(bound: Bound | None) -> str:
 
 
 def _notes(outcome: Outcome) -> Iterator[str]:
-    """Yield the method, failed samples, and series without a counterpart."""
+    """Yield the method, what differs, failed samples, and series without a counterpart."""
     bands = sorted({line.judged.interval.text() for line in outcome.lines})
     blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    for key, change in outcome.changes.lines():
+        yield f"differs  {key}: {change}"
+    if outcome.duet.a.options.do and not outcome.changes.values:
+        yield f"{outcome.changes.nothing}: perfdag records nothing of what --a-do and --b-do set"
     if outcome.failed:
         yield (
             f"not ok: {plural(outcome.failed.total(), 'sample')}; "

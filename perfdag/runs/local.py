@@ -8,11 +8,13 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfdag.hosts.base import Failed
+from perfdag.hosts.local import LocalHost
 from perfdag.plan import Duet, Plan, make_plan, with_revisions
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
@@ -34,6 +36,8 @@ from perfdag.terminal import Progress
 from perfdag.units import plural, short_seconds
 
 logger = logging.getLogger(__name__)
+MOST_SECONDS = 60.0
+"""Seconds for a command that makes a variant of the machine."""
 
 if TYPE_CHECKING:
     from perfdag.analysis.compare import Outcome
@@ -197,11 +201,17 @@ def measure_turns(
 def measure_duet(
     duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
 ) -> tuple[Store, "Outcome"]:
-    """Measure what is not stored yet, then compare. Return the store and the outcome."""
+    """Measure what is not stored yet, then compare. Return the store and the outcome.
+
+    Raises RunError where a command that makes a variant fails, or the run ends early.
+    """
     store = open_store(root)
     plans = (duet.a, duet.b)
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b):
+            if not resumed:  # before anything is stored of a run that would fail
+                _make(duet.b)
+                _make(duet.a)
             for plan in plans:
                 if resumed:
                     prepare_resume(store, plan.run_id)
@@ -211,8 +221,9 @@ def measure_duet(
             samples = sum(len(plan.order) for plan in plans)
             size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
             logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
-            with resumable(resume_command(duet.a, root or "")):
-                measure_turns(store, {"A": duet.a, "B": duet.b}, _announced(duet))
+            made = contextlib.closing(_made(store, duet, _announced(duet)))
+            with resumable(resume_command(duet.a, root or "")), made as turns:
+                measure_turns(store, {"A": duet.a, "B": duet.b}, turns)
     from perfdag.results.collect import collect
     from perfdag.runs.duet import conclude
 
@@ -227,6 +238,40 @@ def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
         if i >= 0 and i % 4 == 0:
             logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
         yield turn
+
+
+def _made(
+    store: Store, duet: Duet, turns: Iterable[tuple[str, list[int]]]
+) -> Generator[tuple[str, list[int]], None, None]:
+    """Yield the turns of a duet, and make a variant of the machine before the first of its turns.
+
+    A turn whose samples are stored needs none. The machine is left as variant A, whatever ends the
+    turns. Raises RunError, StoreError.
+    """
+    plans = {"A": duet.a, "B": duet.b}
+    stored = {name: stored_samples(store, plan.run_id) for name, plan in plans.items()}
+    last = ""
+    try:
+        for name, positions in turns:
+            plan = plans[name]
+            is_left = any(plan.key(position) not in stored[name] for position in positions)
+            if is_left and name != last:
+                _make(plan)
+                last = name
+            yield name, positions
+    finally:
+        if last == "B":
+            _make(duet.a)
+
+
+def _make(plan: Plan) -> None:
+    """Run the command that makes a variant, if it has one. Raises RunError where it fails."""
+    if not plan.options.do:
+        return
+    try:
+        LocalHost().run(["sh", "-c", plan.options.do], timeout=MOST_SECONDS).check(plan.options.do)
+    except Failed as error:
+        raise RunError(f"--{(plan.variant or '').lower()}-do: {error}") from None
 
 
 @contextlib.contextmanager

@@ -11,11 +11,12 @@ import pytest
 
 from perfdag.commands.main import main
 from perfdag.plan import Duet, on_cluster, prepare_duet
-from perfdag.results.runs import stored_plan
+from perfdag.results.runs import RunStore, stored_plan
 from perfdag.runs.duet import conclude, outcome_text
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
+from tests.conftest import CommandLine
 from tests.stats.synthetic import put, rows
 
 SUITE = """\
@@ -202,3 +203,27 @@ def test_a_share_is_read(text: str, read: float) -> None:
 def test_a_share_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         share(text)
+
+
+def test_commands_make_the_variants_and_leave_the_machine_as_a(cli: CommandLine) -> None:
+    metrics = "{rate: {regex: '(\\d+)', better: higher}}"
+    Path("suite.yaml").write_text(
+        "name: setting\nentries:\n  - benchmark: command\n"
+        f"    params: {{argv: [cat, setting], metrics: {metrics}}}\n"
+    )
+    setting = Path("setting")
+    commands = ["--a-do", "echo 300 >setting", "--b-do", "echo 200 >setting"]
+    out = cli(["ab", "suite.yaml", *commands, "--blocks", "8"]).out
+    assert "-33.3 %" in out
+    assert "no recorded difference: perfdag records nothing of what --a-do and --b-do set" in out
+    assert setting.read_text() == "300\n"
+    [a, b] = RunStore(FolderStore("perfdag-results")).known
+    setting.write_text("mine")
+    assert "-33.3 %" in cli(["ab", "--resume", a]).out
+    assert setting.read_text() == "mine", "nothing was left to measure"
+    commands[3] = "echo refused >&2; exit 7"
+    refused = cli(["ab", "suite.yaml", *commands], 2).err
+    assert "perfdag ab: --b-do: echo refused >&2; exit 7 exited 7: refused" in refused
+    assert [*RunStore(FolderStore("perfdag-results")).known] == [a, b]
+    assert "give both" in cli(["ab", "suite.yaml", *commands[:2]], 2).err
+    assert "measures on a cluster" in cli(["ab", "suite.yaml", *commands, "--submit"], 2).err
