@@ -10,9 +10,9 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from perfdag import signals
 from perfdag.benchmark import registry
@@ -32,7 +32,6 @@ from perfdag.redaction import print_now
 from perfdag.steps.scale import (
     cluster,
     figures,
-    foreign,
     generate,
     objects,
     prometheus,
@@ -314,22 +313,16 @@ def print_sample(sampled: runai.Sample) -> None:
     *FOLDER,
 )
 def measure(args: argparse.Namespace) -> int:
-    """Watch objects of others, and write stages.parquet and summary.json. Raises ValueError."""
+    """Watch objects of others and write the files of a sample. Raises ValueError, KubeError."""
     folder = folder_of(args)[0]
     runai.require_deleted(folder)
-    found = on_cluster(
-        lambda kube: foreign.measure(kube, args.kind, args.selector, args.namespace, args.seconds)
-    )
-    older = f", {found.older} older ones not measured" if found.older else ""
-    print_now(f"{found.created} created, {found.waiting} of them not ready{older}")
     folder.mkdir(parents=True, exist_ok=True)
-    runai.remove_outputs(folder, submission=True)
-    rows.write_rows(folder / "stages.parquet", found.rows)
-    runai.write_json(folder / "summary.json", found.summary())
-    if not found.created:
-        return EXIT_FAILED
-    print_stages(found.rows)
-    return EXIT_FAILED if found.waiting else EXIT_OK
+    what = folder, args.kind, args.selector, args.namespace, args.seconds
+    sampled = on_cluster(lambda kube: runai.measure(kube, *what))
+    if not sampled[0]:
+        raise ValueError(f"none was created with the labels {args.selector}; start this before")
+    print_sample(sampled)
+    return EXIT_FAILED if any(row.status == "censored" for row in sampled[0]) else EXIT_OK
 
 
 @verb(
@@ -522,6 +515,17 @@ def _write_results(folder: Path, results: list[figures.Result]) -> None:
     runai.write_json(folder / "summary.json", {"runs": runs})
 
 
+def unix_time(text: str) -> float:
+    """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
+    return moment.timestamp()
+
+
+UnixTime = Annotated[float, BeforeValidator(unix_time)]
+
+
 class Threshold(BaseModel):
     """The most that a metric may have: a value, or `ratio` times another metric."""
 
@@ -537,37 +541,17 @@ class Threshold(BaseModel):
 
 
 class AuditConfig(BaseModel):
-    """A configuration of KubeVirt's audit (kubevirt, tools/perfscale-audit/api/api.go)."""
+    """A configuration of KubeVirt's audit (kubevirt, tools/perfscale-audit/api/api.go).
+
+    Times are Unix seconds, and the window is `duration` seconds long without a start.
+    """
 
     prometheus: str = Field("", alias="prometheusURL")
     token: str = Field("", alias="prometheusBearerToken", repr=False)
-    start: AwareDatetime | None = Field(None, alias="startTime")
-    end: AwareDatetime | None = Field(None, alias="endTime")
+    start: UnixTime | None = Field(None, alias="startTime")
+    end: UnixTime | None = Field(None, alias="endTime")
     duration: GoDuration = 600.0
     thresholds: dict[str, Threshold] = Field({}, alias="thresholdExpectations")
-
-
-def unix_time(text: str) -> float:
-    """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
-    return moment.timestamp()
-
-
-def window_of(args: argparse.Namespace, config: AuditConfig) -> tuple[float, float]:
-    """Return the window in Unix seconds: the options go before the configuration.
-
-    Without an end it ends now, and without a start it is as long as the configuration's duration,
-    which is 10 minutes by default. Raises ValueError.
-    """
-    configured_end = config.end.timestamp() if config.end else time.time()
-    end = unix_time(args.end) if args.end else configured_end
-    configured_start = config.start.timestamp() if config.start else end - config.duration
-    start = unix_time(args.start) if args.start else configured_start
-    if start >= end:
-        raise ValueError("the window ends before it begins")
-    return start, end
 
 
 async def past_figures(
@@ -624,19 +608,22 @@ async def past_figures(
 def audit(args: argparse.Namespace) -> int:
     """Write and judge the audit's figures of a past window. Raises KubeError, ValueError."""
     body = runai.read_json(args.config) if args.config else {}
+    body = runai.checked(dict[str, Any], body, args.config)
+    given = {"prometheusURL": args.prometheus, "startTime": args.start, "endTime": args.end}
+    body |= {key: value for key, value in given.items() if value}
     config = runai.checked(AuditConfig, body, args.config)
-    url = args.prometheus or config.prometheus
-    if not url:
+    if not config.prometheus:
         raise ValueError("no Prometheus: give --prometheus, or --config with prometheusURL")
+    end = config.end or time.time()
+    start = config.start or end - config.duration
+    if start >= end:
+        raise ValueError("the window ends before it begins")
     gates = [threshold.gate(metric) for metric, threshold in config.thresholds.items()]
     gates += [figures.parse_gate(text) for text in args.gate]
-    phases = [f"{phase}-phase-count" for phase in objects.VM_PHASES]
-    keys = [*prometheus.transition_queries(), *phases]
+    keys = [*prometheus.transition_queries(), *vmi.PHASE_COUNTS]
     figures.check(gates, "the audit", (), keys, paced=False, components=True)
-    start, end = window_of(args, config)
-    source = prometheus.Prometheus(
-        url, args.prometheus_token_file, args.prometheus_ca_file, config.token
-    )
+    files = args.prometheus_token_file, args.prometheus_ca_file
+    source = prometheus.Prometheus(config.prometheus, *files, config.token)
     past = asyncio.run(past_figures(source, start, end))
     values = {figures.audit_key(name): past[name] for name in sorted(past)}
     verdicts = figures.evaluate(gates, values)

@@ -10,7 +10,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, own_verdict, verdict
@@ -420,14 +420,13 @@ _AUDIT_STAGES = {
 
 def audit_percentiles(figures: Container[str]) -> dict[str, str]:
     """Return the percentiles of VMIs among figures, by the key of KubeVirt's audit."""
-    by_key = {}
-    for stage, key in _AUDIT_STAGES.items():
-        for stat in _PERCENTILES:
-            of_vmi = f"vmi_{stage}_{stat}"
-            figure = of_vmi if of_vmi in figures else f"{stage}_{stat}"
-            if figure in figures:
-                by_key[f"{key}{stat.upper()}"] = figure
-    return by_key
+    names = {
+        f"{key}{stat.upper()}": f"{stage}_{stat}"
+        for stage, key in _AUDIT_STAGES.items()
+        for stat in _PERCENTILES
+    }
+    names |= {key: f"vmi_{name}" for key, name in names.items() if f"vmi_{name}" in figures}
+    return {key: name for key, name in names.items() if name in figures}
 
 
 def audit_of(result: Result) -> dict[str, Any]:
@@ -448,21 +447,18 @@ def audit_of(result: Result) -> dict[str, Any]:
         or name.endswith("-count")
         or prometheus.is_request_count(name)
     }
-    verdicts = []
-    for judged in result.verdicts:
-        gate = replace(judged.gate, metric=key_of(judged.gate.metric))
-        if gate.other:
-            gate = replace(gate, other=key_of(gate.other))
-        verdicts.append(replace(judged, gate=gate))
-    return audit_values(values, verdicts)
+    return audit_values(values, result.verdicts, key_of)
 
 
 def audit_values(
-    values: Mapping[str, float | None], verdicts: Iterable[Verdict]
+    values: Mapping[str, float | None],
+    verdicts: Iterable[Verdict],
+    key_of: Callable[[str], str] = str,
 ) -> dict[str, dict[str, Any]]:
     """Return values with what gates say of them, as KubeVirt's audit writes them.
 
-    What has no data has no key or no `value`, because its readers take null for 0.
+    `key_of` returns the key of a gate's figure. What has no data has no key or no `value`, because
+    the audit's readers take null for 0.
     """
     entries = {key: {"value": value} for key, value in values.items() if value is not None}
     # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
@@ -472,9 +468,9 @@ def audit_values(
         threshold["thresholdExceeded"] = not judged.passed
         if gate.other:
             ratio = value * gate.value / limit if limit and value is not None else None
-            threshold |= {"thresholdMetric": gate.other, "thresholdRatio": ratio}
+            threshold |= {"thresholdMetric": key_of(gate.other), "thresholdRatio": ratio}
         entry = {"value": value, "thresholdResult": _with_data(threshold)}
-        entries[gate.metric] = _with_data(entry)
+        entries[key_of(gate.metric)] = _with_data(entry)
     return entries
 
 

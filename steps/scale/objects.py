@@ -83,8 +83,11 @@ class Record:
 
 
 def top_owner(records: Mapping[str, Record], record: Record) -> Record:
-    """Return the owner at the top of a record's chain of owners, or the record itself."""
-    while record.owner in records:
+    """Return the owner at the top of a record's chain of owners, or the record itself.
+
+    An owner that only an Event named is not watched, and so none.
+    """
+    while record.owner in records and records[record.owner].kind:
         record = records[record.owner]
     return record
 
@@ -418,7 +421,8 @@ def _pod_templates(node: Any) -> Iterator[dict[str, Any]]:
             yield from _pod_templates(inner)
 
 
-_ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
+ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
+"""Kinds of one pod or VMI."""
 
 
 def members_of(body: Mapping[str, Any]) -> int | None:
@@ -426,7 +430,7 @@ def members_of(body: Mapping[str, Any]) -> int | None:
     kind, spec = body["kind"], body.get("spec") or {}
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         # The API server says what is wrong with it.
-        if kind in _ONE:
+        if kind in ONE:
             return 1
         if kind in (*_REPLICAS, SET):
             return int(spec.get("replicas", 1))

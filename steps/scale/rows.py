@@ -150,6 +150,17 @@ def rows_of(
             yield from _rows_of_one(workload, family, moments, *where)
 
 
+def from_creation(rows: Iterable[Row], kind: str) -> Iterator[Row]:
+    """Yield the rows without the submission: what counts from it counts from the creation."""
+    stages = {step.name for step in chain(kind)}
+    for row in rows:
+        stage = row.stage.replace("submission_to_", "creation_to_")
+        if row.since != "submitted":
+            yield row
+        elif stage not in stages:
+            yield replace(row, stage=stage, since="created")
+
+
 def _rows_of_one(
     item: Submission,
     family: Family,

@@ -38,7 +38,15 @@ from perfdag.steps.scale.generate import (
     program_submitter,
     without_name,
 )
-from perfdag.steps.scale.objects import RUNAI_STORAGE, kinds_of, new_run
+from perfdag.steps.scale.objects import (
+    ONE,
+    RUNAI_STORAGE,
+    SECOND,
+    Record,
+    kinds_of,
+    new_run,
+    now_ns,
+)
 from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
 from perfdag.steps.scale.watch import Observer, settled
 from perfdag.steps.scale.workloads import RUNAI_API, RUNAI_KINDS, ScaleParams
@@ -47,6 +55,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PARTIAL_S = 2.0
 """Time between writing partial files."""
+QUIET_S = 30.0
+"""Time without a new object of others after which those that are there are all."""
+LIMIT_S = 900.0
+"""How long others are waited for at most, if no time is given."""
 
 
 AUDIT = "perf-audit-results.json"
@@ -388,10 +400,55 @@ async def observe(
     return rows, facts
 
 
+async def measure(
+    kube: Kube,
+    folder: Path,
+    kind: str,
+    selector: str,
+    namespaces: list[str],
+    seconds: float | None,
+) -> Sample:
+    """Observe the objects of a kind with these labels that others create from now on.
+
+    Takes `seconds`; with None it ends when all are ready and no new one came for QUIET_S, or after
+    LIMIT_S. Raises KubeError.
+    """
+    await kube.path(kind)
+    version, _, name = kind.rpartition("/")
+    kinds = kinds_of(version, name)
+    where: Sequence[str | None] = namespaces or [None]
+    observer = Observer(kube, new_run(), kinds, where, primary=[name], selector=selector)
+    file = RunFile(observer.run, version, name, namespaces, "", 1 if name in ONE else None)
+    async with observer:
+        older = {record.uid for record in observer.of(name)}
+        logger.info(f"watching each {name} with the labels {selector}: create them now")
+
+        def read() -> RunFile:
+            new = [record for record in observer.of(name) if record.uid not in older]
+            file.submissions = [_as_submission(*item, observer.ahead_s) for item in enumerate(new)]
+            ages = [now_ns() - item.intended_ns for item in file.submissions]
+            file.finished = seconds is None and min(ages, default=0) > QUIET_S * SECOND
+            return file
+
+        remove_outputs(folder, submission=True)
+        return await observe(observer, folder, Settings(), read, seconds or LIMIT_S)
+
+
+def _as_submission(index: int, record: Record, ahead_s: float) -> Submission:
+    """Return an object of others as if it was submitted when it was created."""
+    api, received = record.stages["created"]
+    at = received or api - round(ahead_s * SECOND)
+    return Submission(index, record.name, record.namespace, at, at, at, record.uid)
+
+
 def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
     """Return how many pods or workloads are ready, and how many are expected."""
     counts = settled(observer, file.kind, file.expected_pods, "ready")
-    names = [item.name for item in file.submissions if item.answered_ns and not item.error]
+    names = [
+        (item.namespace, item.name)
+        for item in file.submissions
+        if item.answered_ns and not item.error
+    ]
     ready = sum(counts.get(name, 0) for name in names)
     return ready, len(names) * (file.expected_pods or 1)
 

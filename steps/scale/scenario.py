@@ -190,7 +190,9 @@ class Session:
         def done() -> bool:
             counts = settled(self.observer, self.template.kind, self.members, goal)
             wanted = self.members or 1
-            return all(counts.get(item.name, 0) >= wanted for item in self.alive())
+            return all(
+                counts.get((item.namespace, item.name), 0) >= wanted for item in self.alive()
+            )
 
         return await self.observer.until(done, self._left(timeout) or 0.0)
 

@@ -58,7 +58,8 @@ from perfdag.units import Duration, PositiveDuration, plural
 logger = logging.getLogger(__name__)
 PRIMER_TIMEOUT_S = 180.0
 """How long the primer may take to run, and to be gone."""
-_PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
+PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
+"""Figures: VMIs by phase, as KubeVirt's audit names them."""
 
 
 class VmiParams(ScenarioParams):
@@ -150,7 +151,7 @@ class VmiBurstParams(VmiParams):
         """See ScenarioParams."""
         if self.scenario != "ladder" and len(self.counts) > 1:
             raise ValueError("a burst takes one count; several are a ladder (scenario: ladder)")
-        self.check_figures(self.scenario, _PHASE_COUNTS, min(self.counts))
+        self.check_figures(self.scenario, PHASE_COUNTS, min(self.counts))
 
 
 class VmiSteadyParams(VmiParams):

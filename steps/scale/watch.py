@@ -31,7 +31,7 @@ from perfdag.steps.scale.objects import (
     top_owner,
     unix_ns,
 )
-from perfdag.steps.scale.rows import Row, rows_of
+from perfdag.steps.scale.rows import Row, from_creation, rows_of
 
 END_STAGES = frozenset(("succeeded", "failed", "gone"))
 """Stages after which a pod or VMI no longer runs."""
@@ -107,8 +107,7 @@ class Observer:
     async def _follow(self, path: str, namespace: str | None, listed: asyncio.Event) -> None:
         """Note the existing objects, set `listed`, and note their changes until the end."""
         kind = path.rpartition("/")[2]
-        labels = self.selector or f"{RUN_LABEL}={self.run}"
-        labels = labels if kind in self.primary else ""
+        labels = (self.selector or f"{RUN_LABEL}={self.run}") if kind in self.primary else ""
         changes = self.kube.watch(path, namespace, labels=labels, patience=PATIENCE_S)
         try:
             async for change, body, received_ns in changes:
@@ -188,28 +187,24 @@ class Observer:
 
     def rows(self, submissions: Sequence[Submission], kind: str, members: int | None) -> list[Row]:
         """Return one row per workload and stage, as observed until now."""
-        return list(
-            rows_of(
-                submissions,
-                self.records,
-                run=self.run,
-                kind=kind,
-                until_ns=now_ns(),
-                ahead_s=self.ahead_s,
-                members=members,
-                simulated=self.simulated,
-            )
+        rows = rows_of(
+            submissions,
+            self.records,
+            run=self.run,
+            kind=kind,
+            until_ns=now_ns(),
+            ahead_s=self.ahead_s,
+            members=members,
+            simulated=self.simulated,
         )
+        return list(from_creation(rows, kind) if self.selector else rows)
 
     def of(self, kind: str) -> Iterator[Record]:
         """Return the run's records of a kind."""
         return (each for each in self.records.values() if each.kind == kind and self._ours(each))
 
     def _ours(self, record: Record) -> bool:
-        """Return whether it or an owner is a root, which may have owners of its own."""
-        while record.uid not in self.roots and record.owner in self.records:
-            record = self.records[record.owner]
-        return record.uid in self.roots
+        return top_owner(self.records, record).uid in self.roots
 
     def count(self, kind: str, stage: str) -> int:
         """Count the run's objects of a kind that reached a stage."""
@@ -234,11 +229,13 @@ class Observer:
             await asyncio.sleep(min(max(0.02, 9 * took), max(0.0, left)))
 
 
-def settled(observer: Observer, kind: str, members: int | None, goal: str) -> dict[str, int]:
+def settled(
+    observer: Observer, kind: str, members: int | None, goal: str
+) -> dict[tuple[str, str], int]:
     """Count the pods or VMIs of each workload that reached the goal, or failed for good.
 
-    The workloads of `kind`, by name, have `members` each; with None a workload counts as one, once
-    it has pods and all of them are settled.
+    The workloads of `kind`, by namespace and name, have `members` each; with None a workload counts
+    as one, once it has pods and all of them are settled.
     """
     vmis = kind.startswith("VirtualMachine")
     own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
@@ -250,7 +247,7 @@ def settled(observer: Observer, kind: str, members: int | None, goal: str) -> di
         if top.uid in groups:
             groups[top.uid][1].append(record)
     return {
-        own.name: _settled_members(own, group, members, goal, own_end and not vmis)
+        (own.namespace, own.name): _settled_members(own, group, members, goal, own_end and not vmis)
         for own, group in groups.values()
     }
 
@@ -266,7 +263,7 @@ def _settled_members(
     if goal == "succeeded":
         return (members or 1) * (not {goal, "failed"}.isdisjoint(own.stages))
     if members is None:
-        waiting = [pod for pod in group if {goal, "failed"}.isdisjoint(pod.stages)]
+        waiting = [p for p in group if {goal, "succeeded", "failed"}.isdisjoint(p.stages)]
         return int(len(waiting) < len(group) and all("gone" in pod.stages for pod in waiting))
     if finite and "failed" in own.stages:
         return members

@@ -258,7 +258,7 @@ def test_of_a_workload_that_lost_members_those_that_stand_in_count(
         for i, stages in enumerate(members)
     ]
     observer = observer_of(record(kind, "a", created=1), *made)
-    assert settled(observer, kind, lost, goal) == {"a": want}
+    assert settled(observer, kind, lost, goal) == {("ns", "a"): want}
 
 
 @pytest.mark.parametrize("kind", ["Pod", VMI])
@@ -267,4 +267,4 @@ def test_an_object_of_its_own_has_nobody_to_stand_in_for_it(kind: str, end: str)
     goal = "running" if kind == VMI else "ready"
     own = record(kind, "a", created=1, **{goal if end == "goal" else end: 2.0})
     observer = observer_of(own, record(kind, "b", created=1))
-    assert settled(observer, kind, 1, goal) == {"a": 1, "b": 0}
+    assert settled(observer, kind, 1, goal) == {("ns", "a"): 1, ("ns", "b"): 0}
