@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from perfdag.commands.main import main
 from tests.fakes.files import write_programs
@@ -105,6 +106,16 @@ def test_a_build_checks_hashes_pins_debian_and_signs_what_it_pushed(tmp_path: Pa
             package["externalRefs"][0]["referenceLocator"] for package in document["packages"]
         }
         assert locators == {"pkg:deb/debian/openssh-server@1%3A9.2p1-2", "pkg:pypi/orjson@3.11.0"}
+
+
+def test_a_release_has_the_image_of_every_folder(tmp_path: Path) -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+    matrices = {name: workflow["jobs"][name]["strategy"]["matrix"] for name in ("images", "large")}
+    [others] = [each for each in matrices["images"]["include"] if each["arch"] == "amd64"]
+    _, calls = build(tmp_path / "others", EXCEPT=others["except"])
+    _, more = build(tmp_path / "large", *matrices["large"]["image"])
+    images = re.findall(r"-t localhost/perfdag-(\S+):1", "\n".join([*calls, *more]))
+    assert sorted(images) == [file.parent.name for file in FILES]
 
 
 @pytest.mark.parametrize(
