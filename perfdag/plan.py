@@ -420,12 +420,9 @@ def idle_gpus(plan: Plan) -> list[str]:
     texts = set[str]()
     for point in plan.points:
         shape = plan.shapes[point.shape]
-        amounts = [parse_quantity(shape.resources.both[name]) for name in shape.gpus()]
-        asked = int(sum(amounts))
-        if asked < 2:
-            continue
+        asked = sum(parse_quantity(shape.resources.both[name]) for name in shape.gpus())
         benchmark = registry.get(point.benchmark)
-        used = benchmark.gpus(benchmark.Params.model_validate(point.params))
+        used = benchmark.gpus(benchmark.Params.model_validate(point.params)) if asked > 1 else None
         if used is not None and used < asked:
             use = f"{point.benchmark} uses {used} of the {asked} GPUs that its pods ask for"
             texts.add(f"entry {point.entry}: {use}")

@@ -558,12 +558,15 @@ def _cpu(
 
 def iperf2_command(params: IperfParams, role: str, address: str, port: int) -> list[str]:
     """Return the argv of iperf 2 as `--client` or `--server` (options: iperf(1))."""
-    argv = ["iperf", role, *(["--bind"] if role == "--server" else []), address]
+    # The role comes first, because iperf forgets the streams that were named before it.
+    argv = ["iperf", "--server", "--bind", address]
+    if role == "--client":
+        argv = ["iperf", "--client", address, "--time", f"{params.duration:.0f}"]
     argv += ["--port", str(port), "--reportstyle", "C", "--parallel", str(params.streams)]
     if ":" in address:
         argv.append("--ipv6_domain")
-    if role == "--client":
-        argv += ["--time", f"{params.duration:.0f}", *(["--reverse"] if params.reverse else [])]
+    if role == "--client" and params.reverse:
+        argv.append("--reverse")
     return argv
 
 

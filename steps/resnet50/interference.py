@@ -225,12 +225,9 @@ def environments(hosts: Sequence[Host], params: InterferenceParams) -> list[dict
     variables = list[dict[str, str]]()
     for host in hosts:
         gpus = gpu_use.visible(host)
-        if len(gpus) < 2:
-            variables.append({})
-            continue
-        gpu = min(gpus, key=copies.__getitem__)
-        copies[gpu] += 1
-        variables.append({"CUDA_VISIBLE_DEVICES": gpu})
+        least_used = min(gpus, key=copies.__getitem__, default="")
+        copies[least_used] += 1
+        variables.append({"CUDA_VISIBLE_DEVICES": least_used} if len(gpus) > 1 else {})
     return variables
 
 

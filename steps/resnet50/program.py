@@ -170,12 +170,9 @@ def warm_all(spec: Spec, system: System) -> tuple[BatchTimes, dict[str, Any]]:
             stretch=0 if fast or not settle else STRETCH,
             least=WARM_LEAST_CUDA if busy else 0.0,
         )
-    times = BatchTimes(
-        (sizes[0], max(warmups[sizes[0]].steady, 1e-6)),
-        (largest, max(warmups[largest].steady, 1e-6)),
-        warmups[largest].spread,
-    )
-    return times, {
+    smallest = sizes[0]
+    seconds = max(warmups[smallest].steady, 1e-6), max(warmups[largest].steady, 1e-6)
+    return BatchTimes((smallest, largest), seconds, warmups[largest].spread), {
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
         "stable": warmups[sizes[0]].stable and warmups[largest].stable,
@@ -411,11 +408,10 @@ class Program:
             system = torch_system(dict(spec))
         self.result |= system.facts
         times, self.result["warmup"] = warm_all(spec, system)
-        samples, seconds = times.large
         if spec["scenario"] == "server" and spec["target_rate"] is None:
             spec = self.with_rate(system, times)
         time.sleep(max(0.0, spec.get("start_at", 0.0) - time.time()))
-        self.result["test"] = measure(system, spec, samples / seconds, self.fail)
+        self.result["test"] = measure(system, spec, times.capacity, self.fail)
 
     def with_rate(self, system: System, times: BatchTimes) -> Spec:
         """Return the spec with the rate of Server: a part of the largest that holds its bound.
@@ -433,11 +429,8 @@ class Program:
         rate = largest_rate(times, self.spec, workers_of(self.spec), holds)
         self.result["largest_rate"] = rate
         if not rate:
-            samples, seconds = times.large
-            return {**self.spec, "target_rate": SHARE_OF_CAPACITY * samples / seconds}
-        queries = self.spec["queries"]
-        if not self.spec["fast"]:
-            queries = max(queries, CONFIDENT)
+            return {**self.spec, "target_rate": SHARE_OF_CAPACITY * times.capacity}
+        queries = max(self.spec["queries"], 0 if self.spec["fast"] else CONFIDENT)
         return {**self.spec, "target_rate": SHARE_OF_LARGEST * rate, "queries": queries}
 
 

@@ -7,9 +7,10 @@ queries alone would take minutes, as LoadGen wants to be 99 % sure that 99 % of 
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 LATE = 0.001
 """Share of late queries at the largest rate: a tenth of what p99 allows, for LoadGen to be sure."""
@@ -18,29 +19,27 @@ CONFIDENT = 838
 LONGEST = 300.0
 """Seconds that these queries may take. A lower rate is none."""
 ARRIVALS = 30_000
-HALVINGS = 11
+STEPS = 2000
+"""Parts of the capacity in which the largest rate is found."""
 TRIALS, SLOWER = 3, 0.75
 """Trials of a rate, and the factor of the next one after a trial in which p99 was late."""
 
 
-@dataclass(frozen=True)
-class BatchTimes:
+class BatchTimes(NamedTuple):
     """How long batches take, as a warm-up measured it.
 
-    `small` and `large` are samples and median seconds of the smallest and of the largest batch; the
-    time grows evenly between them. `spread` has single times over their median.
+    The smallest and the largest one have `samples`, and take `seconds` in the median; the time
+    grows evenly between them. `spread` has single times over their median.
     """
 
-    small: tuple[int, float]
-    large: tuple[int, float]
+    samples: tuple[int, int]
+    seconds: tuple[float, float]
     spread: Sequence[float]
 
-    def median(self, samples: int) -> float:
-        """Return the median seconds of a batch of so many samples."""
-        (few, shortest), (many, longest) = self.small, self.large
-        if samples <= few or few == many:
-            return shortest
-        return shortest + (longest - shortest) * (samples - few) / (many - few)
+    @property
+    def capacity(self) -> float:
+        """Samples per second in the largest batches."""
+        return self.samples[1] / self.seconds[1]
 
 
 def late_share(rate: float, times: BatchTimes, spec: Mapping[str, Any], workers: int) -> float:
@@ -51,6 +50,7 @@ def late_share(rate: float, times: BatchTimes, spec: Mapping[str, Any], workers:
     """
     generator = random.Random(0)
     arrivals = list(accumulate(generator.expovariate(rate) for _ in range(ARRIVALS)))
+    medians = np.interp(range(spec["batch"] + 1), times.samples, times.seconds).tolist()
     ends = [0.0] * workers
     closed = 0.0
     first = late = 0
@@ -59,7 +59,7 @@ def late_share(rate: float, times: BatchTimes, spec: Mapping[str, Any], workers:
         full = arrivals[min(first + spec["batch"], ARRIVALS) - 1]
         closed = max(taken, min(arrivals[first] + spec["max_delay"], full))
         last = min(bisect_right(arrivals, closed, first), first + spec["batch"])
-        seconds = times.median(last - first) * generator.choice(times.spread)
+        seconds = medians[last - first] * generator.choice(times.spread)
         ends = [*ends[1:], max(closed, ends[-1]) + seconds]
         late += bisect_left(arrivals, ends[-1] - spec["latency_bound"], first, last) - first
         first = last
@@ -76,19 +76,15 @@ def largest_rate(
 
     `holds` tries a rate, and returns whether p99 was in time.
     """
-    samples, seconds = times.large
-    low = 0.0
-    high = samples / seconds
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if late_share(middle, times, spec, workers) <= LATE:
-            low = middle
-        else:
-            high = middle
+    step = times.capacity / STEPS
+    steps = bisect_right(
+        range(1, STEPS), LATE, key=lambda n: late_share(n * step, times, spec, workers)
+    )
+    rate = steps * step
     for _ in range(TRIALS):
-        if low < CONFIDENT / LONGEST:
+        if rate < CONFIDENT / LONGEST:
             return 0.0
-        if holds(low):
+        if holds(rate):
             break
-        low *= SLOWER
-    return low
+        rate *= SLOWER
+    return rate
