@@ -25,19 +25,29 @@ from perfdag.identity import merge
 from perfdag.problems import Form, Problem
 from perfdag.units import CpuList, Quantity, Size, parse_quantity
 
-Image = Annotated[
-    str,
-    Form(
-        "an image: at most 512 of a-z, A-Z, 0-9 and . _ / : @ -",
-        r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}$",
-    ),
-]
+_PART = r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*"
+IMAGE = Form(
+    "an image: HOST:PORT/name:tag or name@sha256:64 digits, at most 512 characters, "
+    "the name of a-z, 0-9 and . _ / -",
+    r"^(?=.{1,512}$)([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]{1,5})?/)?"
+    rf"{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$",
+)
+"""A reference as containerd reads it, without other digests."""
+Image = Annotated[str, IMAGE]
+_NAMES = r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 ObjectName = Annotated[
     str,
     Form(
         "the name of an object of Kubernetes: at most 253 of a-z, 0-9, - and ., "
         "a letter or digit at both ends",
-        r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+        f"^{_NAMES}$",
+    ),
+]
+NetworkName = Annotated[
+    str,
+    Form(
+        "a Multus network: NAME or NAMESPACE/NAME, each of a-z, 0-9 and -",
+        rf"^([a-z0-9]([a-z0-9-]{{0,61}}[a-z0-9])?/)?{_NAMES}$",
     ),
 ]
 Folder = Annotated[
@@ -48,11 +58,12 @@ Folder = Annotated[
     ),
 ]
 _LABEL = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)"
+_DOMAIN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/"
 LabelKey = Annotated[
     str,
     Form(
         "a label's key: at most 63 letters, digits, - _ ., which may follow a DNS name and a /",
-        rf"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_LABEL}$",
+        rf"^({_DOMAIN})?{_LABEL}$",
     ),
 ]
 LabelValue = Annotated[
@@ -126,8 +137,8 @@ class Network(Strict):
         description="how the client reaches the server: at its pod, through a Service, at a port "
         "of its node, or both on the networks of their nodes; gives `host`",
     )
-    name: Name | None = Field(None, description="a Multus network, `namespace/name`")
-    also: list[Name] = Field(
+    name: NetworkName | None = Field(None, description="a Multus network, `namespace/name`")
+    also: list[NetworkName] = Field(
         [], description="further Multus networks, which are the interfaces net2, net3 ..."
     )
     default: bool = Field(
@@ -176,7 +187,24 @@ def check_resource(name: str) -> str:
             f"no container can request {name!r}: there are {', '.join(NATIVE)} "
             "and devices such as nvidia.com/gpu"
         )
+    if "/" in name and not re.fullmatch(_DOMAIN + _LABEL, name):
+        raise ValueError(f"{name!r} is no device: write DOMAIN/NAME, such as nvidia.com/gpu")
     return name
+
+
+def check_amounts(amounts: "Amounts") -> "Amounts":
+    """Return amounts that Kubernetes takes. Raises ValueError for a part of what is whole."""
+    for name, value in amounts.items():
+        amount = parse_quantity(value)
+        if name == "cpu" and amount * 1000 % 1:
+            raise ValueError(f"cpu: {value}: the smallest part is 1m, 0.001 cores")
+        if name in ("memory", "ephemeral-storage") and amount % 1:
+            raise ValueError(
+                f"{name}: {value}: bytes are whole, and m is a thousandth; write 100Mi"
+            )
+        if _HUGEPAGES.fullmatch(name) and amount % parse_quantity(name.partition("-")[2]):
+            raise ValueError(f"{name}: {value}: must be a multiple of the size of a page")
+    return amounts
 
 
 def check_hugepages(name: str) -> str:
@@ -187,6 +215,7 @@ def check_hugepages(name: str) -> str:
 
 
 Amounts = dict[Annotated[Name, AfterValidator(check_resource)], Quantity]
+WholeAmounts = Annotated[Amounts, AfterValidator(check_amounts)]
 
 
 class Resources(BaseModel):
@@ -195,8 +224,13 @@ class Resources(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: Amounts = Field(init=False)
 
-    requests: Amounts = Field({}, description="requested, without a limit")
-    limits: Amounts = Field({}, description="limits, where they differ from the requests")
+    requests: WholeAmounts = Field({}, description="requested, without a limit")
+    limits: WholeAmounts = Field({}, description="limits, where they differ from the requests")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Resources":
+        check_amounts(self.both)
+        return self
 
     @property
     def both(self) -> Amounts:
@@ -244,6 +278,12 @@ class ClaimTemplate(BaseModel):
         return {key: value for key, value in keys.items() if value}
 
 
+def _at_least_1mib(size: int) -> int:
+    if size < 1 << 20:
+        raise ValueError(f"{size} bytes hold nothing; write at least 1MiB, such as 5GiB")
+    return size
+
+
 class Volume(Strict):
     """The measured storage: a claim for each pod (RWO) or all (RWX), hostPath or emptyDir."""
 
@@ -251,7 +291,9 @@ class Volume(Strict):
     storage_class: ObjectName | None = Field(
         None, description="StorageClass of a new claim; unset: the default of the cluster"
     )
-    size: Size = Field(1 << 30, description="bytes, or text such as 5GiB")
+    size: Annotated[Size, AfterValidator(_at_least_1mib)] = Field(
+        1 << 30, description="bytes, or text such as 5GiB; at least 1MiB"
+    )
     access: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
         "ReadWriteOnce", description="ReadWriteMany: all hosts share one claim"
     )
@@ -396,6 +438,14 @@ class Toleration(Strict):
     value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
+    @model_validator(mode="after")
+    def _whole(self) -> "Toleration":
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists takes no value; leave one of them out")
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("operator Equal needs a key; Exists without a key tolerates all")
+        return self
+
 
 class Shape(Strict):
     """One kind of pod. Two points of equal shape can be measured in the same pods."""
@@ -406,10 +456,13 @@ class Shape(Strict):
     resources: Resources = Field(
         Resources(), description="requests and limits of a measuring pod, device resources included"
     )
-    hugepages: dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity] = Field(
-        {}, description="amount of each kind, such as {hugepages-2Mi: 512Mi}"
+    hugepages: Annotated[
+        dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity],
+        AfterValidator(check_amounts),
+    ] = Field({}, description="amount of each kind, such as {hugepages-2Mi: 512Mi}")
+    shm: Annotated[Size, AfterValidator(_at_least_1mib)] | None = Field(
+        None, description="size of /dev/shm, a tmpfs; at least 1MiB"
     )
-    shm: Size | None = Field(None, description="size of /dev/shm, a tmpfs")
     volume: Volume | None = Field(None, description="the storage that is measured")
     node_selector: dict[LabelKey, LabelValue] = Field(
         {}, description="labels of the nodes to measure"

@@ -263,7 +263,7 @@ def test_the_plan_step_refuses_it_of_a_suite_and_of_a_stored_plan(tmp_path: Path
     raw = json.loads(plan.dump())
     for shape, error, expected in (
         (SHAPES["tolerations value"]("{{=1}}"), DamagedError, "tolerations.0.value '{{=1}}': is n"),
-        (SHAPES["image"]("@CLAIMED@"), BadDocument, "image: 'registry.example/a@CLAIMED@:1' has"),
+        (SHAPES["volume.path"]("@CLAIMED@"), BadDocument, "volume.path: '/@CLAIMED@' has"),
     ):
         store.put(f"runs/{ID}/plan.json", json.dumps({**raw, "shapes": [shape]}).encode())
         with pytest.raises(error, match=re.escape(expected)):

@@ -40,6 +40,7 @@ from perfdag.runs.cluster import (
     resumable_run,
     start_run,
 )
+from perfdag.shape import IMAGE
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.base import check_cluster_address, on_cluster
 from perfdag.suite.document import dump
@@ -73,6 +74,18 @@ def _at_least(least: int, read: Callable[[str], int], unit: str = "") -> Callabl
     return number
 
 
+def image_names(text: str) -> str:
+    """Return the pattern of the images' names. Raises argparse.ArgumentTypeError."""
+    if "{name}" not in text:
+        advice = "write {name} where they differ, as in registry.example/perfdag-{name}:1.0"
+        raise argparse.ArgumentTypeError(f"{text!r} is one image for all benchmarks; {advice}")
+    try:
+        IMAGE.check(text.replace("{name}", "base"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 INSTALLATION = (
     NAMESPACE,
     option("--store", default="", metavar="ROOT", help="s3://bucket/prefix or claim://NAME"),
@@ -86,6 +99,7 @@ INSTALLATION = (
     "images",
     option(
         "--images",
+        type=image_names,
         default=IMAGES,
         metavar="PATTERN",
         help="names of the images; {name} is base, iperf, fio ...",

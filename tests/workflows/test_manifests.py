@@ -19,10 +19,11 @@ from perfdag import Entry, Suite
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.patch import PORT, Context, claim_spec, patch
 from perfdag.kube.services import ssh_port
+from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods.plan import MAX_KINDS
 from perfdag.suite.document import BadDocument
-from perfdag.suite.load import parse_suite
+from perfdag.suite.load import load_suite, parse_suite
 from perfdag.workflows import dump, runs, templates
 from perfdag.workflows.installation import Installation
 
@@ -278,13 +279,15 @@ def everything(namespace: str) -> list[dict[str, Any]]:
         for each in documents()["suite"]
         if each["kind"] != "Workflow"
     ]
-    for name, shape in SHAPES.items():
-        bodies.append(
-            {
-                **(body := pod(shape, f"shape-{name}", store="claim://results")),
-                "metadata": {**body["metadata"], "namespace": namespace},
-            }
-        )
+    shipped = {
+        f"{path.stem}-{number}": shape.data()
+        for path in sorted((Path(__file__).parents[2] / "suites").glob("*.yaml"))
+        for number, shape in enumerate(make_plan(load_suite(path)).shapes)
+    }
+    for name, shape in {**SHAPES, **shipped}.items():
+        for rank in (0, 1):
+            body = pod(shape, f"shape-{name}-{rank}", rank=rank, store="claim://results")
+            bodies.append({**body, "metadata": {**body["metadata"], "namespace": namespace}})
         volume = Shape.model_validate(shape).volume
         if volume and volume.kind == "claim":
             meta = {"name": f"claim-{name}", "namespace": namespace}

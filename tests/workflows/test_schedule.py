@@ -52,6 +52,8 @@ def test_a_bad_schedule_or_store_renders_nothing(tmp_path: Path, cli: CommandLin
         (["--schedule", "*/7 25 * * *"], "hour '25': write 0 to 23"),
         (["--schedule", "0 4 * *", "--max-age", "26h"], "write five fields"),
         (["--store-secret", "My_Secret"], "'My_Secret' is no name in Kubernetes"),
+        (["--images", "registry.example/all:1"], "is one image for all benchmarks; write {name}"),
+        (["--images", "r.example/{name}:1 "], "is not an image"),
         (["--pull-secret", "a..b"], "'' is no name in Kubernetes"),
         (["--lock-namespace", "a.b"], "'a.b' is no name in Kubernetes"),
         (["--namespace", "b" * 64], "is no name in Kubernetes"),
