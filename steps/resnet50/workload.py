@@ -304,11 +304,12 @@ class Result:
             )
         if self.valid or self._only_short(params):
             return None
-        text = "LoadGen says INVALID: " + "; ".join(self.reasons)
+        text = "LoadGen says INVALID: "
         if self.raw.get("largest_rate") == 0:
             bound = short(params.latency_bound, "s")
-            text += f"; no rate holds latency_bound {bound}, and a batch takes"
-            text += f" {short(warm['steady'], 's')}: raise it, or set target_rate"
+            batch = short(warm["steady"], "s")
+            text += f"no rate holds {bound}, as a batch takes {batch}; raise latency_bound; "
+        text += "; ".join(self.reasons)
         if params.scenario == "offline" and self.met.get("result_min_duration_met") is False:
             text += f"; target_rate is the expected QPS: set it to {self.rate:.4g} or more"
         return text

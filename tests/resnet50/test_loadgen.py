@@ -216,7 +216,7 @@ def test_server_says_of_which_rate_its_default_is_a_part() -> None:
     (largest, target), reason = serve_at_default_rate(bound=0.0001)
     assert largest == 0
     assert 0 < target < 250
-    assert "no rate holds latency_bound 100 µs, and a batch takes" in reason
+    assert reason.startswith("LoadGen says INVALID: no rate holds 100 µs, as a batch takes ")
 
 
 @needs_loadgen
