@@ -524,7 +524,7 @@ def prepare_duet(
     """
     if not FEWEST_BLOCKS <= count <= MOST_BLOCKS:
         text = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}; fewer cannot reach p = 1 %"
-        raise BadDocument([Problem("many-blocks", text, str(count), "--blocks", 1)])
+        raise BadDocument([Problem("many-blocks", text, str(count), "--blocks")])
     first = new_run_id()
     seed = a.suite.seed if "seed" in a.suite.model_fields_set else int(digest(first)[:8], 16)
     turns = blocks(count, seed)

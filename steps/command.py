@@ -29,7 +29,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts.base import CommandResult
 from perfdag.problems import Form
-from perfdag.units import to_base
+from perfdag.units import PositiveDuration, to_base
 
 VARIABLE = Form("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
 FIGURE = Form(
@@ -181,7 +181,7 @@ class CommandParams(Params):
         list[str], Field(min_length=1, description="program and arguments; no shell reads them")
     ]
     env: dict[Annotated[str, VARIABLE], str] = Field({}, description="added to the environment")
-    expected: float = Field(1.0, gt=0, description="expected wall time in seconds, for the plan")
+    expected: PositiveDuration = Field(1.0, description="expected wall time, for the plan")
     exit_code: int = Field(0, ge=0, le=255, description="the exit code that counts as success")
     metrics: Figures = Field(
         {},

@@ -13,6 +13,7 @@ from hypothesis import settings
 from perfdag.commands.main import main
 from perfdag.commands.options import log_to_stderr
 from perfdag.hosts import disturbance
+from perfdag.runs import local
 from tests.fakes.api_server import ApiServer
 
 # Tests are collected faster if the garbage of so many modules is looked for less often.
@@ -100,6 +101,14 @@ def no_flush() -> Iterator[None]:
     """Files are not flushed to the disk: tests end processes, but no machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def alone() -> Iterator[None]:
+    """The runs of other workers are not told as those that measure on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "MEASURING", f"\0perfdag-test-{os.getpid()}")
         yield
 
 

@@ -127,6 +127,7 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
     [
         (["plan", "suite.yaml", "--store", "s3://b/r"], "no option --store"),
         (["benchmarks", "iperff"], "did you mean iperf?"),
+        (["render", "--base", "--images", "r/x:1"], "--images: r/x:1 is one image; write {name}"),
         (["logs", "last", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
         (["ls", "--newest", "x"], "argument --newest: invalid int value: 'x'"),
         (["run", "suite.yaml", "--", "sleep", "1"], "not both"),
@@ -166,6 +167,19 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     argv[-1] = "0.02"
     assert orjson.loads(cli(argv).out)["answer"]["runs"] == 1, "another command has another past"
     assert [line.rsplit("  ")[-1] for line in cli(["ls"]).out.splitlines()[1:]] == 2 * ["first run"]
+
+
+def test_a_variable_at_the_prompt_is_a_text_and_a_time_has_its_unit(cli: CommandLine) -> None:
+    Path("s.yaml").write_text(
+        "name: s\nentries:\n  - benchmark: command\n"
+        "    params: {argv: ['true'], expected: 100ms, env: {RA: 'x'}}\n"
+    )
+    for given, text in (("128", "128"), ("010", "010"), ('"1e3"', "1e3"), ("", "")):
+        plan = orjson.loads(
+            cli(["plan", "s.yaml", "--json", "--set", f"command.env.RA={given}"]).out
+        )
+        assert plan["points"][0]["params"]["env"] == {"RA": text}
+        assert plan["points"][0]["params"]["expected"] == 0.1
 
 
 @pytest.mark.parametrize("options", [[], ["--cluster"]])

@@ -125,7 +125,7 @@ def test_without_venv_root_and_sudo_it_says_what_root_is_to_install(tmp_path: Pa
 
 def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path: Path) -> None:
     log, ready = tmp_path / "log", tmp_path / "ready"
-    pip = f'#!/bin/sh\necho pip "$@" >> {log}\n'
+    pip = f'#!/bin/sh\necho pip "$@" >> {log}; echo "Collecting numpy==2 (from -r run.txt)"\n'
     python = f"""case "$1 $2" in
         "- ") exit 0 ;;
         "-c import"*) [ -e {ready} ] ;;
@@ -139,15 +139,22 @@ def test_without_venv_sudo_installs_it_and_pip_the_lock_with_its_hashes(tmp_path
     path = folder_with(tmp_path, "sh", "env", "mkdir", "chmod", id="echo 1000", **fakes)
     result = venv(path, "python3", tmp_path / "venv")
     assert (result.returncode, result.stderr) == (0, "")
+    assert f"installing perfdag into {tmp_path / 'venv'}\n  numpy==2\n" in result.stdout
     assert log.read_text().splitlines() == [
         "sudo apt-get update -qq",
         (
             "sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "
             "--no-install-recommends python3-venv"
         ),
-        "pip install -q --require-hashes -r requirements/run.txt",
+        "pip install --progress-bar off --require-hashes -r requirements/run.txt",
         "pip install -q --no-deps --no-build-isolation -e .",
     ]
+
+
+def test_a_package_that_cannot_be_installed_ends_the_installation(tmp_path: Path) -> None:
+    python = """[ "$1" = -m ] && { mkdir -p "$4/bin"; printf '#!/bin/sh\nexit 1' >"$4/bin/pip"; chmod +x "$4/bin/pip"; }; exit 0"""  # noqa: E501
+    path = folder_with(tmp_path, "sh", "mkdir", "chmod", id="echo 0", python3=python)
+    assert venv(path, "python3", tmp_path / "venv").returncode == 1
 
 
 def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
@@ -157,7 +164,7 @@ def test_uv_is_used_where_it_is_there(tmp_path: Path) -> None:
     assert venv(path, "python3", folder).returncode == 0
     assert log.read_text().splitlines() == [
         f"venv -q --seed --python python3 {folder}",
-        f"pip install -q --python {folder}/bin/python --require-hashes -r requirements/run.txt",
+        f"pip install --python {folder}/bin/python --require-hashes -r requirements/run.txt",
         f"pip install -q --python {folder}/bin/python --no-deps --no-build-isolation -e .",
     ]
 

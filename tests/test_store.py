@@ -139,6 +139,18 @@ def test_a_folder_that_takes_nothing_says_why(
         FolderStore(str(tmp_path)).put("key", b"")
 
 
+def test_a_run_that_finds_the_disk_full_leaves_no_run_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FolderStore(str(tmp_path))
+    store.put("runs/a/plan.json", b"1")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    for key in ("runs/a/report.html", "runs/b/plan.json"):
+        with pytest.raises(StoreError, match="No space left"):
+            store.put(key, b"1")
+    assert store.folders("runs") == ["a"]
+
+
 def test_a_folder_without_rights_is_a_clear_line_and_not_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.runs.finish import check_age
+from perfdag.runs.local import told_of_others
 from perfdag.signals import EXIT_GATE
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import load_suite
@@ -57,6 +58,13 @@ def test_a_foreign_file_among_the_results_is_named_and_left_out(
     assert len(named) == 2, errors
     assert "part-00000.parquet" in named[0] + named[1]
     assert f"1999-01/{rows.name}" in named[0] + named[1]
+
+
+def test_the_newest_run_and_its_suite_need_no_name(store: FolderStore, cli: CommandLine) -> None:
+    for verb in ("show", "check", "history"):
+        assert cli([verb]).out == cli([verb, "sleeps" if verb == "history" else "last"]).out
+    wrong = cli(["history", "sleep"], 2).err
+    assert "no results of suite sleep; did you mean sleeps? there are sleeps" in wrong
 
 
 def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:
@@ -277,6 +285,15 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
     expected = [f"perfdag {verb}: {reason}" for verb in ("rm", "run")]
     assert output.read_text().splitlines() == expected
     assert main(["rm", run_id, "--store", str(root)]) == 0
+
+
+def test_a_run_beside_another_one_is_told(
+    write_suite: SuiteWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    suite = str(write_suite.sleeps(1, 1))
+    with told_of_others():
+        assert main(["run", suite, "--no-report"]) == 0
+    assert "another run measures on this machine now, and each disturbs the other" in caplog.text
 
 
 @pytest.mark.parametrize("reached", range(4))

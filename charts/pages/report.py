@@ -3,6 +3,7 @@
 Its script sorts, filters and copies tables. The page is whole without it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from perfdag.analysis.gate_result import GateResult
 from perfdag.analysis.sentence import Judged, banner
@@ -61,6 +62,9 @@ KINDS = {
 }
 """What the squares of the points say by their colours."""
 UNSET = ("null", "", "[]")
+_BACKTICKS = re.compile(r"`([^`]+)`")
+_SCRATCH = re.compile(r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+")
+"""The scratch folder of a sample, in its command."""
 
 
 @cache
@@ -76,8 +80,14 @@ def templates() -> Environment:
         finalize=pick.printable,
     )
     environment.filters["plural"] = plural
+    environment.filters["code"] = code
     environment.globals["source"] = source
     return environment
+
+
+def code(text: str) -> Markup:
+    """Return a text whose words in backticks are code."""
+    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))
 
 
 @cache
@@ -314,7 +324,9 @@ def _value(state: PointState, series: Series) -> Iterator[Any]:
 
 def _commands(table: pa.Table, name: str) -> list[str]:
     rows = table.filter(pc.equal(table["benchmark"], name))
-    commands = _distinct(rows["command"])
+    commands = list(
+        dict.fromkeys(_SCRATCH.sub("SCRATCH", text) for text in _distinct(rows["command"]))
+    )
     more = len(commands) - COMMANDS
     return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
 

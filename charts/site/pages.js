@@ -116,11 +116,13 @@ async function indexPage() {
 }
 
 const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
+/** Return the word of an answer with the numbers of its series; one number says the word itself. */
+const said = (state, numbers) => !numbers ? "No series in common" : numbers.includes(",") ? `${state[0].toUpperCase()}${state.slice(1)}: ${numbers}` : numbers;
 /** Return the answer of a page: the word that matters most of its headline series, without noisy ones where there are others, their numbers, the first one, and what is worse. */
 function banner(lines, ...more) {
   const own = mainSeries(lines), clear = own.filter((line) => !line.noisy), tried = clear.length ? clear : own;
   const state = WORDS.find((name) => tried.some((line) => line.word === name)) ?? "unclear", fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "" : colours[state] ?? "";
-  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, fresh ? "First run, nothing to compare with" : `${state[0].toUpperCase()}${state.slice(1)}: ${counted(own.map((line) => line.word)) || "no series in common"}`),
+  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, fresh ? "First run, nothing to compare with" : said(state, counted(own.map((line) => line.word)))),
     ...fresh || state === "same" ? [] : [...new Set([state, "worse"])].flatMap((name) => tried.find((line) => line.word === name) ?? []).map((line) => sentence(line.name, line.answer, line.word)), ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);

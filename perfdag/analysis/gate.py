@@ -336,7 +336,7 @@ class _Judge:
             count = run.points.get(info.point, PointCount())
             why = "its samples are ok, but have no value of it"
             if not count.ok:
-                why = _no_value(count) if count.bad else "its point was not measured"
+                why = _no_value(count) if count.bad else self._not_measured(info.entry)
             cause = (info.entry, "series")
             absent[info.series_id] = self._add(
                 "present", line.name, "absent", why, info.series_id, cause
@@ -344,6 +344,12 @@ class _Judge:
             reported.add(info.point)
         self._idle_points(reported)
         return absent
+
+    def _not_measured(self, entry: str) -> str:
+        """Return why a run has no sample of a point of an entry."""
+        if self.plan and entry not in {point.entry for point in self.plan.points}:
+            return f"the suite has no entry {entry} any more"
+        return "its point was not measured"
 
     def _idle_points(self, reported: set[str]) -> None:
         """Add the points none of whose samples is ok, but those that are reported already.

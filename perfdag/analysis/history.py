@@ -157,6 +157,12 @@ class Series:
             return compare_sides(self.band(measured[-2]), newest, self.levels, better)
         return Verdict("unclear", before=newest.middle, value=newest.middle, why="no earlier run")
 
+    @property
+    def text(self) -> str:
+        """The answer in words, with a note that what two runs alone say fails no gate."""
+        alone = self.answer.word == "worse" and self.left is None
+        return self.answer.text + (" (two runs alone; fails no gate)" if alone else "")
+
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""
         levels = [level for level in self.levels.levels if level.decided < run]

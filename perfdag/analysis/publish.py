@@ -94,7 +94,8 @@ def gate_lines(gate: GateResult) -> list[str]:
         lines.append("answer  first run: there is none before it to compare with")
     elif gate.series:
         history = plural(gate.runs, "run")
-        lines.append(f"answer  {gate.word}: {gate.counted} ({history} of history)")
+        word = f"{gate.word}: " if "," in gate.counted else ""  # one count says the word itself
+        lines.append(f"answer  {word}{gate.counted} ({history} of history)")
     if gate.runs > 1:
         lines += answer_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
@@ -102,6 +103,10 @@ def gate_lines(gate: GateResult) -> list[str]:
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
     lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
+    noisy = sum(line.answer.noisy for line in gate.headlines)
+    if noisy:
+        of = plural(len(gate.headlines), "headline value")
+        lines.append(f"noisy   {noisy} of {of} too noisy to judge")
     revision = f"  revision {gate.revision}" if gate.revision else ""
     word = "FAILED" if gate.failed else "passed"
     lines.append(f"gate {word}  {gate.suite}  {gate.run}{revision}")
@@ -114,7 +119,7 @@ def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
     Series whose ids are in `alerted` are left out.
     """
     lines = [
-        f"  {line.name}: {line.answer.text}"
+        f"  {line.name}: {line.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
         if line.answer.word != "same" and line.info.series_id not in alerted
     ][:MOST_LINES]

@@ -197,7 +197,7 @@ def _change(deciding: Sequence["Series"]) -> str:
 
 def _size(line: "Series") -> str:
     """Return the answer about a series without its word."""
-    return line.answer.text.removeprefix(line.answer.word).lstrip(": ")
+    return line.text.removeprefix(line.answer.word).lstrip(": ")
 
 
 def _lost_point(run: Judged, failed: bool) -> list[str]:

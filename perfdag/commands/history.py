@@ -70,7 +70,12 @@ logger = logging.getLogger(__name__)
 
     Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
     """,
-    option("suite", metavar="SUITE", help="name of a suite that has results"),
+    option(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="name of a suite that has results (default: that of the newest run)",
+    ),
     STORE,
     option(
         "--cluster",
@@ -144,7 +149,8 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
 
     Raises CommandError, SelectionError, StoreError.
     """
-    suite, medians = args.suite, read_run_medians(store, args.suite)
+    suite: str = args.suite or select(RunStore(store), "last").suite
+    medians = read_run_medians(store, suite)
     runs = medians.runs
     if not runs:
         if not medians.damaged:
@@ -254,7 +260,10 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
     count = len(series)
     newest = medians.runs[-1].revision
     revision = f", newest revision {newest}" if newest else ""
-    runs = plural(len(medians.runs), "run")
+    again = sum(run.trigger == "recheck" for run in medians.runs)
+    runs = plural(len(medians.runs) - again, "run")
+    if again:
+        runs += f" and {plural(again, 're-measurement')}"
     lines = [f"{medians.suite}: {runs} from {days}, {count} series{revision}"]
     rows = [line for line in series if line.info.headline or line.steps] or series
     rows = series if everything else rows[:MAX_ROWS]

@@ -173,7 +173,7 @@ def add_parser(parsers: Verbs, name: str, summary: str) -> None:
 
 
 RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"
-RUN = option("run_id", metavar="RUN", help=RUN_HELP)
+RUN = option("run_id", nargs="?", default="last", metavar="RUN", help=f"{RUN_HELP} (default: last)")
 CLUSTER_RUN = option(
     "name",
     metavar="RUN",

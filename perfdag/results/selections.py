@@ -15,7 +15,7 @@ from perfdag.results.baselines import baseline
 from perfdag.results.runs import PARTIAL, RunStore, Selection, SelectionError, day_of
 from perfdag.store.base import NotStoredError
 from perfdag.store.s3 import open_store
-from perfdag.suite.document import nearest
+from perfdag.suite.document import choices, nearest
 from perfdag.units import plural
 
 logger = logging.getLogger(__name__)
@@ -33,9 +33,11 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
         return baseline(runs.store, selector.removeprefix("baseline:"), suite)
     stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
     if not stored:
-        results = f"results of suite {suite}{nearest(suite, runs.suites())}" if suite else "results"
+        if (suites := runs.suites()) and suite:
+            known = choices(suite, suites, "there are")
+            raise SelectionError(f"store {runs.store.root} has no results of suite {suite}{known}")
         raise SelectionError(
-            f"store {runs.store.root} has no {results}: run a suite, or `perfdag collect RUN`"
+            f"store {runs.store.root} has no results: run a suite, or `perfdag collect RUN`"
         )
     if "=" in selector:
         return _conditions(runs, selector, stored)

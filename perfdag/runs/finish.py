@@ -100,7 +100,9 @@ class Run:
             from perfdag.analysis.publish import gate_lines
 
             gate = [styled(gate_lines(self.gate))]
-        counted = f" ({judged.past.counted})" if judged.past else ""
+        counts = judged.past.counted if judged.past else ""
+        # One count says what the sentence says.
+        counted = f" ({counts})" if "," in counts else ""
         answer = self.answer
         style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(

@@ -117,7 +117,7 @@ def run_plan(
     Raises RunError if the run ends before its last sample.
     """
     store, stored = open_store(root), ""
-    with only_process(plan):
+    with only_process(plan), told_of_others():
         if resumed:
             prepare_resume(store, plan.run_id)
             planned = {plan.key(at) for at in range(len(plan.order))}
@@ -208,7 +208,7 @@ def measure_duet(
     store = open_store(root)
     plans = (duet.a, duet.b)
     if not duet.a.options.cluster:
-        with only_process(duet.a), only_process(duet.b):
+        with only_process(duet.a), only_process(duet.b), told_of_others():
             if not resumed:  # before anything is stored of a run that would fail
                 _make(duet.b)
                 _make(duet.a)
@@ -290,6 +290,24 @@ def only_process(plan: Plan) -> Iterator[None]:
                     f"another process of this machine measures run {plan.run_id}; "
                     "wait for it, or end it with Ctrl-C"
                 ) from None
+        yield
+
+
+MEASURING = "\0perfdag-measures"
+"""The address that a run holds while it measures."""
+
+
+@contextlib.contextmanager
+def told_of_others() -> Iterator[None]:
+    """Say where another run of this machine measures at the same time."""
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(MEASURING)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                logger.warning(
+                    "another run measures on this machine now, and each disturbs the other"
+                )
         yield
 
 

@@ -172,6 +172,7 @@ class FolderStore:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+                target.parent.rmdir()  # an empty folder would look like a run without its plan
             raise StoreError(f"store {self.root}: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from pydantic import ValidationError
@@ -48,7 +48,7 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
             how = "write it as entry.param=value, for example iperf.duration=5s"
             problems.append(Problem("no-value", how, setting, "--set"))
         elif "." in name:
-            of_entries.append((name, _value(text)))
+            of_entries.append((name, text))
         elif name not in SUITE_KEYS:
             what = f"no such key of a suite: {name}{nearest(name, SUITE_KEYS)}"
             how = "for a parameter write entry.param=value"
@@ -65,8 +65,8 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
             text = f"the entry name {source.name!r} is taken (line {line})"
             text = f"{text}; give one of them another `name`"
             problems.append(source.problem(("name",), "name-taken", text))
-    for name, value in of_entries:
-        _set(loaded, name, value, problems)
+    for name, text in of_entries:
+        _set(loaded, name, text, problems)
     if problems:
         raise BadDocument(problems)
     return loaded
@@ -146,14 +146,15 @@ def _with_defaults(raw: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
     return {**merge(defaults, own), "params": {**params, **(raw.get("params") or {})}}
 
 
-def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem]) -> None:
+def _set(loaded: LoadedSuite, setting: str, text: str, problems: list[Problem]) -> None:
     """Apply a `--set` setting to the entry that it names."""
     target, _, name = setting.partition(".")
+    value = _value(text)
     source = next((source for source in loaded.sources if source.name == target), None)
     if source is None:
         names = [source.name for source in loaded.sources]
-        text = f"no entry {target!r}{choices(target, names, 'there are')}"
-        problems.append(Problem("unknown-entry", text, setting, "--set"))
+        what = f"no entry {target!r}{choices(target, names, 'there are')}"
+        problems.append(Problem("unknown-entry", what, setting, "--set"))
     elif name in ENTRY_KEYS - set(registry.get(source.entry.benchmark).Params.model_fields):
         raw = {**source.raw, name: value}
         source.set_keys.add(name)
@@ -166,8 +167,17 @@ def _set(loaded: LoadedSuite, setting: str, value: Any, problems: list[Problem])
                 )
                 for detail in error.errors()
             ]
-    else:
+    elif isinstance(value, str) or not _is_variable(source.entry.benchmark, name):
         source.sets[name] = value
+    else:
+        source.sets[name] = text
+
+
+def _is_variable(benchmark: str, name: str) -> bool:
+    """Return whether a name such as `env.SIZE` is a key of a parameter whose values are texts."""
+    parameter, _, key = name.partition(".")
+    field = registry.get(benchmark).Params.model_fields.get(parameter)
+    return bool(key and field and get_args(field.annotation)[1:] == (str,))
 
 
 def model_text(suite: Suite) -> str:

@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
+from perfdag.analysis.publish import gate_lines
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import compare_sides
 from perfdag.charts.pages.site import read_script, write_site
@@ -345,6 +346,9 @@ def test_two_runs_alone_fail_no_gate(store: Store) -> None:
     fill(store, [100, 172])
     gate = gate_of(store, 1)
     assert (gate.word, gate.failed, gate.alerts) == ("worse", False, [])
+    text = "\n".join(gate_lines(gate))
+    assert "worse +72.9 % (two runs alone; fails no gate)" in text
+    assert "answer  1 worse (2 runs of history)" in text, "once, and no `worse: 1 worse`"
 
 
 def test_a_series_that_a_run_left_out_does_not_fail_it(store: Store) -> None:

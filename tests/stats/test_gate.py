@@ -19,6 +19,7 @@ from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.publish import send
 from perfdag.commands.main import main
 from perfdag.plan import make_plan
+from perfdag.results.runs import plan_key
 from perfdag.store.base import Store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check
@@ -272,6 +273,9 @@ def test_an_entry_that_vanished_is_told_once_and_not_for_each_rule_on_it(store: 
         "THRESHOLD net/iperf througput > 9e+09",
     ]
     assert "its point was not measured" in gate.alerts[0].text
+    text = "name: net\nentries: [{benchmark: command, name: other, params: {argv: [ls]}}]\n"
+    store.put(plan_key(run_id(5)), make_plan(parse_suite(text), run_id=run_id(5)).dump())
+    assert "the suite has no entry iperf any more" in judge(store, 5).alerts[0].text
     assert [case.state for case in gate.cases if case.group == "threshold"] == ["absent"] * 3
     accepted = [Acknowledgement(series="iperf throughput", run=run_id(5), reason="not any more")]
     assert not judge(store, 5, *rules, accepted=accepted).failed

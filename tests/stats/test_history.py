@@ -547,7 +547,7 @@ def test_ab_stopped_says_how_to_go_on(
         (["ab", "duel.yaml"], "the variants do not differ"),
         (["ab"], "name a suite file"),
         (["ab", "duel.yaml", "--a", "command.nothing=1"], "nothing"),
-        (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "8 to 40"),
+        (["ab", "duel.yaml", "--a", "command.expected=1", "--blocks", "3"], "--blocks: 3: 8 to 40"),
     ],
 )
 def test_ab_refuses(argv: list[str], message: str, tmp_path: Path, cli: CommandLine) -> None:
