@@ -127,7 +127,6 @@ RIGHTS = "no benchmark of that name declares Kubernetes rights; these do: "
     [
         (["plan", "suite.yaml", "--store", "s3://b/r"], "no option --store"),
         (["benchmarks", "iperff"], "did you mean iperf?"),
-        (["render", "--base", "--images", "r/x:1"], "--images: r/x:1 is one image; write {name}"),
         (["logs", "last", "--tail", "x"], "argument --tail: invalid int value: 'x'"),
         (["ls", "--newest", "x"], "argument --newest: invalid int value: 'x'"),
         (["run", "suite.yaml", "--", "sleep", "1"], "not both"),
