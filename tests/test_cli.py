@@ -301,6 +301,21 @@ def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
     assert len(list(run.glob("parts/*-1.json"))) == 100
 
 
+@pytest.mark.parametrize(
+    ("redirect", "cause"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
+)
+@pytest.mark.parametrize("verb", ["ls", "completion bash", "--version"])
+def test_a_stdout_that_takes_nothing_is_named_with_its_cause(
+    verb: str, redirect: str, cause: str, write_suite: SuiteWriter
+) -> None:
+    assert main(["run", str(write_suite.sleeps(1, 1)), "--no-report"]) == 0
+    command = f"{sys.executable} -m perfdag {verb} {redirect}"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    lines = [f"perfdag: standard output: {cause}; it is incomplete"]
+    assert (result.returncode, result.stderr.splitlines()) == (4, lines)
+
+
 BASH = """source {script}
 try() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_perfdag; echo "${{COMPREPLY[@]}}"; }}
 try perfdag com; try perfdag run --res; cd {folder}; try perfdag run some

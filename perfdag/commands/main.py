@@ -6,14 +6,14 @@ the chosen verb is imported: `--help` stays fast.
 
 import argparse
 import atexit
-import contextlib
 import errno
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, cast
 
 from perfdag import __version__
 from perfdag.commands.options import (
@@ -111,7 +111,7 @@ exit codes:
   3    a gate failed, or its data is absent
   4    the store, the cluster or the webhook cannot be reached; a run on a
        cluster has no plan; objects remain after rm; or there is no space for
-       temporary files
+       temporary files or standard output
   130  interrupted; continue with --resume
 """
 
@@ -184,11 +184,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Output:
     """A text stream that drops what is written after its reader has ended, as of `| head -1`.
 
-    A command goes on to its end, so that it has its exit code.
+    A command goes on to its end, so that it has its exit code. `error` is why a stream that still
+    has a reader took nothing more: it is full, or was closed before the start.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.error = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -205,7 +207,10 @@ class Output:
     def _try(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except BrokenPipeError:  # what the stream still has in its buffer goes nowhere too
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError):
+                self.error = error.strerror or str(error)
+            # what the stream still has in its buffer goes nowhere too
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
@@ -215,19 +220,32 @@ def program() -> NoReturn:
     The finalizer sometimes aborts in a native library after the run has ended, and the exit code
     is lost: 3 of 360 short runs on a loaded machine, see apache/arrow#34314.
     """
-    for name in ("stdout", "stderr"):
-        if stream := getattr(sys, name):  # None if it was closed before the start
-            stream.reconfigure(errors="backslashreplace")
-            setattr(sys, name, Output(stream))
+    output, errors = _output(1, sys.stdout), _output(2, sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, errors)
     try:
         code = main()
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else EXIT_INPUT if exit.code else EXIT_OK
     atexit._run_exitfuncs()
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        with contextlib.suppress(OSError, ValueError):  # the disk is full, or it was closed
-            stream.flush()
+    output.flush()
+    if output.error:
+        print(f"perfdag: standard output: {output.error}; it is incomplete", file=sys.stderr)
+        code = code or EXIT_REACH
+    errors.flush()
     os._exit(code)
+
+
+def _output(number: int, stream: TextIO | None) -> Output:
+    """Return a stream for the command, where it is None one that takes nothing.
+
+    Python has no stream for a descriptor that was closed before the start. Another file, such as a
+    sample, would get its number and what is printed.
+    """
+    if stream is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), number)
+        stream = os.fdopen(number, "w", closefd=False)
+    cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
+    return Output(stream)
 
 
 def _explain(error: Exception, verb: str | None) -> int:
