@@ -60,7 +60,7 @@ HOSTS_AT_ONCE = 8
 PRECISE = "precise enough"
 """Reason for a skipped sample: its point has reached the precision of `until`."""
 OVERLAP = 0.5
-"""Least share of its time in which all pairs that are measured beside a sample are measured."""
+"""Least share of the longest sample in which all pairs of its group are measured."""
 
 
 class ProgressListener(Protocol):
@@ -424,7 +424,7 @@ class MeasuringLoop:
         self._stored.add(name)
 
     def _group(self, group: Sequence[int], batch: int) -> list[SampleRecord]:
-        """Return the samples of a group, measured at once; one that ran alone is invalid."""
+        """Return the samples of a group, measured at once; all are invalid if one ran alone."""
         records = self._at_once([partial(self._sample, position, batch) for position in group])
         wrong = missing_overlap(records)
         for record in records:

@@ -108,9 +108,8 @@ class Metric:
     `nominal`: between nodes it is compared with the speed of the NIC. A sample with a value below
     `lowest` or above `highest` is failed. One whose headline the tool knows to less than 1 part in
     `steps` is invalid (`Measurement.step`). `counts` says what a metric in 1/s counts, for people:
-    its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`.
-    `steps` is invalid (`Measurement.step`). A time that is not `elapsed` may exceed the wall time
-    of its sample, because it is summed over processes or estimated.
+    its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`. A time that is
+    not `elapsed` may exceed the wall time of its sample: it is a sum over processes, or estimated.
     """
 
     name: str

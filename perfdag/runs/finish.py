@@ -61,7 +61,9 @@ class Run:
     report: str | None = None
     exports: Sequence[str] = ()
     gate: GateResult | None = None
-    """The answers about the series of the run, and its checks. None where there is no history."""
+    """The answers about the series of the run, and its checks.
+
+    None for a variant of `perfdag ab`, and where its past cannot be read."""
     published: bool = True
     """Whether the webhook took the messages of the gate."""
 
@@ -355,7 +357,10 @@ def finish_run(
 
 
 def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
-    """Return the answers about a collected run, or None for a variant of `perfdag ab`."""
+    """Return the answers about a collected run.
+
+    None for a variant of `perfdag ab`, and where its past cannot be read.
+    """
     if plan.trigger == "ab":
         return None
     if not plan.where and not gated(plan) and len(runs_with_rows(store, plan.suite)) == 1:

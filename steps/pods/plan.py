@@ -394,15 +394,16 @@ SUITE_FILES = (Path("/tmp/perfdag-suite.yaml"), Path("/perfdag/suite/suite.yaml"
 
 
 class Options(BaseModel):
-    """What `perfdag submit` was told beside the suite."""
+    """What `perfdag submit` was told beside the suite.
+
+    `settings` are those of `--set`, `only` those of `--only`. `revision` is of what the submitter
+    measures.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     settings: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     revision: str = ""
-
-
-"""The values of `--set` and of `--only`."""
 
 
 def suite_text(environment: Mapping[str, str]) -> str:
