@@ -64,8 +64,8 @@ class Options:
 
     `pending_limit` is in seconds. `repeats` is the run that a recheck repeats, `rechecks` has the
     rechecks of a run. The others are of `perfdag ab`: the run of the other variant, the names of A
-    and B for people, the order of the blocks, what B may cost, whether a cluster measures, and the
-    command that makes this variant of the machine.
+    and B for people, the order of the blocks, what B may cost, whether a cluster measures, the
+    command that makes this variant of the machine, and how often the blocks are looked at.
     """
 
     pending_limit: float = 600.0
@@ -78,6 +78,7 @@ class Options:
     within: float | None = None
     cluster: bool = False
     do: str = ""
+    looks: int = 1
 
 
 @dataclass
@@ -550,6 +551,21 @@ def prepare_duet(
         text = f"{len(left)} points in A and {len(right)} in B must match, entry by entry"
         raise BadDocument([Problem("other-points", text, ", ".join(entries), "ab", 1)])
     return Duet(plans[0], plans[1], turns)
+
+
+def with_first_blocks(duet: Duet, count: int) -> Duet:
+    """Return a duet as if it had been planned with its first `count` blocks alone."""
+    last = count * A_BLOCK
+    plans = [
+        replace(
+            plan,
+            points=[replace(point, repetitions=last) for point in plan.points],
+            order=[(index, repetition) for index, repetition in plan.order if repetition <= last],
+            options=replace(plan.options, blocks=plan.options.blocks[:count]),
+        )
+        for plan in (duet.a, duet.b)
+    ]
+    return Duet(plans[0], plans[1], duet.blocks[:count])
 
 
 def on_cluster(duet: Duet) -> Duet:

@@ -20,6 +20,8 @@ EXIT_GATE = 3
 """The gate failed: a regression, a broken threshold or absent data."""
 EXIT_REACH = 4
 """The store, the cluster or the webhook is out of reach, or the cluster starts no pod of a run."""
+EXIT_UNCLEAR = 5
+"""The noise hides whether a limit holds: neither a failure nor a proof."""
 EXIT_INTERRUPTED = 130
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from perfdag.results.runs import RunStore, Selection, SelectionError, read_check
 from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.selections import explain_last, select
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK
+from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.levels import STEP, Array, finite, levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
 from perfdag.stats.robust import Spread, median, spread
@@ -358,11 +359,22 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """3 if a headline misses the limit or has no values, 1 if a sample failed or none is ok."""
+        """1: a sample failed, or none is ok; 3: beyond the limit, or no value of it; 5: unclear."""
+        if self.failed:
+            return EXIT_FAILED
+        if self.duet.a.options.within is None:
+            return EXIT_OK if self.lines else EXIT_FAILED
         bounds = {line.bound.word for line in self.lines if line.bound}
-        if self.duet.a.options.within is not None and (self.absent or bounds != {"passes"}):
+        if self.absent or not bounds or "beyond" in bounds:
             return EXIT_GATE
-        return EXIT_FAILED if self.failed or not self.lines else EXIT_OK
+        return EXIT_UNCLEAR if "unclear" in bounds else EXIT_OK
+
+    @property
+    def decided(self) -> bool:
+        """Whether more blocks would change no exit code, or no verdict where there is no limit."""
+        if self.duet.a.options.within is None:
+            return all(line.judged.word != "unclear" for line in self.lines)
+        return self.exit_code != EXIT_UNCLEAR
 
     def data(self) -> dict[str, Any]:
         """Return the outcome as data for JSON."""
@@ -448,7 +460,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         if i not in compared:
             absent.append(f"{point.entry} {_duet_label(duet, i)}".strip())
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
-    judged = judge([line.judged for line in lines])
+    judged = judge([line.judged for line in lines], duet.a.options.looks)
     lines = [replace(line, judged=own) for line, own in zip(lines, judged, strict=True)]
     differs = changes(of_a, of_b)
     return Outcome(duet, lines, unpaired, absent, _failed(table), damaged, differs)
@@ -472,12 +484,14 @@ def _compare_series(
     both = np.concatenate([a, b])
     both, limit = both[np.isfinite(both)], duet.a.options.within
     min_effect, absolute = tuning.effect(info, both)
-    result = paired(a, b, better=info.better, min_effect=min_effect, absolute=absolute)
+    compare = partial(
+        paired, a, b, better=info.better, min_effect=min_effect, looks=duet.a.options.looks
+    )
+    result = compare(absolute=absolute)
     if limit is None or not tuning.pages(info):
         return result, None
     # The limit is a share, but `checks` may set an effect in the unit of the metric.
-    shares = paired(a, b, better=info.better, min_effect=min_effect, absolute=fraction(info, both))
-    return result, within(shares, limit)
+    return result, within(compare(absolute=fraction(info, both)), limit)
 
 
 _PointKey = tuple[int, str, str, str, str]

@@ -96,13 +96,19 @@ RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
 
 
 def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
-    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`."""
+    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`.
+
+    From 100 % on, no decimal says anything.
+    """
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
         return "from 0"
     plus = "+" if sign else ""
-    return f"{value:{plus}.3g}" if absolute else f"{100 * value:{plus}.1f} %"
+    if absolute:
+        return f"{value:{plus}.3g}"
+    decimals = 0 if abs(value) >= 1 else 1
+    return f"{100 * value:{plus}.{decimals}f} %"
 
 
 @dataclass(frozen=True)

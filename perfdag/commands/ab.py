@@ -13,6 +13,7 @@ from perfdag.commands.options import (
     SET,
     WATCH,
     CommandError,
+    duration,
     end_once,
     option,
     print_json,
@@ -21,8 +22,10 @@ from perfdag.commands.options import (
 from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.runs import RunStore, put_plan, variants
-from perfdag.runs.duet import outcome_text
+from perfdag.runs.duet import CANNOT_TELL, outcome_text
 from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
+from perfdag.stats.paired import LOOKS
+from perfdag.stats.robust import MOST_BLOCKS
 from perfdag.steps.pods.plan import kinds_of
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
@@ -35,6 +38,15 @@ logger = logging.getLogger(__name__)
 
 BLOCKS = 10
 """Blocks of ABBA, unless --blocks says another number."""
+
+
+def _blocks(text: str) -> int:
+    """Return a number of blocks, 0 for `auto`. Raises ArgumentTypeError."""
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number, or auto")
+    return int(text)
 
 
 @verb(
@@ -57,10 +69,14 @@ BLOCKS = 10
     sign-flip test of the blocks gives p <= 1 %; it survives the correction for many series
     (Benjamini-Hochberg, 5 %); it reaches the smallest effect (5 %; `checks` of the suite).
 
-    --within 5% lets B cost 5 % more: less of a rate, more of a latency. A headline passes if its
-    whole interval is below that, fails if it is above, and is unclear otherwise. The limit of a
-    loss that touches 0 is 5 percentage points. Exit 3 unless all headlines pass and none lacks
-    values in a variant. With --resume the limit replaces the one of the run.
+    --within 5% lets B cost 5 % more: less of a rate, more of a latency. What alerts, by default the
+    headlines, is within if its whole interval is below that, and beyond if it is above. The limit
+    of a loss that touches 0 is 5 percentage points. The exit code is 0 if all is within, 1 if a
+    sample failed, 3 if a series is beyond or lacks values in a variant, and 5 if the noise hides
+    it. With --resume the limit replaces the one of the run.
+
+    --blocks auto looks at the blocks after 10, 20 and 40 of them, or when the time of --for is
+    over, and ends as soon as all is decided. Its intervals are wider, because it looks more often.
 
     --a-do and --b-do are commands of a shell, which set this machine before the turns of a variant.
     Both run once before anything is measured, and one that fails ends the run. The last one that
@@ -91,11 +107,24 @@ BLOCKS = 10
     ),
     SET,
     ONLY,
-    option("--blocks", metavar="N", default=BLOCKS, help="blocks of ABBA, 8 to 40"),
+    option(
+        "--blocks",
+        metavar="N",
+        type=_blocks,
+        default=BLOCKS,
+        help="blocks of ABBA, 8 to 40; auto: up to 40, until all is decided",
+    ),
+    option(
+        "--for",
+        dest="seconds",
+        metavar="DURATION",
+        type=duration,
+        help="with --blocks auto: the longest time for all blocks, for example 5m",
+    ),
     option(
         "--within",
         metavar="SHARE",
-        help="the most that B may cost (5%% or 0.05); exit 3 unless each headline passes",
+        help="the most that B may cost (5%% or 0.05): exit 3 beyond it, 5 if the noise hides it",
     ),
     option(
         "--store",
@@ -123,6 +152,10 @@ def run(args: argparse.Namespace) -> int:
 
     A run of a cluster is only compared. Raises CommandError, BadDocument, StoreError.
     """
+    if args.seconds and args.blocks:
+        raise CommandError("--for is the time of --blocks auto")
+    if args.submit and not args.blocks:
+        raise CommandError("--submit starts pods for all blocks: give their number with --blocks")
     if bool(args.a_do) != bool(args.b_do):
         raise CommandError("give both --a-do and --b-do: what one sets, the other has to undo")
     if args.a_do and args.submit:
@@ -170,7 +203,8 @@ def compare_commands(args: argparse.Namespace) -> int:
                 speed = f"{digits(times)} times {how}"
                 text = f"{labels[1]} is {speed} than {labels[0]} (p {paired.p:.2g})"
             else:
-                text = f"{paired.word}: {labels[0]} and {labels[1]}; {paired.why}"
+                word = CANNOT_TELL if paired.word == "unclear" else paired.word
+                text = f"{word}: {labels[0]} and {labels[1]}; {paired.why}"
             print(styled([(text, HIGHLIGHTS.get(paired.word, ""))]))
     return outcome.exit_code
 
@@ -211,9 +245,12 @@ def plan_variants(args: argparse.Namespace, root: str | None) -> tuple[Duet, str
         " ".join(args.a) or args.a_do or args.suite,
         " ".join(args.b) or args.b_do or other,
     )
-    duet = prepare_duet(a, b, labels, args.blocks, args.only, limit)
+    duet = prepare_duet(a, b, labels, args.blocks or MOST_BLOCKS, args.only, limit)
     for plan, command in ((duet.a, args.a_do), (duet.b, args.b_do)):
         plan.options.do = command or ""
+        if not args.blocks:
+            plan.options.looks = len(LOOKS)
+            plan.budget = args.seconds or plan.budget
     for loaded, plan in () if args.submit else ((a, duet.a), (b, duet.b)):
         refuse_absent_programs(loaded, plan)
     return duet, root or a.suite.store

@@ -9,6 +9,7 @@ from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.publish import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.plan import Duet
+from perfdag.results.collect import collect
 from perfdag.stats.paired import Bound
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
@@ -17,7 +18,11 @@ from perfdag.units import plural, short
 
 OUTCOME = "runs/{}/ab.json"
 """Key of the outcome, beside the samples of run A."""
-HEADINGS = ["series", "A median", "B median", "B against A", "interval", "p", "verdict"]
+HEADINGS = ["series", "A", "B", "B against A", "interval", "p", "verdict"]
+
+
+CANNOT_TELL = "cannot tell"
+"""What is said where the noise hides the answer, before what would help."""
 
 
 def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
@@ -28,6 +33,13 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
         OUTCOME.format(duet.a.run_id), orjson.dumps(outcome.data(), option=orjson.OPT_INDENT_2)
     )
     return outcome
+
+
+def look(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
+    """Collect what both variants have so far, and compare it. Raises StoreError."""
+    for plan in (duet.a, duet.b):
+        collect(store, plan)
+    return conclude(store, duet, everything=everything)
 
 
 def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
@@ -47,8 +59,14 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
 
 
 def _cells(line: SeriesVerdict) -> list[str]:
-    """Return the cells of a series, as HEADINGS names them."""
+    """Return the cells of a series, as HEADINGS names them.
+
+    Where a limit is the question, its cell alone says what would decide.
+    """
     paired, info = line.judged, line.info
+    verdict: str = paired.word
+    if paired.word == "unclear" and not line.bound:
+        verdict = f"{CANNOT_TELL}: {paired.why}"
     ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
     return [
         line.name,
@@ -57,7 +75,7 @@ def _cells(line: SeriesVerdict) -> list[str]:
         percent(paired.effect, paired.absolute),
         " to ".join(ends),
         f"{paired.p:.2g}",
-        f"unclear: {paired.why}" if paired.word == "unclear" else paired.word,
+        verdict,
     ]
 
 
@@ -65,11 +83,13 @@ def _cost(bound: Bound | None) -> str:
     """Return what B costs, the interval of the cost, and whether it is within the limit."""
     if bound is None:
         return "-"
-    word = bound.word if bound.word != "unclear" else f"{bound.word}: {bound.why}"
+    word = bound.word if bound.word != "unclear" else f"{CANNOT_TELL}: {bound.why}"
     if math.isnan(bound.cost):
         return word
     unit = "points" if bound.points else "%"
-    cost, low, high = (f"{100 * v:+.1f} {unit}" for v in (bound.cost, bound.low, bound.high))
+    cost, low, high = (
+        percent(share).replace("%", unit) for share in (bound.cost, bound.low, bound.high)
+    )
     return f"{cost} ({low} to {high}) {word}"
 
 
@@ -79,6 +99,7 @@ def _notes(outcome: Outcome) -> Iterator[str]:
     blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"
+    yield "A: its median; B against A: the median of the pairs; B: A with it"
     for key, change in outcome.changes.lines():
         yield f"differs  {key}: {change}"
     if outcome.duet.a.options.do and not outcome.changes.values:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from perfdag.hosts.base import Failed
 from perfdag.hosts.local import LocalHost
-from perfdag.plan import Duet, Plan, make_plan, with_revisions
+from perfdag.plan import Duet, Plan, make_plan, with_first_blocks, with_revisions
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
     budget_spent,
@@ -38,6 +38,8 @@ from perfdag.units import plural, short_seconds
 logger = logging.getLogger(__name__)
 MOST_SECONDS = 60.0
 """Seconds for a command that makes a variant of the machine."""
+TURNS = 4
+"""Turns of a block, ABBA or BAAB."""
 
 if TYPE_CHECKING:
     from perfdag.analysis.compare import Outcome
@@ -203,7 +205,8 @@ def measure_duet(
 ) -> tuple[Store, "Outcome"]:
     """Measure what is not stored yet, then compare. Return the store and the outcome.
 
-    Raises RunError where a command that makes a variant fails, or the run ends early.
+    A duet that is looked at more than once ends when it is decided, and keeps the blocks until
+    then. Raises RunError where a command that makes a variant fails, or the run ends early.
     """
     store = open_store(root)
     plans = (duet.a, duet.b)
@@ -221,23 +224,67 @@ def measure_duet(
             samples = sum(len(plan.order) for plan in plans)
             size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
             logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
-            made = contextlib.closing(_made(store, duet, _announced(duet)))
+            announced = _announced(duet)
+            if duet.a.options.looks > 1:
+                announced = _until_decided(store, duet, announced)
+            made = contextlib.closing(_made(store, duet, announced))
             with resumable(resume_command(duet.a, root or "")), made as turns:
                 measure_turns(store, {"A": duet.a, "B": duet.b}, turns)
-    from perfdag.results.collect import collect
-    from perfdag.runs.duet import conclude
+            if duet.a.options.looks > 1:
+                duet = _measured_blocks(store, duet)
+    from perfdag.runs.duet import look
 
-    for plan in plans:
-        collect(store, plan)
-    return store, conclude(store, duet, everything=everything)
+    return store, look(store, duet, everything=everything)
 
 
 def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
     """Yield the turns of a duet, and log each block as it begins."""
     for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
-        if i >= 0 and i % 4 == 0:
-            logger.info(f"block {i // 4 + 1} of {len(duet.blocks)}  {duet.blocks[i // 4]}")
+        if i >= 0 and i % TURNS == 0:
+            block = i // TURNS
+            logger.info(f"block {block + 1} of {len(duet.blocks)}  {duet.blocks[block]}")
         yield turn
+
+
+def _until_decided(
+    store: Store, duet: Duet, turns: Iterable[tuple[str, list[int]]]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield the turns of a duet until it is decided after one of LOOKS. Raises StoreError."""
+    from perfdag.runs.duet import look
+    from perfdag.stats.paired import LOOKS
+
+    for number, turn in enumerate(turns, -1):  # the warm-up comes first
+        yield turn
+        blocks, rest = divmod(number, TURNS)
+        if rest or blocks not in LOOKS:
+            continue
+        if look(store, with_first_blocks(duet, blocks)).decided:
+            return
+        for plan in (duet.a, duet.b):  # an interrupted run goes on with all blocks
+            put_plan(store, plan)
+
+
+def _measured_blocks(store: Store, duet: Duet) -> Duet:
+    """Keep the blocks of a duet that were measured, and store its plans without the others.
+
+    Raises RunError where there is none, and StoreError.
+    """
+    count = 0
+    plans = (duet.a, duet.b)
+    stored = [stored_samples(store, plan.run_id) for plan in plans]
+    for blocks in range(1, len(duet.blocks) + 1):
+        first = with_first_blocks(duet, blocks)
+        names = [{plan.key(at) for at in range(len(plan.order))} for plan in (first.a, first.b)]
+        if all(own <= present for own, present in zip(names, stored, strict=True)):
+            count = blocks
+    if not count:
+        raise RunError("--for: not one block was measured in that time; give more")
+    duet = with_first_blocks(duet, count)
+    for plan in (duet.a, duet.b):
+        plan.budget = None
+        forget_reasons(store, plan.run_id)
+        put_plan(store, plan)
+    return duet
 
 
 def _made(

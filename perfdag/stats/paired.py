@@ -12,6 +12,10 @@ from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, Spread, spread
 
 P_VALUE = 0.01
 FALSE_DISCOVERIES = 0.05
+COVERAGE = 0.95
+"""Least probability with which an interval has the true median, over all looks at the blocks."""
+LOOKS = (10, 20, MOST_BLOCKS)
+"""Blocks after which a duet that ends once it is decided is looked at."""
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -49,7 +53,8 @@ def _signed_sums(d: Array) -> Array:
 class Paired:
     """B against A over blocks. Effect and interval are relative (0.1: +10 %) or absolute.
 
-    `word` and `why` are the verdict after the correction for many series.
+    `b` is `a` with the effect, so it is not the median of B: the pairs say more than that. `word`
+    and `why` are the verdict after the correction for many series.
     """
 
     effect: float
@@ -67,7 +72,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The cost of B over A against a limit. `word` is passes, fails or unclear.
+    """The cost of B over A against a limit. `word` is within, beyond or unclear.
 
     `cost` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
     they are shares of the whole: 0.03 is 3 points. They are NaN where A has nothing to take a share
@@ -84,12 +89,18 @@ class Bound:
 
 
 def paired(
-    a: ArrayLike, b: ArrayLike, *, better: str, min_effect: float = 0.05, absolute: bool = False
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    better: str,
+    min_effect: float = 0.05,
+    absolute: bool = False,
+    looks: int = 1,
 ) -> Paired:
     """Compare blocks: `a[i]` and `b[i]` are the medians of variant A and B in block i, shape (n,).
 
-    Blocks where a side is not finite are dropped. Raises ValueError where the lengths differ or
-    nothing is left.
+    The interval holds over so many `looks` at a growing number of blocks (Bonferroni). Blocks where
+    a side is not finite are dropped. Raises ValueError where the lengths differ or nothing is left.
     """
     left, right = np.asarray(a, dtype=np.float64).ravel(), np.asarray(b, dtype=np.float64).ravel()
     if left.size != right.size:
@@ -103,15 +114,16 @@ def paired(
     if scale.kind == "relative" and level > 0:
         scale = replace(scale, unit=level)  # effects are shares of A
     d = scale.apply(right) - scale.apply(left)
-    band = spread(d)
+    band = spread(d, 1 - (1 - COVERAGE) / looks)
     effect, low, high = map(scale.effect, (band.middle, band.low, band.high))
+    moved = level + effect if scale.kind == "absolute" else level * (1 + effect)
     return Paired(
         effect=effect,
-        interval=Spread(effect, low, high, band.n),
+        interval=replace(band, middle=effect, low=low, high=high),
         p=sign_flip_p(d),
         blocks=int(d.size),
         a=level,
-        b=float(np.median(right)),
+        b=moved if level > 0 or scale.kind == "absolute" else float(np.median(right)),
         min_effect=min_effect,
         better=better,
         absolute=absolute,
@@ -121,8 +133,8 @@ def paired(
 def within(r: Paired, limit: float) -> Bound | None:
     """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
-    B passes where the whole interval is below the limit, and fails where it is above. An absolute
-    result must be a fraction from 0 to 1, and its limit is in points.
+    B is within where the whole interval is below the limit, and beyond where it is above. An
+    absolute result must be a fraction from 0 to 1, and its limit is in points.
     """
     if r.better not in ("higher", "lower"):
         return None
@@ -133,7 +145,7 @@ def within(r: Paired, limit: float) -> Bound | None:
         return Bound(limit, math.nan, math.nan, math.nan, "unclear", why)
     word, why = "unclear", f"{r.blocks} blocks allow no interval"
     if r.interval.kind == "interval" and (high < limit or low > limit):
-        word, why = "passes" if high < limit else "fails", f"{r.blocks} blocks"
+        word, why = "within" if high < limit else "beyond", f"{r.blocks} blocks"
     elif r.interval.kind == "interval":
         # The interval has no end where B has a value of zero.
         why = _remedy(r.blocks, (high - low) / 2 / abs(limit - cost) if cost != limit else math.inf)
@@ -172,21 +184,22 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[bool]:
     return [i in rejected for i in range(len(p_values))]
 
 
-def judge(results: Sequence[Paired]) -> list[Paired]:
+def judge(results: Sequence[Paired], looks: int = 1) -> list[Paired]:
     """Return the results with their verdicts.
 
-    A difference is shown where p <= 1 %, the effect reaches min_effect and it survives the
-    correction for many series.
+    A difference is shown where p <= 1 % over all `looks`, the effect reaches min_effect and it
+    survives the correction for many series.
     """
     significant = benjamini_hochberg([r.p for r in results])
-    return [_judged(*each) for each in zip(results, significant, strict=True)]
+    limit = P_VALUE / looks
+    return [_judged(r, survives, limit) for r, survives in zip(results, significant, strict=True)]
 
 
-def _judged(r: Paired, survives: bool) -> Paired:
+def _judged(r: Paired, survives: bool, limit: float) -> Paired:
     if r.blocks < FEWEST_BLOCKS:
         why = f"{r.blocks} blocks: an exact p of 1 % needs at least {FEWEST_BLOCKS}"
         return replace(r, why=why)
-    significant = r.p <= P_VALUE and survives
+    significant = r.p <= limit and survives
     if significant and abs(r.effect) >= r.min_effect:
         why = f"p = {r.p:.2g}, {r.blocks} blocks"
         return replace(r, word=side_word(r.effect, r.better), why=why)

@@ -23,13 +23,14 @@ class Spread:
     """The median of `n` values and the spread beside it, in the unit of the values.
 
     From six values on it is an interval of order statistics, which covers the true median with at
-    least 95 %, whatever the distribution.
+    least `coverage`, whatever the distribution.
     """
 
     middle: float
     low: float
     high: float
     n: int
+    coverage: float = 0.95
 
     @property
     def kind(self) -> Literal["range", "interval", "none"]:
@@ -38,8 +39,8 @@ class Spread:
 
     def text(self) -> str:
         """Return a description of the band for a legend or the heading of a table."""
-        if ranks := median_ranks(self.n):
-            return f"{ranks[2] * 100:.0f} % interval of the median, n={self.n}"
+        if ranks := median_ranks(self.n, self.coverage):
+            return f"{min(round(ranks[2] * 100), 99)} % interval of the median, n={self.n}"
         return f"range, n={self.n}" if self.n else "no values"
 
     def share(self, least: float = 0.0) -> float | None:
@@ -69,32 +70,34 @@ def binomial_tail(n: int, k: int, p: float = 0.5) -> float:
 
 
 @lru_cache(maxsize=1024)
-def median_ranks(n: int) -> tuple[int, int, float] | None:
+def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | None:
     """Return the ranks (low, high, coverage) of the narrowest symmetric interval of the median.
 
     Ranks are counted from 1. The interval from the k-th smallest to the k-th largest of n values
     covers the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1) (David and Nagaraja, Order
-    Statistics, 7.1). Return None where even minimum and maximum cover less than 95 %.
+    Statistics, 7.1). Return None where even minimum and maximum cover less than `coverage`.
     """
     best = None
     if n > 1000:  # the normal approximation is exact enough
-        k = max(1, math.floor(n / 2 - 1.96 * math.sqrt(n) / 2))
+        sigmas = statistics.NormalDist().inv_cdf((1 + coverage) / 2)
+        k = max(1, math.floor(n / 2 - sigmas * math.sqrt(n) / 2))
         return k, n + 1 - k, math.erf((n / 2 - k + 0.5) / (math.sqrt(n) / 2) / math.sqrt(2))
     for k in range(1, n // 2 + 1):
         covered = 1 - 2 * binomial_tail(n, k - 1)
-        if covered < 0.95:
+        if covered < coverage:
             break
         best = (k, n + 1 - k, covered)
     return best
 
 
-def spread(values: Iterable[Any]) -> Spread:
+def spread(values: Iterable[Any], coverage: float = 0.95) -> Spread:
     """Return the median with the range of fewer than six values, or from six on its interval."""
     array = ordered(values)
     if not array:
         return Spread(math.nan, math.nan, math.nan, 0)
-    low, high, _ = median_ranks(len(array)) or (1, len(array), 0.0)
-    return Spread(statistics.median(array), array[low - 1], array[high - 1], len(array))
+    low, high, _ = median_ranks(len(array), coverage) or (1, len(array), 0.0)
+    middle = statistics.median(array)
+    return Spread(middle, array[low - 1], array[high - 1], len(array), coverage)
 
 
 def relative_precision(values: Sequence[float]) -> float | None:

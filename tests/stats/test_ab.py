@@ -2,6 +2,7 @@
 given with --resume.
 """
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,27 +73,27 @@ def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("checks", "of", "a", "b", "code", "message"),
     [
-        (ABSOLUTE, LATENCY, 0.001, 0.04, 3, "+3900.0 % (+3900.0 % to +3900.0 %) fails"),
-        (ABSOLUTE, LATENCY, 0.001, 0.00102, 0, "+2.0 % (+2.0 % to +2.0 %) passes"),
+        (ABSOLUTE, LATENCY, 0.001, 0.04, 3, "+3900 % (+3900 % to +3900 %) beyond"),
+        (ABSOLUTE, LATENCY, 0.001, 0.00102, 0, "+2.0 % (+2.0 % to +2.0 %) within"),
         (
             ABSOLUTE,
             LATENCY,
             0.0,
             0.04,
-            3,
-            "| unclear: A's median is 0: there is no share of it |",
+            5,
+            "| cannot tell: A's median is 0: there is no share of it |",
         ),
-        ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) passes"),
-        (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) fails"),
+        ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) within"),
+        (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) beyond"),
         (
             "checks: [{metric: '*', min_effect: 10%}]\n",
             LOSS,
             0.0,
             0.04,
             0,
-            "+4.0 points (+4.0 points to +4.0 points) passes",
+            "+4.0 points (+4.0 points to +4.0 points) within",
         ),
-        (ABSOLUTE, LOSS, 0.01, 0.04, 3, "+300.0 % (+300.0 % to +300.0 %) fails"),
+        (ABSOLUTE, LOSS, 0.01, 0.04, 3, "+300 % (+300 % to +300 %) beyond"),
     ],
 )
 def test_a_limit_is_a_share_or_said_to_be_points(
@@ -123,7 +124,7 @@ def test_a_limit_is_a_share_or_said_to_be_points(
             "not compared: two: neither variant has a headline value",
         ),
         (LATENCY, (1.0, None), None, 0, "not compared: two latency: only A has values"),
-        (LATENCY, (1.0, 1.0), 0.05, 0, "passes"),
+        (LATENCY, (1.0, 1.0), 0.05, 0, "within"),
     ],
 )
 def test_a_headline_without_values_does_not_pass(
@@ -149,7 +150,7 @@ def test_a_limit_holds_what_the_checks_of_the_suite_let_alert(tmp_path: Path) ->
         store, duet = FolderStore(str(tmp_path / f"{of['metric']} {b}")), duel(SUITE + checks)
         fill(store, duet, of, (1.0, b), (1.0, b))
         result, out = outcome(store, duet)
-        assert (result, " fails |" in out) == (code, of is cpu_time and code == 3), out
+        assert (result, " beyond |" in out) == (code, of is cpu_time and code == 3), out
 
 
 def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:
@@ -227,3 +228,34 @@ def test_commands_make_the_variants_and_leave_the_machine_as_a(cli: CommandLine)
     assert [*RunStore(FolderStore("perfdag-results")).known] == [a, b]
     assert "give both" in cli(["ab", "suite.yaml", *commands[:2]], 2).err
     assert "measures on a cluster" in cli(["ab", "suite.yaml", *commands, "--submit"], 2).err
+
+
+def test_a_duet_ends_when_it_is_decided_or_its_time_is_up(cli: CommandLine) -> None:
+    metrics = "{rate: {regex: '(\\d+)', better: higher}}"
+    Path("suite.yaml").write_text(
+        "name: auto\nentries:\n  - benchmark: command\n"
+        f"    params: {{argv: [cat, setting], metrics: {metrics}}}\n"
+    )
+    commands = ["ab", "suite.yaml", "--blocks", "auto", "--within", "5%"]
+    commands += ["--a-do", "echo 300 >setting", "--b-do"]
+    out = cli([*commands, "echo 200 >setting"], 3).out
+    assert "10 blocks of ABBA or BAAB; interval: 99 % interval of the median, n=10" in out
+    assert "+50.0 % (+50.0 % to +50.0 %) beyond" in out
+    [a, _] = RunStore(FolderStore("perfdag-results")).known
+    assert stored_plan(FolderStore("perfdag-results"), a).budget is None
+    assert out == cli(["ab", "--resume", a], 3).out
+    assert "not one block" in cli([*commands, "echo 1 >setting", "--for", "1ms"], 2).err
+    assert "--for is the time of --blocks auto" in cli(["ab", "x", "--for", "1s"], 2).err
+
+
+@pytest.mark.parametrize(
+    ("failed", "b", "code"), [(1, 3.0, 1), (0, 3.0, 3), (0, 2.0, 5), (0, 1.0, 0)]
+)
+def test_a_failure_matters_more_than_the_limit_and_that_more_than_noise(
+    failed: int, b: float, code: int, tmp_path: Path
+) -> None:
+    """A cost of 2.0 is the limit itself, which is neither within nor beyond it."""
+    store, duet = FolderStore(str(tmp_path)), duel(limit=1.0)
+    fill(store, duet, LATENCY, (1.0, b), (1.0, b))
+    result = conclude(store, duet)
+    assert replace(result, failed=Counter({"crash": failed} if failed else {})).exit_code == code

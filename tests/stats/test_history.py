@@ -500,12 +500,12 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     out = cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "5%", "--markdown"], 3).out
     assert "| verdict | cost within 5 % |" in out
     assert re.search(
-        r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) fails \|$", out, re.MULTILINE
+        r"\| worse \| \+[\d.]+ % \(\+[\d.]+ % to \+[\d.]+ %\) beyond \|$", out, re.MULTILINE
     ), out
     [line] = json.loads(
         cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]).out
     )["series"]
-    assert (line["bound"]["word"], line["bound"]["limit"]) == ("passes", 99)
+    assert (line["bound"]["word"], line["bound"]["limit"]) == ("within", 99)
     assert (
         cli(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"], 2).err
         == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"
