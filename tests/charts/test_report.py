@@ -187,6 +187,19 @@ def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     assert b"no data" in picture.svg
 
 
+def test_a_command_is_named_without_the_scratch_folder_of_its_sample() -> None:
+    table = rows.fio((1,))
+    commands = [
+        f"fio --directory=/tmp/perfdag-6mncgl{k}v/perfdag-fio-112de38{k}-0" for k in range(7)
+    ]
+    column = pa.array([commands[n % 7] for n in range(table.num_rows)])
+    at = table.schema.get_field_index("command")
+    html = report_of(table.set_column(at, "command", column))
+    assert html.count("fio --directory=SCRATCH") == 1
+    assert "112de38" not in html
+    assert "<code>ramp</code>" in html, "the paragraph of the clock"
+
+
 def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 3.75, 3\n")
     (tmp_path / "empty").mkdir()
