@@ -244,7 +244,8 @@ def test_a_duet_ends_when_it_is_decided_or_its_time_is_up(cli: CommandLine) -> N
     [a, _] = RunStore(FolderStore("perfdag-results")).known
     assert stored_plan(FolderStore("perfdag-results"), a).budget is None
     assert out == cli(["ab", "--resume", a], 3).out
-    assert "not one block" in cli([*commands, "echo 1 >setting", "--for", "1ms"], 2).err
+    slow = ["echo 1 >setting", "--set", "command.argv=[sleep, '1']", "--for", "1s"]
+    assert "not one block" in cli([*commands, *slow], 2).err
     assert "--for is the time of --blocks auto" in cli(["ab", "x", "--for", "1s"], 2).err
 
 
