@@ -406,10 +406,30 @@ class Fio(Benchmark[FioParams]):
                 {"filesystem": filesystems if servers else filesystems[0]},
             )
             _check_exit(finished)
+            gang.output.notes += cached_direct(params, filesystems)
             if servers:
                 gang.output.texts["job"] = job_file(params, targets[0])
-                gang.output.texts["hosts"] = json.dumps(_started(targets, servers))
+                started = starts_of(targets, servers)
+                gang.output.texts["hosts"] = json.dumps(started)
+                rough = [host["name"] for host in started if host["step"]]
+                if rough:
+                    text = f"date prints no nanoseconds on {', '.join(rough)}"
+                    gang.output.notes.append(f"{text}: the hosts' starts are known to 1 s")
         return parse(gang.output.texts, params)
+
+
+def cached_direct(params: FioParams, filesystems: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a note for each kind of file system that takes direct I/O and may cache it anyway.
+
+    ZFS does so before 2.3, and later with `direct=disabled` (zfsprops(7)). 9p and FUSE leave it to
+    the server, which may have a page cache.
+    """
+    kinds = {str(facts.get("type")) for facts in filesystems} if params.direct else ()
+    return [
+        f"direct I/O: {kind} may serve it from a cache, so that these are not the disk's figures"
+        for kind in sorted(kinds)
+        if kind in ("zfs", "9p", "virtiofs") or kind.startswith("fuse")
+    ]
 
 
 @contextmanager
@@ -541,21 +561,21 @@ def _client(
     return client
 
 
-def _started(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the server, the name and the start (s, its own clock) of each host."""
+def starts_of(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the server, the name, the start (s, its own clock) and its step of each host.
+
+    A `date` without nanoseconds, as of BusyBox, prints %N or N for them: its step is 1 s.
+    """
     names = gpu_use.by_name([target.host for target in targets])
-    return [
-        {
-            "server": server,
-            "name": name,
-            "started": float(
-                target.host.run(["cat", f"{target.folder}/{_PRERUN}"], timeout=10)
-                .check("reading when a job began")
-                .stdout
-            ),
-        }
-        for target, server, name in zip(targets, servers, names, strict=True)
-    ]
+    started = []
+    for target, server, name in zip(targets, servers, names, strict=True):
+        read = target.host.run(["cat", f"{target.folder}/{_PRERUN}"], timeout=10)
+        text = read.check("reading when a job began").stdout
+        if not (match := re.match(r"\s*(\d+)(\.\d+)?", text)):
+            raise Failed(f"date on {name} printed no time: {text.strip()[:80]!r}")
+        start = {"started": float(match[0]), "step": 0.0 if match[2] else 1.0}
+        started.append({"server": server, "name": name, **start})
+    return started
 
 
 def _check_exit(finished: CommandResult) -> None:
@@ -633,12 +653,13 @@ def parse(texts: Mapping[str, str], params: FioParams) -> list[Measurement]:
         for host in hosts:
             rows += _rows(by_server[host["server"]], params, host["name"])
         starts = [float(host["started"]) for host in hosts]
+        step = max(float(host.get("step", 0.0)) for host in hosts)
         skew = max(starts) - min(starts)
         measured = min(job[kind]["runtime"] for job in clients for kind in params.kinds) / 1000
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failed(f"fio's report lacks {error}: not the JSON of a whole run") from error
-    rows.append(Measurement("start_skew", skew, n=len(starts)))
-    if skew > _SKEW * measured:
+    rows.append(Measurement("start_skew", skew, n=len(starts), step=step))
+    if skew - step > _SKEW * measured:
         raise Invalid(
             f"the hosts started within {skew:.2f} s of each other, more than {_SKEW:.0%} of the"
             f" {measured:.3g} s measured: use a longer runtime, or synchronise their clocks",

@@ -342,6 +342,8 @@ class Imb(Benchmark[ImbParams]):
         )
         finished.check("mpirun IMB-MPI1")
         rows = parse(gang.output.texts, params)
+        _, _, stray = _read(finished.stdout, params)
+        gang.output.notes += [f"left out of the table: {line}" for line in stray]
         wrong = mpi.wrong_placement(log, gang.hosts, params.ranks)
         interface = env.get("FI_TCP_IFACE")
         # libfabric does not fail for a missing interface: it takes another one.
@@ -396,7 +398,7 @@ def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
     if MPI used another transport.
     """
     log = texts.get("stdout", "")
-    rows, stopped = _read(log, params)
+    rows, stopped, _ = _read(log, params)
     measured = _by_size(rows, params)
     if not stopped:
         measured = _headlines(rows, params) + measured
@@ -408,11 +410,12 @@ def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
     return measured
 
 
-def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | None]:
+def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | None, list[str]]:
     """Return the rows of the requested benchmark's table, and why IMB left out larger sizes.
 
-    The reason is None if every size is present. Raises Failed if the table is absent, cut,
-    garbled, or of another number of ranks.
+    The reason is None if every size is present. The third are lines among the rows that are none,
+    such as a warning of MPI. Raises Failed if the table is absent, cut, garbled, or of another
+    number of ranks.
     """
     name = params.benchmark
     _, *parts = _HEADER.split(log)
@@ -426,26 +429,29 @@ def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | No
         said = ranks[1] if ranks else "nothing"
         raise Failed(f"{params.ranks} ranks were requested, IMB says {said}")
     rows: list[dict[str, float]] = []
-    stop, line = None, ""
+    stray: list[str] = []
+    stop, since = None, list[str]()
     try:
         columns = [_COLUMNS[title] for title in head[0].split()] if head else []
-        for line in body[head.end() :].splitlines() if head else ():
-            cells = line.split()
-            if stop := _EXIT_LINE.match(line):
-                break
-            if cells and not cells[0].startswith("#"):
-                rows.append(dict(zip(columns, map(float, cells), strict=True)))
-            elif rows:
-                break
-    except (KeyError, ValueError) as error:
-        raise Failed(f"cannot read the table of {name}: {error}: {line.strip()[:80]}") from None
+    except KeyError as error:
+        raise Failed(f"cannot read the table of {name}: {error} is no column of it") from None
+    for line in body[head.end() :].splitlines() if head else ():
+        if stop := _EXIT_LINE.match(line):
+            break
+        try:
+            rows.append(dict(zip(columns, map(float, line.split()), strict=True)))
+        except ValueError:
+            since.append(line.strip()[:200])
+        else:
+            stray += filter(None, since)
+            since = []
     end = int(stop[1]) if stop else None
     expected = [size for size in params.sizes() if end is None or size < end]
     if [int(row.get("bytes", 0)) for row in rows] != expected:
-        raise Failed(
-            f"the table of {name} has {len(rows)} of {len(expected)} message sizes, or others"
-        )
-    return rows, _stop_reason(stop, params) if stop else None
+        other = f"; left out: {stray[0]}" if stray else ""
+        sizes = f"{len(rows)} of {len(expected)} message sizes, or others{other}"
+        raise Failed(f"the table of {name} has {sizes}")
+    return rows, _stop_reason(stop, params) if stop else None, stray
 
 
 def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:

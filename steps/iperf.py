@@ -35,7 +35,7 @@ from perfdag.benchmark.contract import (
 from perfdag.hosts.base import Host
 from perfdag.problems import Form, Problem
 from perfdag.shape import Cpus, Shape
-from perfdag.units import BitRate, Duration, PositiveDuration, Size
+from perfdag.units import BitRate, Duration, PositiveDuration, Size, parse_cpu_list
 
 BUSY = 0.95
 """Share of its cores above which a side, not the network, limits the throughput."""
@@ -331,17 +331,21 @@ def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
     """Count the cores that each side may run on. `shared` marks that both run on the same ones."""
     cores: dict[str, Any] = {}
     for role, host, pins in (("client", client, cpus.client), ("server", server, cpus.server)):
-        if count := _allowed_cores(host, pins):
+        if count := allowed_cores(host, pins):
             cores[role] = count
     same = client.name == server.name and cpus.client == cpus.server
     return cores | {"shared": True} if same and len(cores) == 2 else cores
 
 
 @lru_cache  # every sample would cost a command over ssh
-def _allowed_cores(host: Host, pins: str | None) -> int | None:
-    finished = host.run(["nproc"], timeout=10, cpus=pins)
-    text = finished.stdout.strip()
-    return int(text) if finished.code == 0 and text.isdigit() else None
+def allowed_cores(host: Host, pins: str | None) -> int | None:
+    """Return how many cores a process of a host may run on, or None if it does not say.
+
+    It is the kernel's answer (proc(5)): nproc prints OMP_NUM_THREADS, if there is one.
+    """
+    argv = ["grep", "^Cpus_allowed_list:", "/proc/self/status"]
+    _, _, allowed = host.run(argv, timeout=10, cpus=pins).stdout.partition(":")
+    return len(parse_cpu_list(allowed.strip())) if allowed.strip() else None
 
 
 def parse(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:

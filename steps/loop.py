@@ -270,7 +270,7 @@ class Sampler:
             raise Failed(f"{benchmark.name} yielded no value")
         record.rows = as_rows(benchmark, measurements, point.params, wall)
         record.facts["stderr"] = state_of_stderr(record.texts)
-        notes = []
+        notes = [*output.notes]
         for effect, line in find_remarks(benchmark.remarks, record.texts):
             if effect == "note":
                 notes.append(line)

@@ -538,9 +538,7 @@ def read_log(text: str) -> Log:
             step = None
         elif line.strip() == "End":
             log.is_complete = True
-        elif line.startswith(RANK_LINE):
-            if (match := _RANK.fullmatch(line)) is None:
-                raise ValueError(f"the line of a rank: {line!r}")
+        elif match := _RANK.fullmatch(line):
             log.ranks.append((float(match[1]), float(match[2]), float(match[3])))
         elif line.startswith("perfdag-exit "):
             log.exited = float(at)

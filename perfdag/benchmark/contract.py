@@ -181,7 +181,8 @@ class Output:
 
     `texts` holds the verbatim output by role (client, server ...), and what else `parse` needs.
     `argv` has the commands, `tool` the tool and its version, `facts` what the benchmark verified.
-    Where `comparable` is false, another `tool` begins another series.
+    Where `comparable` is false, another `tool` begins another series. `notes` are lines that a
+    reader of the figures should know.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -189,6 +190,7 @@ class Output:
     tool: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     comparable: bool = True
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass

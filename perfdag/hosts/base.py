@@ -281,6 +281,21 @@ class Forwarding:
         return next(self._next)
 
 
+_CLEAN = (
+    'exec env -i PATH="$PATH" LC_ALL=C.UTF-8 TZ=UTC0 '
+    '${LD_LIBRARY_PATH:+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} "$@"'
+)
+
+
+def in_clean_environment(*argv: str) -> list[str]:
+    """Return the command by which a program of ours answers as it does in any other shell.
+
+    Variables of the user, such as LD_PRELOAD, stay away. Some nodes have the libraries of
+    nvidia-smi in LD_LIBRARY_PATH alone.
+    """
+    return ["sh", "-c", _CLEAN, "sh", *argv]
+
+
 class Host(ABC):
     """A machine or pod where commands run.
 

@@ -158,7 +158,11 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
         argv = ["findmnt", "--json", "--bytes", "--nofsroot", "--output", columns]
         with contextlib.suppress(OSError, ValueError):  # there is none, or it knows no mount
             listed = subprocess.run(
-                [*argv, "--target", target], capture_output=True, timeout=10, check=False
+                [*argv, "--target", target],
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+                capture_output=True,
+                timeout=10,
+                check=False,
             )
             found = json.loads(listed.stdout)["filesystems"][0]
     return {

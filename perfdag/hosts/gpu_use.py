@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from perfdag.hosts.base import CommandResult, Host
+from perfdag.hosts.base import CommandResult, Host, in_clean_environment
 from perfdag.units import plural
 
 _KEPT = {
@@ -38,6 +38,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     ),
 }
 """How the text of a field becomes its value; the others are numbers."""
+LIST = in_clean_environment("nvidia-smi", "-L")
 TIMEOUT = 10.0
 """Timeout of a query in seconds, less than that of SshHost.facts."""
 
@@ -56,7 +57,7 @@ def gpus(host: Host) -> list[dict[str, Any]] | None:
         for row in parse(answer.stdout, fields)
     ]
     if any(device.get("mig") == "Enabled" for device in devices):
-        listing = host.run(["nvidia-smi", "-L"], timeout=TIMEOUT).stdout
+        listing = host.run(LIST, timeout=TIMEOUT).stdout
         for device, slices in zip(devices, _slices(listing), strict=False):
             device["slices"] = slices
     return devices
@@ -64,11 +65,11 @@ def gpus(host: Host) -> list[dict[str, Any]] | None:
 
 def query(fields: dict[str, str]) -> list[str]:
     """Return the argv of nvidia-smi for these fields, as our names to its names."""
-    return [
+    return in_clean_environment(
         "nvidia-smi",
         f"--query-gpu={','.join(fields.values())}",
         "--format=csv,noheader,nounits",
-    ]
+    )
 
 
 def parse(text: str, fields: dict[str, str]) -> list[dict[str, Any]]:
@@ -165,7 +166,7 @@ def problem(host: Host) -> str | None:
             "in a pod ask for nvidia.com/gpu in resources, "
             "and let the cluster run nvidia-device-plugin"
         )
-    finished: CommandResult = host.run(["nvidia-smi", "-L"], timeout=TIMEOUT)
+    finished: CommandResult = host.run(LIST, timeout=TIMEOUT)
     if finished.code != 0:
         return f"the NVIDIA driver on {host.name} does not answer: {finished.tail(200)}"
     if "GPU " not in finished.stdout:
@@ -201,7 +202,7 @@ def count(host: Host, resource: str) -> int:
 def _listing(host: Host) -> str:
     if host.which("nvidia-smi") is None:
         return ""
-    return host.run(["nvidia-smi", "-L"], timeout=TIMEOUT).stdout
+    return host.run(LIST, timeout=TIMEOUT).stdout
 
 
 def by_name(hosts: Sequence[Host]) -> dict[str, Host]:
@@ -297,11 +298,9 @@ def watched(hosts: Sequence[Host]) -> Iterator[Watch]:
     loop = f"--loop-ms={round(_PERIOD * 1000)}"
     answers = {name: known(host, DYNAMIC) for name, host in named.items()}
     with contextlib.ExitStack() as stack:
-        # The times of nvidia-smi have no zone.
+        # The times of nvidia-smi have no zone: a clean environment is in UTC.
         samplers = {
-            name: stack.enter_context(
-                host.serve([*query(answers[name][0]), loop], env={"TZ": "UTC0"})
-            )
+            name: stack.enter_context(host.serve([*query(answers[name][0]), loop]))
             for name, host in named.items()
         }
         yield watch
@@ -323,12 +322,19 @@ def reason_against(
 ) -> str | None:
     """Return why figures of the used GPUs are not the devices' own, or None.
 
-    They were slowed or not observed, or had memory errors meanwhile.
+    They were slowed, lost or not observed, or had memory errors meanwhile.
     """
     own = {gpu["index"] for gpu in used if "index" in gpu}
     during = [gpu for gpu in facts["during"] if gpu["index"] in own or not own]
     if not during:
         return f"what the GPU's clocks did is not known: {facts.get('error', 'no samples')}"
+    left = {_identity(gpu) for gpu in after}
+    if error := next((gpu["error"] for gpu in after if "error" in gpu), None):
+        return f"{LOST}: {error}"
+    if gone := [gpu for gpu in used if "index" in gpu and _identity(gpu) not in left]:
+        return f"{LOST}: nvidia-smi lists GPU {gone[0]['index']} no more"
+    if lost := next((gpu["lost"] for gpu in during if "lost" in gpu), None):
+        return f"{LOST}: {lost}"
     if slow := next((gpu["slowed"] for gpu in during if "slowed" in gpu), None):
         return str(slow)
     before = {gpu.get("index"): gpu.get("ecc_uncorrected", 0) for gpu in used}
@@ -343,16 +349,31 @@ def reason_against(
     return None
 
 
+LOST = "the GPU was lost while it was measured"
+_ERRORS = re.compile(
+    r"(?i)unable to determine the device handle|gpu is lost|unknown error|no devices were found"
+    r"|failed to initialize nvml"
+)
+"""What nvidia-smi prints instead of a row; other lines, such as a warning, say nothing of it."""
+
+
+def _identity(gpu: Mapping[str, Any]) -> object:
+    return gpu.get("uuid", gpu.get("index"))
+
+
 def during(text: str, fields: dict[str, str], spans: Sequence[Span] = ()) -> list[dict[str, Any]]:
     """Return a summary for each GPU of the samples in `spans`, or of all samples without spans.
 
     It has the lowest, median and highest value of each field, the share of throttle reasons, and
-    `slowed` if they invalidate a figure. Idle samples do not count.
+    `slowed` if they invalidate a figure. Idle samples do not count. `lost` has the last of several
+    errors that were printed instead.
     """
+    errors = [line.strip() for line in text.splitlines() if _ERRORS.search(line)]
+    lost = {"lost": errors[-1][:200]} if len(errors) >= _LASTING else {}
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [_of_one(index, samples, spans) for index, samples in sorted(by_index.items())]
+    return [_of_one(index, samples, spans) | lost for index, samples in sorted(by_index.items())]
 
 
 def _of_one(index: int, samples: Samples, spans: Sequence[Span]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ No GPU was here: the lines are composed from its documented fields, not recorded
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
+from perfdag.steps.iperf import allowed_cores
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.workload import Result, Workload, read
 from tests.conftest import CommandLine, SuiteWriter
@@ -139,6 +141,38 @@ def test_a_driver_that_refuses_is_in_the_record(fake_smi: Callable[[str], None])
         pass
     assert (watch.hosts[host.name]["during"], watch.hosts[host.name]["error"]) == ([], refusal)
     assert watch.against == f"what the GPU's clocks did is not known: {refusal}"
+
+
+@pytest.mark.parametrize(
+    ("printed", "after", "why"),
+    [
+        ("", [{"error": "Failed to initialize NVML: Unknown Error"}], "Failed to initialize NVML"),
+        ("", [], "nvidia-smi lists GPU 0 no more"),
+        ("", [{"index": 0, "uuid": "GPU-b"}], "nvidia-smi lists GPU 0 no more"),
+        ("Failed to initialize NVML: Unknown Error\n" * 2, None, "Failed to initialize NVML"),
+        ("WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n" * 2, None, None),
+    ],
+)
+def test_a_gpu_that_is_lost_meanwhile_is_told(
+    printed: str, after: list[dict[str, Any]] | None, why: str | None
+) -> None:
+    used = [{"index": 0, "uuid": "GPU-a", "ecc_uncorrected": 0}]
+    seen = {"gpus": used, "during": gpu_use.during(samples(4, 4) + printed, gpu_use.DYNAMIC)}
+    reason = gpu_use.reason_against(seen, used if after is None else after, used)
+    assert (reason is None) == (why is None)
+    assert why is None or f"was lost while it was measured: {why}" in str(reason)
+
+
+def test_our_helpers_answer_as_in_any_other_shell(
+    fake_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nproc prints OMP_NUM_THREADS, and preloaded libraries print what they like."""
+    for name in ("LD_PRELOAD", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    fake_smi('echo "GPU 0: $OMP_NUM_THREADS$LD_PRELOAD $TZ (UUID: GPU-a)"')
+    assert LocalHost().run(gpu_use.LIST, timeout=10).stdout == "GPU 0:  UTC0 (UUID: GPU-a)\n"
+    assert allowed_cores(LocalHost(), None) == len(os.sched_getaffinity(0))
+    assert allowed_cores(LocalHost(), "0") == 1
 
 
 TIME = "2026/11/22 12:00:00.000"

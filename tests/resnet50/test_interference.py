@@ -139,7 +139,7 @@ class TwoGpus(Scripted):
 
     def run(self, argv: Sequence[str], **more: Any) -> CommandResult:
         listing = "".join(f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})\n" for n in range(2))
-        if argv[0] == "nvidia-smi":
+        if "nvidia-smi" in argv:
             return CommandResult(list(argv), 0, listing, "", 0.0)
         return super().run(argv, **more)
 

@@ -21,6 +21,7 @@ from perfdag.shape import Shape
 from perfdag.steps import fio
 from perfdag.steps.fio import Fio, FioParams, Target, job_file, options
 from tests.recorded.measured import values
+from tests.recorded.recordings import CASES
 
 FIO = Fio()
 
@@ -313,3 +314,46 @@ def test_a_device_that_only_root_may_open_is_skipped_with_what_to_do() -> None:
     )
     with pytest.raises(Skip, match=r"add privileges: \[block\]"):
         fio._check_exit(CommandResult(["fio"], 1, "", said, 0.1))
+
+
+def test_a_date_without_nanoseconds_costs_precision_and_no_sample() -> None:
+    printed = {"busybox": "1764350000.%N\n", "macos": "1764350000.N\n", "gnu": "1764350000.25\n"}
+    targets = []
+    for name, text in printed.items():
+        host = create_autospec(LocalHost, instance=True)
+        host.name = name
+        host.run.return_value = CommandResult([], 0, text, "", 0.1)
+        targets.append(Target(host, "/x", None, {}))
+    starts = fio.starts_of(targets, [*printed])
+    assert [(start["started"], start["step"]) for start in starts] == [
+        *((1764350000.0, 1.0), (1764350000.0, 1.0), (1764350000.25, 0.0))
+    ]
+    recording = CASES["fio/two-hosts"].load()
+    first, second = json.loads(recording.output.texts["hosts"])
+    second["started"] = first["started"] + 0.9
+    late = recording.output.texts | {"hosts": json.dumps([first, second])}
+    with pytest.raises(Invalid, match=r"the hosts started within 0\.90 s"):
+        recording.parse(late, recording.params)
+    rough = recording.output.texts | {"hosts": json.dumps([first, second | {"step": 1.0}])}
+    assert recording.parse(rough, recording.params)
+
+
+@pytest.mark.parametrize(
+    ("kind", "direct", "told"),
+    [
+        *(("zfs", True, True), ("9p", True, True), ("fuse.sshfs", True, True)),
+        *(("ext4", True, False), ("zfs", False, False)),
+    ],
+)
+def test_a_file_system_that_may_cache_direct_io_is_told(
+    kind: str, direct: bool, told: bool
+) -> None:
+    notes = fio.cached_direct(FioParams(direct=direct, ioengine="psync"), [{"type": kind}])
+    assert (
+        notes
+        == [
+            f"direct I/O: {kind} may serve it from a cache, so that these are not the "
+            "disk's figures"
+        ]
+        * told
+    )

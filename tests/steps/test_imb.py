@@ -25,6 +25,22 @@ from tests.recorded.record import load
 IMB = Imb()
 
 
+def test_a_line_that_is_no_row_is_named_beside_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording, warning = load("imb/pingpong-shm"), "[node-0:123] Read -1, expected 4096"
+    text = re.sub(
+        r"(?m)^ +64 ", lambda row: f"{warning}\n{row[0]}", recording.output.texts["stdout"]
+    )
+    gang = Gang([LocalHost()], Shape(), 10, str(tmp_path))
+    result = CommandResult([], 0, text, "", 1.0)
+    monkeypatch.setattr(LocalHost, "run", lambda *words, **options: result)
+    monkeypatch.setattr(mpi, "intel_root", lambda host: "/opt/intel")
+    rows = IMB.run(gang, recording.params)
+    assert rows == recording.parse(recording.output.texts, recording.params)
+    assert gang.output.notes == [f"left out of the table: {warning}"]
+
+
 @pytest.mark.parametrize(
     ("provider", "fits"),
     [("mlx", True), ("verbs;ofi_rxm", True), ("tcp", False), ("tcp;ofi_rxm", False)],

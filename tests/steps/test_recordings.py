@@ -214,6 +214,22 @@ def test_perftest_has_columns_by_title_and_a_table_for_each_run() -> None:
             rdma.parse_latency({"client0": one, "client1": broken}, params)
 
 
+STRAY = ("[node-0:00123] Read -1, expected 4096, errno = 1", "hello 1 2 3", "")
+LOGS = [name for name in CASES if name.startswith(("imb/", "openfoam/", "perftest/"))]
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name in DAMAGED])
+def test_a_stray_line_loses_no_good_sample(name: str) -> None:
+    """MPI and libraries print between the rows of a table, whatever stream a tool writes to."""
+    _, params, output, parse = CASES[name].load()
+    [role] = [role for role in output.texts if role in ("stdout", "client0")]
+    lines, whole = output.texts[role].splitlines(keepends=True), parse(output.texts, params)
+    for at in range(0, len(lines), 1 + len(lines) // 80):
+        for stray in STRAY:
+            text = "".join([*lines[:at], f"{stray}\n", *lines[at:]])
+            assert parse({**output.texts, role: text}, params) == whole, (at, stray)
+
+
 def test_percentiles_of_perftest_need_enough_iterations() -> None:
     recording = CASES[LATENCY].load()
     for iterations, most in (
