@@ -14,7 +14,6 @@ from perfdag.benchmark.contract import (
     AtMost,
     Benchmark,
     Between,
-    Equal,
     Failed,
     FreeOptions,
     Gang,
@@ -248,7 +247,8 @@ class Iperf(Benchmark[IperfParams]):
 
     def identities(self, params: IperfParams) -> Iterable[Identity]:
         yield AtMost(("throughput",), ("sent_throughput",), tolerance=ENDS)
-        yield Equal(("throughput", params.duration), ("bytes", 8), tolerance=ENDS)
+        # A receiver on a busy machine may count for longer than the duration, but not for less.
+        yield AtMost(("throughput", params.duration), ("bytes", 8), tolerance=ENDS)
         yield Between("throughput", "second_throughput", tolerance=ENDS)
 
     def seconds(self, params: IperfParams) -> float:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class EndedRun:
         """All rows are ok, and so is the run."""
         assert {row["status"] for row in self.rows} == {"ok"}, self.errors()
         assert self.exit_code == 0, self.output
+
+
+def samples_of(rows: Sequence[Object]) -> list[Object]:
+    """One row of each sample, as a sample has one for each of its metrics."""
+    return [*{row["sample_id"]: row for row in rows}.values()]
 
 
 class Namespace:

@@ -15,7 +15,7 @@ import pytest
 from perfdag.kube.client import Kube, run_with_client
 from tests.fakes.proxy import Proxy
 
-from .conftest import Namespace, sleeps
+from .conftest import Namespace, samples_of, sleeps
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 
@@ -66,7 +66,7 @@ def test_what_runs_out_of_memory_or_kills_its_pod_costs_only_its_own_samples(
     ), "the results of a run that is under way"
     run = bench.finish(name)
     assert run.exit_code == 1
-    states = sorted((row["entry"], row["status"]) for row in run.rows)
+    states = sorted((row["entry"], row["status"]) for row in samples_of(run.rows))
     assert states == [("eats", "failed")] * 2 + [("eats", "ok")] * 4 + [("kills", "failed")] * 2
     failed = [row for row in run.rows if (row["entry"], row["status"]) == ("eats", "failed")]
     assert all("bytearray" in row["params"] and "OOMKilled" in row["error"] for row in failed)
