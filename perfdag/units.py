@@ -91,6 +91,21 @@ CpuList = Annotated[str, CPU_LIST, AfterValidator(_check_cpu_list)]
 
 BASE_UNITS = ("1", "s", "B", "B/s", "bit/s", "1/s", "Hz", "W", "J", "degC", "currency")
 """Units of stored values."""
+RATES = ("B/s", "bit/s", "1/s", "Hz")
+
+
+def impossible(value: float, unit: str, better: str) -> str:
+    """Return why no measurement has this value in a base unit, or nothing where one may have it.
+
+    What prints it did not work: work takes time, and a rate of it that should be high is not 0.
+    """
+    if unit == "s" and value <= 0:
+        return f"{value:g} s is no time"
+    if unit in RATES and better == "higher" and value <= 0:
+        return f"{value:g} {unit} is no rate"
+    return ""
+
+
 _QUANTITY = re.compile(
     r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*"
     r"([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}/]*)\s*"

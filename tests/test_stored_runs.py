@@ -320,7 +320,10 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
     assert store.list("runs") == store.list("results") == []
 
 
-VERDICT_KEYS = "absolute before effect noise noisy runs seen since value why word"
+VERDICT_KEYS = (
+    "absolute before earlier effect moved newest noise noisy notes runs seen since since_first "
+    "since_last value why word"
+)
 INFO_KEYS = (
     "benchmark benchmark_version better coords entry headline metric pair params point series_id "
     "shape span stat unit"
@@ -342,7 +345,7 @@ JSON_KEYS = {
     "compare last~1 last series": "a answer b info label name note series_a",
     "compare last~1 last series answer": VERDICT_KEYS,
     "history sleeps": "nodes noise runs series suite",
-    "history sleeps series": "answer high info levels low name steps text values",
+    "history sleeps series": "answer drift high info levels low name steps text values",
     "history sleeps series answer": VERDICT_KEYS,
 }
 """The keys of JSON by verb and place; other tools read them."""

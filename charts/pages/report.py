@@ -39,7 +39,7 @@ from perfdag.results.summary import (
     worst_of_points,
 )
 from perfdag.revision import short_revision
-from perfdag.stats.levels import STEP
+from perfdag.stats.evidence import STEP
 from perfdag.units import digits, plural, scaled, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead

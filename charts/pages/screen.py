@@ -21,7 +21,7 @@ from perfdag.charts.files import to_bytes
 from perfdag.charts.series import amount, spread_text
 from perfdag.results.runs import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
-from perfdag.stats.levels import STEP
+from perfdag.stats.evidence import STEP
 
 ROWS = 6
 """Headline values on the first screen."""
@@ -153,6 +153,9 @@ def panel(ax: Axes, line: Line) -> None:
                 [start, end], level.low, level.high, color=style.MUTED, alpha=0.15, lw=0
             )
             ax.plot([start, end], [level.reference] * 2, color=style.MUTED, lw=1, gid="level")
+    if line.drift:
+        run, value = [line.drift.start, known[-1]], [line.drift.begin, line.drift.end]
+        ax.plot(run, value, color=style.INK, lw=1.5, ls=(0, (4, 2)), gid="trend")
     if line.left:
         ax.axvspan(
             line.left.after.start - 0.5, ends, color=style.WORSE, alpha=0.08, gid="regressed"
@@ -162,6 +165,9 @@ def panel(ax: Axes, line: Line) -> None:
     for step in line.steps:
         if step.after.start >= first:
             tone = _TONES[colour(step.word)]
+            begins = (max(step.after.first, first) - 0.5, step.after.last + 0.5)
+            if step.after.first < step.after.last:
+                ax.axvspan(*begins, color=tone, alpha=0.12, lw=0, gid="since")
             ax.axvline(step.after.start - 0.5, color=tone, lw=1, ls=(0, (2, 2)), gid="step")
             late = step.after.start > (first + ends) / 2
             ax.annotate(

@@ -26,7 +26,8 @@ from perfdag.identity import digest
 from perfdag.results.runs import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
-from perfdag.stats.levels import STEP, Level
+from perfdag.stats.evidence import STEP
+from perfdag.stats.levels import Level
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, short_seconds
 
@@ -114,6 +115,7 @@ def _of_rows(table: pa.Table) -> Data:
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
             | {"word": "failed", "answer": state.why, "headline": True}
             | {"noise": None, "newest": None, "levels": [], "changes": [], "left": None}
+            | {"drift": None}
             for state in summary.points
             if state.why and state.point in trust.points
         ],
@@ -192,8 +194,17 @@ def _series(line: Series) -> Data:
             for level in line.levels.levels
         ],
         "left": line.left.run if line.left else None,
+        "drift": _drift(line),
         "changes": [_change(step, info) for step in line.steps],
     }
+
+
+def _drift(line: Series) -> list[Any] | None:
+    """Return the runs of a slow drift up to the newest, and the values of the ends of its line."""
+    drift = line.drift
+    if drift is None:
+        return None
+    return [len(line.runs) - 1 - drift.start, rounded(drift.begin), rounded(drift.end)]
 
 
 def _answers(line: Series) -> Data:
@@ -224,6 +235,8 @@ def _answers(line: Series) -> Data:
 def _change(step: Step, info: SeriesInfo) -> Data:
     return {
         "run": step.run,
+        "first": step.first,
+        "last": step.last,
         "before": step.run_before,
         "word": step.word,
         "size": step.size,

@@ -17,8 +17,8 @@ function ticks(low, high) {
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => +((first + i) * step).toPrecision(6));
 }
 
-/** Return a chart of a series over points {run, value, low, high, n}: the noise of its levels as bands, its steps with their sizes,
- * and the span of an open one. A wide one has axes, and says under the pointer what a run measured; a click opens its report. */
+/** Return a chart of a series over points {run, value, low, high, n}: the noise of its levels as bands, its steps with their sizes
+ * and when they may have begun, a slow drift as a line, and the span of an open step. A wide one has axes, and says under the pointer what a run measured; a click opens its report. */
 function chartOf(series, points, width, height = 96, wide = false) {
   const [left, right, top, bottom] = wide ? [52, 8, 36, 22] : [4, 4, 18, 4], last = points.length - 1;
   const runs = points.map(({ run }) => run), known = points.map((point, i) => ({ ...point, i })).filter(({ value }) => value !== null);
@@ -41,8 +41,11 @@ function chartOf(series, points, width, height = 96, wide = false) {
   const steps = series.changes.filter(({ run }) => run > runs[0] && run <= runs[last]).reverse().flatMap((change) => {
     const at = x(place(change.run)), name = colours[change.word] ?? "muted", text = `${change.size} ${dayOf(change.run)}`, end = at > width / 2, from = end ? at - 7 * text.length : at;
     const free = taken.every((other) => Math.abs(other - from) > 140) && taken.push(from); // no label over another
-    return [line(at, top - 4, at, floor, name, { "stroke-dasharray": "3 3" }), ...free ? [label(at, top - 6, text, name, { "text-anchor": end ? "end" : "start", "font-weight": 600 })] : []];
+    const since = change.first < change.last ? [box(place(change.first), place(change.last) + 1, top, floor, name, 0.12)] : [];
+    return [...since, line(at, top - 4, at, floor, name, { "stroke-dasharray": "3 3" }), ...free ? [label(at, top - 6, text, name, { "text-anchor": end ? "end" : "start", "font-weight": 600 })] : []];
   });
+  const [drifting, begin, end] = series.drift ?? [0], seen = Math.min(drifting, last);
+  const trend = drifting ? [line(x(last - seen), y(end - (end - begin) * seen / drifting), x(last), y(end), "ink", { "stroke-dasharray": "6 3", "stroke-width": 1.5 })] : [];
   const newest = known.at(-1), half = (x(1) - x(0)) / 2, dot = (point, r, name) => shape("circle", { cx: x(point.i), cy: y(point.value), r, fill: `var(--${name})` });
   const revisions = new Map(series.head.runs.map(([run, , , revision]) => [run, revision]));
   /** Return a run as a strip as high as the chart, which shows its line and its words under the pointer. */
@@ -55,7 +58,7 @@ function chartOf(series, points, width, height = 96, wide = false) {
   };
   return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.name}, the last ${points.length} runs: ${series.answer}`, style: `max-width: ${1.5 * width}px`, ...wide ? { tabindex: 0 } : {} },
     ...axes, ...named, ...series.left && wide ? [box(place(series.left), last, top, floor, "bad", 0.07)] : [], ...noise,
-    shape("polyline", { points: known.map((point) => `${x(point.i).toFixed(1)},${y(point.value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": wide ? 1.5 : 2 }), ...steps,
+    shape("polyline", { points: known.map((point) => `${x(point.i).toFixed(1)},${y(point.value).toFixed(1)}`).join(" "), fill: "none", stroke: "var(--s0)", "stroke-width": wide ? 1.5 : 2 }), ...steps, ...trend,
     ...wide ? known.map(strip) : [dot(newest, 3.5, colours[series.word] ?? "muted")]);
 }
 

@@ -210,7 +210,7 @@ async function historyPage() {
     banner(all), ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
     make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
-    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level. A dot opens its report."), ...charts,
+    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level; a step may have begun where it is shaded. A dot opens its report."), ...charts,
   ];
 }
 

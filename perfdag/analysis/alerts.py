@@ -121,7 +121,8 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     lines = [
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
-        f"since   run {left.run}, decided by run {left.decided}",
+        f"since   {left.since}",
+        f"{worst.newest_text.replace('newest ', 'newest  ')} against the good level",
         f"changed {left.changed}",
         *gate.slower_machine,
     ]

@@ -1,7 +1,7 @@
 """Comparison of two sides: runs, each one or several, and the two variants of a duet."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,11 +40,13 @@ from perfdag.plan import A_BLOCK, Duet, Plan
 from perfdag.results.runs import RunStore, Selection, SelectionError, read_checks
 from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.selections import explain_last, select
-from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
+from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
-from perfdag.stats.levels import STEP, Array, finite, levels_of
+from perfdag.stats.evidence import STEP, Nights
+from perfdag.stats.levels import levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
 from perfdag.stats.robust import Spread, median, spread
+from perfdag.stats.scale import Array, finite
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.units import plural
@@ -146,10 +148,21 @@ _Key = tuple[str, str, str, str, str]
 
 @dataclass
 class _Side:
+    """The rows of a side, and what they say of its series and points."""
+
+    rows: pa.Table
     series: dict[_Key, SeriesInfo]
     values: dict[_Key, Array]
-    rows: pa.Table
     failed: dict[str, PointCount]
+
+    def unusable(self) -> dict[str, float]:
+        """Return the points none of whose headline values can be used, with their least spread."""
+        shares: dict[str, list[float]] = {}
+        for key, info in self.series.items():
+            if info.headline:
+                share = spread(self.values[key]).share(float(info.unit == "1")) or 0.0
+                shares.setdefault(info.point, []).append(share)
+        return {point: min(own) for point, own in shares.items() if min(own) > UNUSABLE_SPREAD}
 
 
 def compare(
@@ -198,6 +211,7 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
         for letter, side in sides.items()
         if SIMULATED in " ".join(filter(None, pc.unique(side.rows["tool"]).to_pylist()))
     ]
+    unusable = {letter: side.unusable() for letter, side in sides.items()}
     # the key that a series of A has in B
     keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
     unpaired = [info for info in left.series.values() if info.point not in pairs]
@@ -223,6 +237,8 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
             continue
         values, new = left.values[keys[key]], spread(right.values[key])
         answer = past.answer(info, values, new, keys[key] == key)
+        points = {"B": info.point, "A": old.point}
+        answer = _usable(answer, {x: unusable[x].get(point) for x, point in points.items()})
         versions = old.benchmark_version, info.benchmark_version
         note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
         rows.append(Row(info, name, label, answer, spread(values), new, old.series_id, note))
@@ -258,6 +274,7 @@ class _Past:
         self.runs, self.tuning = [run.run_id for run in medians.runs], tuning
         keys = [info.key for info in medians.series]
         self.values: dict[_Key, Array] = dict(zip(keys, medians.value, strict=True))
+        self.nights = {key: medians.nights(row) for row, key in enumerate(keys)}
         self.sizes = len(a.runs), len(b.runs)
         known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
         self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
@@ -272,11 +289,12 @@ class _Past:
         them are known. Runs of one history are judged as they were when they were the newest.
         """
         values, limits = self.values.get(info.key, np.array([])), self.tuning.limits(info)
-        levels, a = levels_of(values, **limits), spread(before)
+        levels = levels_of(self.nights.get(info.key, Nights.of([])), **limits)
+        a = spread(before)
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
             found = compare_levels(values, levels, self.runs, *self.places, info.better)
             if found:
-                return trusted(found, levels, b, a)
+                return trusted(found, levels, {"B": b, "A": a})
             return compare_sides(a, b, levels, info.better)
         if levels.measured < STEP and self.sizes[0] > 1:
             levels = levels_of(before, **limits)
@@ -307,13 +325,23 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         groups, own = group_values(which, rows["value"].to_numpy().astype(np.float64))
         values = {keys[ids[group]]: each for group, each in zip(groups, own, strict=True)}
     series = {info.key: info for info in medians.series}
-    return _Side(series, values, table, failed)
+    return _Side(table, series, values, failed)
 
 
 def _of_points(rows: pa.Table, points: Collection[str]) -> pa.Table:
     """Return the rows of these points, or all where none of them has any."""
     own = rows.filter(pc.is_in(rows["point"], pa.array([*points], pa.string())))
     return own if own.num_rows else rows
+
+
+def _usable(answer: Verdict, shares: Mapping[str, float | None]) -> Verdict:
+    """Return an answer as unclear where the point was unusable in one of the runs."""
+    for letter, share in shares.items():
+        if share is not None and answer.word not in ("unclear", "failed"):
+            why = f"the samples of {letter} spread by {100 * share:,.0f} %"
+            why = f"{answer.size}, but the point was unusable in {letter}: {why}"
+            return replace(answer, word="unclear", why=why, noisy=True)
+    return answer
 
 
 def _order(row: Row) -> tuple[Any, ...]:

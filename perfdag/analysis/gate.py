@@ -51,8 +51,8 @@ from perfdag.results.runs import (
 from perfdag.results.schema import explain_unreadable, load_rows
 from perfdag.results.selections import explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
-from perfdag.stats.levels import Array, Word
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
+from perfdag.stats.scale import Array, Word
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
@@ -172,7 +172,7 @@ def judge_run(
     """Judge a run with its rechecks against its history and the checks of its suite.
 
     `summary` is that of the rows of the run, which are read without it. A recheck stands for the
-    run that it repeats. Thresholds and presence come from that run alone, because a recheck has
+    run that it repeats. Percentiles and presence come from that run alone, because a recheck has
     suspicious points only. Raises StoreError, SelectionError.
     """
     judge = _Judge(store, suite, run_id, rules, summary)
@@ -181,7 +181,7 @@ def judge_run(
 
 
 class _Judge:
-    """One check of a run. `night` has the runs up to it and its rechecks, and `at` is its position.
+    """One check of a run. `night` has the runs up to it, and `at` is its position.
 
     `everything` has the runs of all clusters. `lines` are the series without canaries, by their id.
     """
@@ -189,11 +189,12 @@ class _Judge:
     def __init__(
         self, store: Store, suite: str, run_id: str, rules: Rules, summary: Summary | None
     ) -> None:
-        self.store, self.rules, self.plan = store, rules, _plan(store, run_id)
-        if self.plan and self.plan.options.repeats:
-            run_id, summary = self.plan.options.repeats, None
-            self.plan = _plan(store, run_id)
+        self.store, self.rules = store, rules
         self.everything = read_run_medians(store, suite)
+        measured = self.everything.measured_again(run_id)
+        if measured:
+            run_id, summary = measured, None
+        self.plan = _plan(store, run_id)
         known = {run.run_id: run.cluster for run in self.everything.runs}
         lost: list[str] = []
         self.summary = summary or summarise(
@@ -202,12 +203,8 @@ class _Judge:
         if run_id not in known:
             why = [explain_unreadable(store, key) for key in lost]
             raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
-        rechecks = (
-            [each for each in self.plan.options.rechecks if each in known] if self.plan else []
-        )
-        last = max([run_id, *rechecks])
         self.night = self.everything.select(
-            lambda run: run.cluster == known[run_id] and run.run_id <= last
+            lambda run: run.cluster == known[run_id] and run.run_id <= run_id
         )
         self.at = [run.run_id for run in self.night.runs].index(run_id)
         self.run = self.night.runs[self.at]
@@ -217,7 +214,7 @@ class _Judge:
             store.url(report_key(run_id)),
             damaged=list(self.everything.damaged),
             runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
-            rechecks=rechecks,
+            rechecks=self.everything.rechecks.get(run_id, []),
             store=store.root,
             history=store.history.root if isinstance(store, StoreWithHistory) else store.root,
             acks_file=rules.acks_file,
@@ -303,7 +300,8 @@ class _Judge:
                 state = states[line.answer.word]
                 if state == "failed" and line.left is None:
                     state = "unsure"  # two runs alone fail no gate
-                gate.cases.append(CheckResult("change", line.name, state, line.answer.text))
+                text = f"{line.answer.text}; {line.newest_text}"
+                gate.cases.append(CheckResult("change", line.name, state, text))
 
     def _own_verdicts(self) -> None:
         """Add the verdicts of the benchmarks themselves."""

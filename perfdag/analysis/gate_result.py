@@ -12,7 +12,7 @@ from perfdag.suite.model import Check
 if TYPE_CHECKING:
     from perfdag.analysis.history import Acknowledgement, Series
     from perfdag.analysis.verdict import JudgedSeries
-    from perfdag.stats.levels import Word
+    from perfdag.stats.scale import Word
 
 Kind = Literal["worse", "recovered", "threshold", "slow", "verdict", "absent", "stale", "acks"]
 

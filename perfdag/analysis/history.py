@@ -38,9 +38,12 @@ from perfdag.results.labels import difference, has_name
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
-from perfdag.stats.levels import STEP, Array, Level, Levels, Word, levels_of, side_word
+from perfdag.stats.drift import Drift, drift_of
+from perfdag.stats.evidence import STEP, WINDOW
+from perfdag.stats.levels import Level, Levels, levels_of
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Spread, median
+from perfdag.stats.scale import Array, Word, side_word, two_speeds
 from perfdag.store.base import Store
 from perfdag.units import short
 
@@ -83,13 +86,16 @@ def shorten(text: str) -> str:
 class Step:
     """Where a level of a series ended: the levels `before` and `after`, and their runs.
 
-    `run` is the first run of the new level, `run_before` the last one before it, `decided` the run
-    that showed it. `changes` has what is recorded to have changed with it.
+    `run` is the first run of the new level, which may have begun at any from `first` to `last`, and
+    `run_before` the last one before these. `decided` is the run that showed it. `changes` has what
+    is recorded to have changed while it may have begun.
     """
 
     before: Level
     after: Level
     run: str
+    first: str
+    last: str
     run_before: str
     decided: str
     word: Word
@@ -98,12 +104,19 @@ class Step:
     @property
     def effect(self) -> float:
         """The change as a share of the level before, or in the unit of the metric."""
-        return self.before.effect(self.after.reference)
+        return self.before.effect(self.after.became)
 
     @property
     def size(self) -> str:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
         return percent(self.effect, self.before.scale.kind == "absolute")
+
+    @property
+    def since(self) -> str:
+        """The run with which it began, and those between which it may have."""
+        first = f"{self.first} or earlier" if self.after.earlier else self.first
+        between = f", or between {first} and {self.last}" if first != self.last else ""
+        return f"run {self.run}{between}, decided by run {self.decided}"
 
     @property
     def changed(self) -> str:
@@ -112,7 +125,7 @@ class Step:
 
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people: `100 s -> 130 s`."""
-        levels = self.before.reference, self.after.reference
+        levels = self.before.reference, self.after.became
         return " -> ".join(short(value, info.display_unit) for value in levels)
 
 
@@ -120,9 +133,10 @@ class Step:
 class Series:
     """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
-    `newest` is the value of the newest run or its re-measurement. `lost` says why a run that should
-    have one has none, and is else empty. `accepted` are the positions of runs whose level was
-    acknowledged, `left` is the first step of the change for the worse that is open, or None.
+    `newest` is the value of the newest run. `lost` says why a run that should have one has none,
+    and is else empty. `accepted` are the positions of runs whose level was acknowledged, `left` is
+    the first step of the change for the worse that is open, or None. `moved` names the nodes that
+    changed with nights at which nothing is decided.
     """
 
     info: SeriesInfo
@@ -138,6 +152,7 @@ class Series:
     newest: float
     accepted: Sequence[int]
     runs: Sequence[str]
+    moved: str = ""
 
     def band(self, at: int) -> Spread:
         """Return the median of a run with its spread."""
@@ -152,10 +167,44 @@ class Series:
         if self.lost:
             return Verdict("failed", why=self.lost)
         if len(measured) > STEP:
-            return answer_of(self.value, newest, self.levels, self.runs, better, self.accepted)
+            series = self.levels, self.runs, better, self.accepted
+            return replace(answer_of(self.value, newest, *series), notes=tuple(self._notes()))
         if len(measured) > 1:
-            return compare_sides(self.band(measured[-2]), newest, self.levels, better)
-        return Verdict("unclear", before=newest.middle, value=newest.middle, why="no earlier run")
+            answer = compare_sides(self.band(measured[-2]), newest, self.levels, better)
+            return replace(answer, newest=newest.middle, moved=answer.effect)
+        value = newest.middle
+        return Verdict("unclear", before=value, value=value, newest=value, why="no earlier run")
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """The slow drift of its newest runs, or None."""
+        return drift_of(self.levels)
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what else a reader of the answer must know: two speeds, other nodes, a drift."""
+        level = self.levels.levels[-1]
+        since = self.levels.nights.at >= level.start
+        values = self.levels.nights.value[since][-WINDOW:]
+        speeds = two_speeds(level.scale.apply(values), level.scale.gate(level.min_effect))
+        if speeds:
+            middles = (short(level.scale.value(x), self.info.display_unit) for x in speeds)
+            yield f"two speeds, {' and '.join(middles)}"
+        elif self.levels.undecided >= STEP:
+            noise = percent(level.noise, level.scale.kind == "absolute", sign=False)
+            yield f"noise of a run {noise}"
+        if self.moved:
+            yield self.moved
+        if self.drift and not speeds:
+            way = "rising" if self.drift.change > 0 else "falling"
+            size = percent(self.drift.change, level.scale.kind == "absolute")
+            yield f"{way}, {size} since {day_of(self.runs[self.drift.start])}"
+
+    @property
+    def newest_text(self) -> str:
+        """Its newest value and the change of that, such as `newest 152 s (+52.3 %)`."""
+        answer = self.answer
+        value = short(answer.newest, self.info.display_unit)
+        return f"newest {value} ({percent(answer.moved, answer.absolute)})"
 
     @property
     def text(self) -> str:
@@ -201,31 +250,40 @@ def series_of(
 ) -> list[Series]:
     """Return every series but the canaries, or the canaries alone, with answers at the last run.
 
-    A re-measurement right after a run is a measurement of that run. A series that the run left out
-    is judged at the last run that has it.
+    A series that the run left out is judged at the last run that has it.
     """
     runs = [run.run_id for run in medians.runs]
-    first, planned = _first_of_night(medians), planned_points(medians)
+    first, planned = _newest_whole(medians), planned_points(medians)
     labels, found = series_labels(medians.series), []
     for i, info in enumerate(medians.series):
         if info.canary != canaries:
             continue
         name = info.named(labels[info.point])
-        values, low, high = (array[i] for array in (medians.value, medians.low, medians.high))
-        levels = levels_of(values, **tuning.limits(info))
+        levels = levels_of(medians.nights(i), **tuning.limits(info))
         if not levels.levels:
             continue
         starts = _accepted_starts(runs, name, info.series_id, accepted)
-        steps = tuple(_steps(medians, info, levels, values))
+        steps = tuple(_steps(medians, info, levels))
         now = standing(levels.levels, info.better, starts)
         left = next((step for step in steps if step.after is now.left), None)
-        at = int(np.flatnonzero(np.isfinite(values))[-1])
+        at = int(levels.nights.at[-1])
         absent = info.point in planned and at < first
         lost = _why_nothing(medians.runs[first], info, runs[at]) if absent else ""
-        newest = float(values[at]) if at >= first else math.nan
-        arrays, stands = (values, low, high, medians.n[i]), (levels, steps, left)
-        found.append(Series(info, name, *arrays, *stands, lost, newest, starts, runs))
+        newest = float(medians.value[i, at]) if at >= first else math.nan
+        arrays = medians.value[i], medians.low[i], medians.high[i], medians.n[i]
+        stands, moved = (levels, steps, left), _moved_nodes(medians, levels)
+        found.append(Series(info, name, *arrays, *stands, lost, newest, starts, runs, moved))
     return found
+
+
+def _moved_nodes(medians: RunMedians, levels: Levels) -> str:
+    """Return the nodes of the newest run and of the last decided one, where they differ."""
+    if not levels.side or levels.undecided >= levels.measured:
+        return ""
+    at = levels.nights.at
+    before = int(at[-1 - levels.undecided])
+    nodes = _changes(medians, before, int(at[-1])).values.get("nodes")
+    return f"nodes {nodes[0]} -> {nodes[1]}" if nodes else ""
 
 
 def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
@@ -234,28 +292,17 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
     A first run has none: no series of it was measured before. The next two are compared with the
     run before. A point without a value is a failure. What is decided at a run holds until the next
     decision, so a run is worse while a change for the worse is open, and stays unclear if it might
-    have begun one. A run has the word of its last re-measurement, the newest that of the answers.
+    have begun one. The newest run has the word of the answers.
     """
-    runs = len(medians.runs)
     words: list[set[Word | None]] = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
-        measured, better = np.flatnonzero(np.isfinite(line.value)), line.info.better
-        levels, early = line.levels.levels, measured[:STEP].tolist()
+        measured, better = line.levels.nights.at.tolist(), line.info.better
+        early = measured[:STEP]
         for a, b in pairwise(early):
             words[b].add(compare_sides(line.band(a), line.band(b), line.levels, better).word)
-        for k, level in enumerate(levels):
-            now = standing(levels[: k + 1], better, line.accepted)
-            improved: Word = "better" if better in ("higher", "lower") else "unclear"
-            end = levels[k + 1].decided if k + 1 < len(levels) else runs
-            own = measured[measured >= level.start]
-            for count, i in enumerate(own[own < end].tolist()):
-                if level.decided <= i > early[-1]:
-                    if now.left:
-                        words[i].add("worse")
-                    elif level.side(float(line.value[i])):  # it may begin a level
-                        words[i].add("unclear")
-                    else:
-                        words[i].add(improved if now.improved(level, count) else "same")
+        for i, word in _words(line):
+            if i > early[-1]:
+                words[i].add(word)
     planned = planned_points(medians)
     known = [
         line.answer
@@ -263,19 +310,30 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
         if line.info.point in planned and (line.levels.measured > 1 or line.answer.word == "failed")
     ]
     words[-1] = {"failed" if medians.runs[-1].failed else worst_word(known)}
-    for i in reversed(range(runs - 1)):
-        if medians.runs[i + 1].trigger == "recheck":
-            words[i] |= words[i + 1]
     return [next((word for word in RANK if word in found), None) for found in words]
 
 
+def _words(line: Series) -> Iterator[tuple[int, Word]]:
+    """Yield the position of each run from the first decision on, and its word."""
+    levels = line.levels.levels
+    measured = line.levels.nights.at.tolist()
+    for k, level in enumerate(levels):
+        now = standing(levels[: k + 1], line.info.better, line.accepted)
+        end = levels[k + 1].decided if k + 1 < len(levels) else len(line.value)
+        own = [i for i in measured if level.start <= i < end]
+        for nights, i in enumerate(own, 1):
+            if i >= level.decided:
+                undecided = i in line.levels.suspicious
+                yield i, now.word(level, nights, undecided, line.info.better)
+
+
 def planned_points(medians: RunMedians) -> set[str]:
-    """Return the points that the newest run or its re-measurements measured or lack."""
-    return {point for run in medians.runs[_first_of_night(medians) :] for point in run.points}
+    """Return the points that the newest whole run, or one after it, measured or lacks."""
+    return {point for run in medians.runs[_newest_whole(medians) :] for point in run.points}
 
 
-def _first_of_night(medians: RunMedians) -> int:
-    """Return the position of the newest run that is no re-measurement."""
+def _newest_whole(medians: RunMedians) -> int:
+    """Return the position of the newest run of a whole suite."""
     whole = [i for i, run in enumerate(medians.runs) if run.trigger not in PARTIAL]
     return whole[-1] if whole else len(medians.runs) - 1
 
@@ -297,18 +355,21 @@ def _accepted_starts(
     ]
 
 
-def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels, values: Array) -> Iterator[Step]:
-    measured = np.flatnonzero(np.isfinite(values))
-    for before, after in zip(levels.levels, levels.levels[1:], strict=False):
-        last = int(measured[np.searchsorted(measured, after.start) - 1])
+def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels) -> Iterator[Step]:
+    measured = levels.nights.at
+    runs = [run.run_id for run in medians.runs]
+    for before, after in pairwise(levels.levels):
+        last = int(measured[np.searchsorted(measured, after.first) - 1])
         yield Step(
             before,
             after,
-            run=medians.runs[after.start].run_id,
-            run_before=medians.runs[last].run_id,
-            decided=medians.runs[after.decided].run_id,
-            word=side_word(after.reference - before.reference, info.better),
-            changes=_changes(medians, last, after.start),
+            run=runs[after.start],
+            first=runs[after.first],
+            last=runs[after.last],
+            run_before=runs[last],
+            decided=runs[after.decided],
+            word=side_word(after.became - before.reference, info.better),
+            changes=_changes(medians, last, after.last),
         )
 
 
@@ -319,15 +380,15 @@ def _changes(medians: RunMedians, before: int, after: int) -> Changes:
 
 
 def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
-    """Return a series of each point that should be measured again: nothing is decided yet.
+    """Return a series of each point that should be measured again, as a change fails the gate.
 
-    Its newest measurements are beyond its level for the worse, and a change of it fails the gate.
+    Its newest night may begin a change for the worse, or end one that is open.
     """
     points: dict[str, Series] = {}
     for line in series:
-        if line.levels.beyond and line.levels.measured > STEP and tuning.pages(line.info):
-            side = line.levels.levels[-1].side(line.levels.beyond[-1][1])
-            if side_word(side, line.info.better) == "worse" and line.answer.word == "unclear":
+        if line.levels.measured > STEP and line.levels.side and tuning.pages(line.info):
+            towards = side_word(line.levels.side, line.info.better)
+            if (line.answer.word, towards) in (("unclear", "worse"), ("worse", "better")):
                 points.setdefault(line.info.point, line)
     return list(points.values())
 

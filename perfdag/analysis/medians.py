@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,8 +26,9 @@ from perfdag.results.labels import words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.stats.levels import Array
+from perfdag.stats.evidence import Nights
 from perfdag.stats.robust import spread
+from perfdag.stats.scale import Array
 from perfdag.store.base import Store, StoreError
 
 
@@ -96,7 +97,9 @@ class RunMedians:
     """Run medians of a suite: arrays of shape (series, runs), oldest run first.
 
     A value is NaN where it was not measured. `low` and `high` are the range of fewer than six
-    repetitions, from six on the interval of the median. `n` counts the repetitions.
+    repetitions, from six on the interval of the median. `n` counts the repetitions. A run includes
+    its re-measurements, whose ids are in `rechecks`: its value is their mean, and so are the ends
+    of its spread. `least`, `most` and `count` are of the measurements behind it.
     """
 
     suite: str
@@ -106,7 +109,22 @@ class RunMedians:
     low: Array
     high: Array
     n: NDArray[np.int32]
+    least: Array
+    most: Array
+    count: NDArray[np.int32]
+    rechecks: dict[str, list[str]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
+
+    def nights(self, row: int) -> Nights:
+        """Return the nights of a series, for the rule of levels."""
+        at = np.flatnonzero(np.isfinite(self.value[row]))
+        values = self.value[row, at], self.least[row, at], self.most[row, at]
+        return Nights(at, *values, self.count[row, at].astype(np.int64))
+
+    def measured_again(self, run_id: str) -> str | None:
+        """Return the run that a re-measurement belongs to, None for another run."""
+        owners = (run for run, rechecks in self.rechecks.items() if run_id in rechecks)
+        return next(owners, None)
 
     def on_cluster(self, cluster: str | None) -> "RunMedians":
         """Return the runs of one cluster."""
@@ -114,13 +132,19 @@ class RunMedians:
 
     def select(self, wanted: Callable[[RunInfo], bool]) -> "RunMedians":
         """Return the runs that meet a condition. Series that none of them has are dropped."""
-        columns = [i for i, run in enumerate(self.runs) if wanted(run)]
-        chosen = np.array(columns, dtype=np.int64)
-        rows = np.flatnonzero(np.isfinite(self.value[:, chosen]).any(axis=1))
-        runs, series = [self.runs[i] for i in columns], [self.series[i] for i in rows]
-        cells = np.ix_(rows, chosen)
-        value, low, high = (array[cells] for array in (self.value, self.low, self.high))
-        return RunMedians(self.suite, runs, series, value, low, high, self.n[cells], self.damaged)
+        chosen = self.at([i for i, run in enumerate(self.runs) if wanted(run)])
+        rows = np.flatnonzero(np.isfinite(chosen.value).any(axis=1))
+        arrays = {name: getattr(chosen, name)[rows] for name in _ARRAYS}
+        return replace(chosen, series=[self.series[i] for i in rows], **arrays)
+
+    def at(self, columns: Sequence[int]) -> "RunMedians":
+        """Return a copy with the runs at some positions."""
+        arrays = {name: getattr(self, name)[:, list(columns)] for name in _ARRAYS}
+        return replace(self, runs=[self.runs[i] for i in columns], **arrays)
+
+
+_ARRAYS = ("value", "low", "high", "n", "least", "most", "count")
+"""The arrays of RunMedians."""
 
 
 @dataclass
@@ -248,7 +272,47 @@ def merge_months(
         valid = (j >= 0) & ~other
         for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
             array[i[valid], j[valid]] = numbers(table[name])[valid]
-    return RunMedians(suite, runs, series, value, low, high, n, damaged)
+    count = np.isfinite(value).astype(np.int32)
+    arrays = (value, low, high, n, value, value, count)
+    return _with_rechecks(RunMedians(suite, runs, series, *arrays, damaged=damaged))
+
+
+def _with_rechecks(measured: RunMedians) -> RunMedians:
+    """Return the run medians with re-measurements as part of the run of their cluster before.
+
+    One whose run was removed is a run of its own.
+    """
+    columns: list[list[int]] = []
+    newest: dict[str, list[int]] = {}
+    for i, run in enumerate(measured.runs):
+        if run.trigger == "recheck" and run.cluster in newest:
+            newest[run.cluster].append(i)
+        else:
+            newest[run.cluster] = [i]
+            columns.append(newest[run.cluster])
+    whole = measured.at([own[0] for own in columns])
+    for i, own in enumerate(columns):
+        if len(own) == 1:
+            continue
+        run_id, *rechecks = (measured.runs[column].run_id for column in own)
+        whole.rechecks[run_id] = rechecks
+        cells = measured.value[:, own]
+        rows = np.flatnonzero(np.isfinite(cells[:, 1:]).any(axis=1))
+        for name in ("value", "low", "high"):
+            getattr(whole, name)[rows, i] = _mean(getattr(measured, name)[rows][:, own])
+        whole.n[:, i] = measured.n[:, own].sum(axis=1)
+        whole.least[rows, i] = np.nanmin(cells[rows], axis=1)
+        whole.most[rows, i] = np.nanmax(cells[rows], axis=1)
+        whole.count[:, i] = np.isfinite(cells).sum(axis=1)
+    return whole
+
+
+def _mean(rows: Array) -> Array:
+    """Return the mean of each row without NaN: that of logarithms where all are positive."""
+    positive = ~(rows <= 0).any(axis=1)
+    means: Array = np.nanmean(rows, axis=1)
+    means[positive] = np.exp(np.nanmean(np.log(rows[positive]), axis=1))
+    return means
 
 
 def _order(info: SeriesInfo) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ Every surface prints this object: terminal, report, index, history, compare page
 
 import fnmatch
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,23 +14,16 @@ import numpy as np
 
 from perfdag.results.runs import day_of
 from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
-from perfdag.stats.levels import (
-    MIN_EFFECT,
-    MIN_FRACTION,
-    SIGMAS,
-    STEP,
-    WINDOW,
-    Array,
-    Level,
-    Levels,
-    Word,
-    side_word,
-)
+from perfdag.stats.evidence import STEP, WINDOW
+from perfdag.stats.levels import Level, Levels
 from perfdag.stats.robust import Spread
+from perfdag.stats.scale import MIN_EFFECT, MIN_FRACTION, Array, Scale, Word, side_word
 from perfdag.suite.model import Check
 from perfdag.units import plural
 
 MIN_EFFECT_TAIL = 0.15
+PAIR_SIGMAS = 2.9
+"""Standard errors by which two runs without a common history differ."""
 
 
 def covers(check: Check, info: SeriesInfo) -> bool:
@@ -90,7 +83,10 @@ class Tuning:
 
 
 LEAST_SEEN = 0.5
-"""Where only larger changes than this would be seen, nothing is called the same."""
+"""Where only larger changes than this would be seen, nothing is called the same.
+
+A rate that falls to 1 / 1.5 changes as much as a time that rises to 1.5.
+"""
 RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
 """The words, the one that matters most first."""
 
@@ -116,10 +112,12 @@ class Verdict:
     """What perfdag says of a series in a run, or of B against A.
 
     `effect` is `value` against `before`: relative (0.1 is +10 %), or in the unit of the metric
-    where it is `absolute`. `noise` is that of one measurement, `seen` the smallest change for the
-    worse that would have been seen, both like the effect. `since` is the first run of the level and
-    `runs` the measurements since. `why` says what is missing where nothing is decided, and `noisy`
-    that it is the values that cannot be trusted.
+    where it is `absolute`. `newest` is the value of the run, and `moved` its change against the
+    good level. `noise` is that of one measurement, `seen` the smallest change for the worse that
+    would have been seen, both like the effect. `since` is the first run of the level, which may
+    have begun at any run from `since_first` on (or `earlier`) to `since_last`. `runs` counts the
+    runs since. `why` says what is missing where nothing is decided, `noisy` that it is the values
+    that cannot be trusted, and `notes` what else a reader must know.
     """
 
     word: Word
@@ -130,9 +128,15 @@ class Verdict:
     seen: float = math.nan
     absolute: bool = False
     since: str = ""
+    since_first: str = ""
+    since_last: str = ""
+    earlier: bool = False
     runs: int = 0
+    newest: float = math.nan
+    moved: float | None = None
     why: str = ""
     noisy: bool = False
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -145,13 +149,33 @@ class Verdict:
     @property
     def text(self) -> str:
         """The answer in words, such as `worse +52.1 % since 2026-11-20 (3 runs)`."""
+        return "; ".join([self._text(), *self.notes])
+
+    def _text(self) -> str:
         if self.word == "same":
             seen = percent(self.seen, self.absolute)
-            return f"same ({seen} would be seen)" if not math.isnan(self.seen) else "same"
+            return f"same ({seen} would be seen)" if math.isfinite(self.seen) else "same"
         if self.why:
             return f"{self.word}: {self.why}"
-        since = f" since {day_of(self.since)} ({plural(self.runs, 'run')})" if self.since else ""
-        return f"{self.word} {self.size}{since}"
+        runs = f" ({self._between}{plural(self.runs, 'run')})" if self.since else ""
+        return f"{self.word} {self.size}{self.since_text}{runs}"
+
+    @property
+    def since_text(self) -> str:
+        """The day of the first run of the level, such as ` since 2026-11-20`, or nothing."""
+        return f" since {day_of(self.since)}" if self.since else ""
+
+    @property
+    def _between(self) -> str:
+        """The days from which on and up to which the level may have begun, where they differ."""
+        first, last = day_of(self.since_first), day_of(self.since_last)
+        if self.earlier:
+            return f"{first} or earlier to {last}, "
+        return f"{first} to {last}, " if first != last else ""
+
+
+GOOD_NIGHTS = 10
+"""Nights after which a level that is better by more than a factor of two is the good one."""
 
 
 @dataclass(frozen=True)
@@ -166,35 +190,51 @@ class JudgedSeries:
 
 @dataclass(frozen=True)
 class Standing:
-    """The level that counts as good, and the level at which the series left it for the worse.
+    """The level that counts as good, and where the series is beside it.
 
-    `replaced` is the good level before, where the series reached this one by an improvement.
+    `left` is the level at which it left the good one for the worse. `replaced` is the good level
+    before, where it reached this one by an improvement. `leap` is a level that is much better: a
+    benchmark that ends early is fast, so it is not the good one yet. `back` is the level that ended
+    the leap.
     """
 
     good: Level
     left: Level | None = None
     replaced: Level | None = None
+    leap: Level | None = None
+    back: Level | None = None
 
-    def improved(self, level: Level, measurements: int) -> bool:
-        """Return whether a level with so many measurements is the new good one, and still news."""
-        return self.replaced is not None and self.good is level and measurements < WINDOW
+    def word(self, level: Level, nights: int, undecided: bool, better: str) -> Word:
+        """Return the word of a series at its level, after so many nights of it."""
+        if self.left:
+            return "worse"
+        if undecided or (self.back is level and nights <= GOOD_NIGHTS):
+            return "unclear"
+        improved = self.replaced is not None and self.good is level and nights < WINDOW
+        if improved or self.leap is level:
+            return "better" if better in ("higher", "lower") else "unclear"
+        return "same"
 
 
 def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = ()) -> Standing:
     """Return where a series stands after its levels.
 
-    A level for the better replaces the good one at once, and so does any level of a metric without
-    a better direction. One for the worse does so where it holds one of the measurements `accepted`.
+    A level for the better replaces the good one, if it is no leap that is still new, and so does
+    any level of a metric without a better direction. One for the worse does so where it holds one
+    of the measurements `accepted`.
     """
     now = Standing(levels[0])
     for level in levels[1:]:
-        side = now.good.side(level.reference)
+        side = now.good.side_of(level)
+        leaps = level.scale.leaps(now.good.reference, level.became)
         if any(level.start <= i and (level.ends is None or i < level.ends) for i in accepted):
             now = Standing(level)
         elif not side:
-            now = replace(now, left=None)
+            now = Standing(now.good, replaced=now.replaced, leap=now.leap, back=now.leap and level)
         elif side_word(side, better) == "worse":
-            now = replace(now, left=now.left or level)
+            now = replace(now, left=now.left or level, leap=None, back=None)
+        elif leaps and level.nights < GOOD_NIGHTS and side_word(side, better) == "better":
+            now = Standing(now.good, leap=level)
         else:
             now = Standing(level, replaced=now.good)
     return now
@@ -217,58 +257,92 @@ def answer_of(
     measured = np.flatnonzero(np.isfinite(values))
     newest = float(values[measured[-1]])
     level, now = levels.levels[-1], standing(levels.levels, better, accepted)
-    word: Word = "worse"
-    if now.left is not None:
-        before, first = now.good, now.left
-    elif levels.beyond:
-        return _undecided(_against(level, newest, better), level, len(levels.beyond))
-    elif now.replaced is not None and now.improved(level, len(level.values)):
-        before, first = now.replaced, level
-        word = "better" if better in ("higher", "lower") else "unclear"
+    word = now.word(level, level.nights, bool(levels.side), better)
+    near = _against(level, newest, better)
+    moved = now.good.effect(newest)
+    if now.left:
+        answer = _changed(now.good, level, now.left, values, runs, better)
+        answer = trusted(replace(answer, word="worse"), levels, {"the run": band})
+    elif levels.side:
+        answer = _undecided(near, levels)
+    elif now.back is level and now.leap and word == "unclear":
+        answer = replace(near, word=word, why=_returned(now.good, now.leap, runs))
+    elif word == "same":
+        answer = trusted(_unless_blind(near, level.scale), levels, {"the run": band})
     else:
-        return trusted(_unless_blind(_against(level, newest, better)), levels, band)
-    count = int((measured >= first.start).sum())
-    moved = _against(before, level.reference, better)
-    moved = replace(moved, word=word, since=runs[first.start], runs=count)
-    if word == "unclear":
-        return _without_direction(moved)
-    return trusted(moved, levels, band)
+        before = now.good if now.leap is level or not now.replaced else now.replaced
+        answer = _changed(before, level, level, values, runs, better)
+        if word == "unclear":
+            answer = _without_direction(answer)
+        else:
+            answer = trusted(replace(answer, word=word), levels, {"the run": band})
+    return replace(answer, newest=newest, moved=moved)
+
+
+def _changed(
+    before: Level, now: Level, first: Level, values: Array, runs: Sequence[str], better: str
+) -> Verdict:
+    """Return the change from one level to another, since the `first` level of the change."""
+    return replace(
+        _against(before, now.became, better),
+        since=runs[first.start],
+        since_first=runs[first.first],
+        since_last=runs[first.last],
+        earlier=first.earlier,
+        runs=int(np.isfinite(values[first.start :]).sum()),
+    )
+
+
+def _returned(good: Level, leap: Level, runs: Sequence[str]) -> str:
+    """Return that a series is back at its good level after a leap for the better."""
+    low, high = sorted((abs(good.reference), abs(leap.became)))
+    factor = f"{high / low:.2g} times" if low else "much"
+    since = day_of(runs[leap.start])
+    return f"back at the level of {day_of(runs[good.start])}, it was {factor} better since {since}"
 
 
 def _against(level: Level, value: float, better: str) -> Verdict:
     """Return the answer `same` about a value against a level, with what would have been seen."""
-    seen = level.scale.effect((-1 if better == "higher" else 1) * level.threshold)
+    seen = level.effect(level.low if better == "higher" else level.high)
     figures = level.effect(value), level.reference, value, level.noise, seen
     return Verdict("same", *figures, level.scale.kind == "absolute")
 
 
-def _undecided(answer: Verdict, level: Level, beyond: int) -> Verdict:
-    """Return the answer about a measurement that may begin a level, as `beyond` in a row may."""
-    limit = percent(level.scale.effect(level.threshold), answer.absolute, sign=False)
-    why = f"{answer.size}; {beyond} of {STEP} measurements beyond {limit}"
+def _undecided(answer: Verdict, levels: Levels) -> Verdict:
+    """Return the answer about a night that may begin a level, and for how long nights may."""
+    level = levels.levels[-1]
+    bound = level.high if levels.side > 0 else level.low
+    limit = percent(abs(level.effect(bound)), answer.absolute, sign=False)
+    why = f"{answer.size}; {levels.row} of {STEP} nights beyond {limit}"
+    if not levels.row:
+        why = f"{answer.size}; the mean of the last nights is beyond its level, more nights decide"
+    if levels.undecided > max(levels.row, 1):
+        why += f", unclear for {plural(levels.undecided, 'night')}"
     return replace(answer, word="unclear", why=why)
 
 
 def within(level: Level, better: str) -> Verdict:
     """Return the answer about two measurements of one level, neither of them beyond it."""
-    answer = _against(level, level.reference, better)
-    return _unless_blind(replace(answer, effect=None, before=math.nan, value=math.nan))
+    answer = _unless_blind(_against(level, level.reference, better), level.scale)
+    return replace(answer, effect=None, before=math.nan, value=math.nan)
 
 
-def _unless_blind(answer: Verdict) -> Verdict:
+def _unless_blind(answer: Verdict, scale: Scale) -> Verdict:
     """Return `same` as unclear where only a very large change would have been seen."""
-    if answer.absolute or abs(answer.seen) <= LEAST_SEEN:
+    after = answer.before + answer.seen * abs(answer.before)
+    x, y = scale.apply([answer.before, after]).tolist()
+    if answer.absolute or not abs(y - x) > scale.gate(LEAST_SEEN):
         return answer
     why = f"only {percent(answer.seen)} would be seen"
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
-def trusted(answer: Verdict, limits: Levels, *runs: Spread) -> Verdict:
+def trusted(answer: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
     """Return an answer as unclear where the samples of one of its runs spread too far."""
-    for band in runs:
+    for run, band in runs.items():
         share = band.share(float(limits.fraction)) or 0.0
         if share > UNUSABLE_SPREAD and answer.word != "unclear" and not limits.absolute:
-            why = f"{answer.size}, but the samples of the run spread by {100 * share:,.0f} %"
+            why = f"{answer.size}, but the samples of {run} spread by {100 * share:,.0f} %"
             answer = replace(answer, word="unclear", why=why, noisy=True)
     return answer
 
@@ -286,24 +360,24 @@ def compare_levels(
     if left is None or right is None or (measured < max(a, b)).sum() < STEP:
         return None
     if left is not right:
-        side = left.side(right.reference)
-        answer = _against(left, right.reference, better)
-        if side and a < b and left.ends is not None:
-            end = right.ends if right.ends is not None else len(values)
-            count = int(((measured >= left.ends) & (measured < end)).sum())
-            answer = replace(answer, since=runs[left.ends], runs=count)
+        side = left.side_of(right)
+        answer = _against(left, right.became, better)
+        if side and a < b:
+            first = next(level for level in levels.levels if level.start == left.ends)
+            answer = _changed(left, right, first, values[: right.ends], runs, better)
         answer = replace(answer, word=side_word(side, better) if side else "same")
         return _without_direction(answer) if answer.word == "unclear" else answer
-    if a < b and any(b == index for index, _ in levels.beyond):
-        newest = levels.beyond[-1][1]
-        return _undecided(_against(left, newest, better), left, len(levels.beyond))
-    answer = _against(replace(left, reference=float(values[a])), float(values[b]), better)
+    if a < b == measured[-1] and levels.side:
+        return _undecided(_against(left, float(values[b]), better), levels)
+    before, after = float(values[a]), float(values[b])
+    answer = _against(left, after, better)
+    answer = replace(answer, before=before, effect=left.scale.change(before, after))
     for index, name in ((b, "B"), (a, "A")):
         if left.side(float(values[index])):
             size = percent(left.effect(float(values[index])), answer.absolute)
-            why = f"{name} is {size} beyond its level, but {STEP} measurements in a row decide"
+            why = f"{name} is {size} beyond its level, but {STEP} nights in a row decide"
             return replace(answer, word="unclear", why=why)
-    return _unless_blind(answer)
+    return _unless_blind(answer, left.scale)
 
 
 def compare_sides(
@@ -318,7 +392,7 @@ def compare_sides(
 
     Each is the samples of a run, or the medians of so many `runs`. `limits` are those of the
     series, and `noise` is that of one run where other runs tell it. B is worse or better where the
-    effect exceeds the smallest one and SIGMAS standard errors, and the spreads do not overlap.
+    effect exceeds the smallest one and PAIR_SIGMAS standard errors, and the spreads do not overlap.
 
     They are the spreads that every surface shows. Ranges would grow with each sample, so that one
     outlier of many hides any change, whereas the interval of the median becomes narrower.
@@ -326,24 +400,29 @@ def compare_sides(
     scale, min_effect = limits.scale([a.low, a.middle, a.high, b.low, b.middle, b.high])
     gate = scale.gate(min_effect)
     noise = gate if noise is None else noise
-    threshold = max(gate, SIGMAS * noise * math.sqrt(1 / runs[0] + 1 / runs[1]))
-    x, y = scale.apply([a.middle, b.middle])
-    difference = float(y - x)
-    effect = Level(0, 0, scale, min_effect, [], reference=a.middle).effect(b.middle)
-    seen = scale.effect((-1 if better == "higher" else 1) * threshold)
-    absolute = scale.kind == "absolute"
-    answer = Verdict("same", effect, a.middle, b.middle, noise, seen, absolute)
+    threshold = max(gate, PAIR_SIGMAS * noise * math.sqrt(1 / runs[0] + 1 / runs[1]))
+    x, y = scale.apply([a.middle, b.middle]).tolist()
+    difference = y - x
+
+    def seen(side: float) -> float:
+        return scale.change(a.middle, scale.value(x + math.copysign(threshold, side)))
+
+    effect, absolute = scale.change(a.middle, b.middle), scale.kind == "absolute"
+    least = seen(-1 if better == "higher" else 1)
+    answer = Verdict("same", effect, a.middle, b.middle, noise, least, absolute)
+    sides = {"B": b, "A": a}
     overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
         answer = replace(answer, word=side_word(difference, better))
         if answer.word == "unclear":
             return _without_direction(answer)
-        return trusted(answer, limits, b, a)
+        return trusted(answer, limits, sides)
     if abs(difference) <= gate:
-        return trusted(_unless_blind(answer), limits, b, a)
+        return trusted(_unless_blind(answer, scale), limits, sides)
     # to the side of the change: `answer.seen` is a change for the worse
-    least = percent(scale.effect(math.copysign(threshold, difference)), absolute)
-    why = "the spreads overlap" if abs(difference) > threshold else f"only {least} would be seen"
+    why = f"only {percent(seen(difference), absolute)} would be seen"
+    if abs(difference) > threshold:
+        why = "the spreads overlap"
     why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
     return replace(answer, word="unclear", why=why)
 

@@ -181,15 +181,31 @@ class LevelData:
 
 @dataclass(frozen=True)
 class StepData:
-    """A step of a series, from the level `before` to the level `after`."""
+    """A step of a series, from the level `before` to the level `after`.
+
+    It began at `run`, or as likely at any from `first` on (or before, where `earlier`) to `last`.
+    """
 
     run: str
+    first: str
+    last: str
+    earlier: bool
     decided: str
     word: str
     effect: float
     before: float
     after: float
     changes: Changes
+
+
+@dataclass(frozen=True)
+class DriftData:
+    """The line of a slow drift, from the run `start` on, and its change."""
+
+    start: str
+    begin: float
+    end: float
+    change: float
 
 
 @dataclass(frozen=True)
@@ -201,6 +217,7 @@ class SeriesData(JudgedSeries):
     high: list[float]
     levels: list[LevelData]
     steps: list[StepData]
+    drift: DriftData | None
 
 
 @dataclass(frozen=True)
@@ -223,11 +240,14 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
     steps = [
         StepData(
             run=step.run,
+            first=step.first,
+            last=step.last,
+            earlier=step.after.earlier,
             decided=step.decided,
             word=step.word,
             effect=step.effect,
             before=step.before.reference,
-            after=step.after.reference,
+            after=step.after.became,
             changes=step.changes,
         )
         for step in series.steps
@@ -242,7 +262,15 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
         high=series.high.tolist(),
         levels=levels,
         steps=steps,
+        drift=_drift(series),
     )
+
+
+def _drift(series: Series) -> DriftData | None:
+    drift = series.drift
+    if drift is None:
+        return None
+    return DriftData(series.runs[drift.start], drift.begin, drift.end, drift.change)
 
 
 MAX_ROWS = 60
@@ -283,7 +311,7 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
     for _, line, step in sorted(steps, key=lambda item: item[0]):
         values = f"{line.name}  {step.values(line.info)}"
         head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
-        since = f"            since run {step.run}, decided by run {step.decided}"
+        since = f"            since {step.since}"
         changed = f"            changed {step.changed}"
         bisect = f"            bisect  {step.changes.bisect}" if step.changes.bisect else ""
         about = [(since, ""), (changed, ""), *([(bisect, "")] if bisect else [])]

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
     "ls",
     "List the runs of a store, the newest last: age, suite, samples by status, how far "
     "the figures can be trusted, and the answer about the run. A run of kind ab is one "
-    "variant of `perfdag ab`. One of kind recheck measures suspicious points again.",
+    "variant of `perfdag ab`. Re-measurements belong to their run.",
     """
     examples:
       perfdag ls
@@ -81,6 +81,8 @@ def run_ls(args: argparse.Namespace) -> int:
         if suite and runs.known[run_id] not in (None, suite):
             continue
         line = _line(runs, run_id)
+        if line["kind"] == "recheck":  # it is part of the run that it measured again
+            continue
         if not suite or line["suite"] in (suite, "-"):
             lines.insert(0, line)
     if not lines:

@@ -29,6 +29,7 @@ from perfdag.benchmark.contract import (
 from perfdag.benchmark.declarations import contradiction
 from perfdag.redaction import redact_json
 from perfdag.store.base import Store
+from perfdag.units import impossible
 
 
 @dataclass
@@ -154,13 +155,16 @@ _CLOCKS, _WHOLE_SECOND = 0.01, 1.0
 
 
 def check_possible(metric: Metric, measurement: Measurement) -> None:
-    """Raise Failed for a value that the metric cannot have."""
+    """Raise Failed for a value that the metric cannot have, Invalid for a headline without work."""
     most = metric.highest * (1 + 1e-9)  # a share of 1 may be a rounding error above it
     if not metric.lowest <= measurement.value <= most or math.isinf(measurement.value):
         raise Failed(
             f"{metric.name} cannot be {measurement.value:g} {metric.unit}: it is a number from"
             f" {metric.lowest:g} to {metric.highest:g}"
         )
+    problem = impossible(measurement.value, metric.unit, metric.better)
+    if problem and metric.headline and measurement.subject is None:
+        raise Invalid(f"{metric.name}: {problem}")
 
 
 def check_resolution(metric: Metric, measurement: Measurement) -> None:

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.levels import Array, finite, middle, robust_sigma, scale_for
 from perfdag.stats.robust import SIGMA_OF_MAD, binomial_tail
+from perfdag.stats.scale import Array, finite, middle, robust_sigma, scale_for
 
 FEWEST_NODES = 4
 FEWEST_VALUES = 3

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.levels import Array, Word, finite, scale_for, side_word
 from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, Spread, spread
+from perfdag.stats.scale import Array, Word, finite, scale_for, side_word
 
 P_VALUE = 0.01
 FALSE_DISCOVERIES = 0.05

@@ -69,12 +69,12 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "regressed": (
         lambda f: judged(f, 20, 0.8),
         "bad",
-        "Worse: iperf throughput -19.9\u00a0% since ",
+        "Worse: iperf throughput -21.7\u00a0% since ",
     ),
     "regressed and broken": (
         lambda f: judged(f, 20, 0.8, 1, "streams=8"),
         "bad",
-        "1 of 2 points failed. Worse: iperf throughput -19.9\u00a0% since ",
+        "1 of 2 points failed. Worse: iperf throughput -21.7\u00a0% since ",
     ),
     "improved": (lambda f: judged(f, 20, 1.2), "good", "Better: iperf throughput +"),
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),

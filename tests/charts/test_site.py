@@ -19,7 +19,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
     assert (await page.value(cards))[0] == ["net", "card bad"]
     text = await page.value("document.querySelector('#net').innerText")
-    assert "iperf streams=4 throughput worse -12.1 % since 2026-01-23 (12 runs)" in text
+    assert "iperf streams=4 throughput worse -12.3 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
     assert "(11 runs)" not in text, "the answer of the run before"
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
@@ -46,7 +46,7 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     await page.open(f"{site}/{PAGES['history']}")
     text = await page.value("document.body.innerText")
     alert = await page.value("document.querySelector('.alert.bad').innerText")
-    assert alert.startswith("worse iperf streams=4 throughput -12.1 % since 2026-01-23 (12 runs)")
+    assert alert.startswith("worse iperf streams=4 throughput -12.3 % since 2026-01-23 (12 runs)")
     assert "changed\tkernel 6.1.112 -> 6.12.4\n" in alert
     assert "Changed: kernel 6.1.112 -> 6.12.4." in text
     row = await _cells(page, "tbody tr:first-child td")

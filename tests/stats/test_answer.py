@@ -18,19 +18,23 @@ from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.publish import gate_lines
 from perfdag.analysis.sentence import Judged, banner
-from perfdag.analysis.verdict import compare_sides
+from perfdag.analysis.verdict import Tuning, answer_of, compare_sides
+from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.plan import make_plan
 from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.samples import check_possible
 from perfdag.results.schema import load_rows
-from perfdag.results.summary import summarise
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, summarise
 from perfdag.runs.finish import judge
-from perfdag.stats.levels import Levels, levels_of, noise_of
+from perfdag.stats.levels import Levels, levels_of
 from perfdag.stats.robust import spread
+from perfdag.stats.scale import noise_of
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
+from perfdag.suite.model import Check
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
 from tests.stats.synthetic import put, rows, run_id, slower
@@ -58,16 +62,16 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
         [100, 110],
         "unclear: +10.6 %, but only +22.2 % would be seen; more runs or `perfdag ab` decide",
     ),
-    "ten alike": ([100] * 10, "same (+8.6 % would be seen)"),
-    "one slow run": ([100] * 10 + [140], "unclear: +40.7 %; 1 of 3 measurements beyond 8.6 %"),
+    "ten alike": ([100] * 10, "same (+9.2 % would be seen)"),
+    "one slow run": ([100] * 10 + [140], "unclear: +40.7 %; 1 of 3 nights beyond 9.2 %"),
     "two slow runs": (
         [100] * 10 + [140] * 2,
-        "unclear: +40.0 %; 2 of 3 measurements beyond 8.6 %",
+        "unclear: +40.0 %; 2 of 3 nights beyond 9.2 %",
     ),
     "three slow runs": ([100] * 10 + [140] * 3, "worse +40.0 % since 2026-01-15 (3 runs)"),
     "it stays open": ([100] * 10 + [140] * 40, "worse +40.0 % since 2026-01-15 (40 runs)"),
     "three fast runs": ([100] * 10 + [60] * 3, "better -40.0 % since 2026-01-15 (3 runs)"),
-    "a new good level": ([100] * 10 + [60] * 31, "same (+5.2 % would be seen)"),
+    "a new good level": ([100] * 10 + [60] * 31, "same (+5.0 % would be seen)"),
     "worse than the new level": (
         [100] * 10 + [60] * 10 + [100] * 3,
         "worse +66.7 % since 2026-01-25 (3 runs)",
@@ -93,8 +97,148 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
         [100] * 10 + [140, math.nan, 140, math.nan, 140],
         "worse +40.7 % since 2026-01-15 (3 runs)",
     ),
+    "ever some nights slow": (
+        [100] * 30 + [130, 130, 100] * 7,
+        "worse +30.0 % since 2026-02-04 (21 runs); two speeds, 100 s and 130 s",
+    ),
+    "a short benchmark": ([100] * 10 + [2] * 5, "better -98.0 % since 2026-01-15 (5 runs)"),
+    "a short benchmark that is whole again": (
+        [100] * 10 + [2] * 5 + [100] * 3,
+        "unclear: back at the level of 2026-01-05, it was 50 times better since 2026-01-15",
+    ),
+    "whole again for long": ([100] * 10 + [2] * 5 + [100] * 20, "same ("),
+    "a great improvement that lasts": (
+        [100] * 10 + [40] * 12 + [100] * 3,
+        "worse +150 % since 2026-01-27 (3 runs)",
+    ),
+    "too noisy": ([100, 250, 40] * 5, "unclear: only +"),
     "the newest run failed": ([100] * 10 + [math.nan], "failed: it would not start"),
 }
+
+
+FORMS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "a rate": (lambda x: 1e4 / x, "higher", {}),
+    "a loss, a fraction near 0": (lambda x: x / 1e5, "lower", {"fraction": True}),
+    "a hit rate, a fraction near 1": (lambda x: 1 - x / 1e5, "higher", {"fraction": True}),
+    "a count": (lambda x: 1000 * x, "lower", {"fraction": True}),
+}
+
+
+def word_of(values: Sequence[float] | np.ndarray, better: str, **limits: Any) -> str:
+    """The word about a series of more than three runs at its newest one."""
+    array = np.asarray(values, dtype=np.float64)
+    levels = levels_of(array, **limits)
+    newest = spread([array[levels.nights.at[-1]]])
+    runs = [run_id(night) for night in range(len(array))]
+    return answer_of(array, newest, levels, runs, better).word
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_series_has_one_word_in_every_form(form: str) -> None:
+    """A rate that falls is a time that rises, and a hit rate that falls a loss that rises."""
+    turn, better, limits = FORMS[form]
+    for case, (values, _) in CASES.items():
+        if len(values) < 5 or 0 in values or math.isnan(values[-1]):
+            continue
+        noisy = np.array([value * WOBBLE[night % 4] for night, value in enumerate(values)])
+        assert word_of(turn(noisy), better, **limits) == word_of(noisy, "lower"), case
+
+
+def test_an_absolute_check_judges_differences() -> None:
+    wide = spread([0.2, 0.5, 0.8, 1.1])
+    values = np.array([0.0, 0.01, 0.02] * 5 + [0.09] * 3)
+    limits: dict[str, Any] = {"min_effect": 0.1, "absolute": True, "fraction": True}
+    assert word_of(values, "lower", **limits) == "same", "three points of ten asked for were judged"
+    grown = np.array([0.0, 0.01, 0.02] * 5 + [0.5] * 3)
+    levels = levels_of(grown, **limits)
+    answer = answer_of(grown, wide, levels, [run_id(i) for i in range(18)], "lower")
+    assert (answer.word, answer.size) == ("worse", "+0.49"), "samples that spread are no noise here"
+
+
+def test_counts_that_begin_with_0_are_no_fractions() -> None:
+    assert levels_of([0, 3, 0, 2, 0, 1], fraction=True).levels[0].scale.kind == "relative"
+    assert levels_of([0, 0.03, 0, 0.02], fraction=True).levels[0].scale.kind == "absolute"
+    assert levels_of([1, 0.97, 1, 0.98], fraction=True).levels[0].scale.kind == "absolute"
+
+
+def test_the_last_check_that_covers_a_series_has_the_say() -> None:
+    [row] = rows(0, {"a=1": [1.0]}, stat="p99", unit="s", metric="latency")
+    tail = SeriesInfo.of({**dict.fromkeys(SERIES_COLUMNS), **row})
+    every = Check(metric="*", min_effect=0.2, page=False)
+    own = Check(metric="latency", min_effect=0.02, page=True)
+    assert Tuning([every, own]).effect(tail, np.array([1.0])) == (0.02, False)
+    assert Tuning([own, every]).effect(tail, np.array([1.0])) == (0.2, False)
+    assert [Tuning(checks).pages(tail) for checks in ([every, own], [own, every])] == [True, False]
+    [limits] = [Tuning().limits(tail)]
+    assert word_of([1.0] * 10 + [1.1] * 3, "lower", **limits) == "same", "a tail is judged by 15 %"
+
+
+def test_a_drift_is_told_as_one(store: Store, cli: CommandLine) -> None:
+    fill(store, [100 * 1.002**night for night in range(80)])
+    [line] = gate_of(store, 79).series
+    assert line.answer.word == "worse"
+    assert "; rising, +17.1 % since 2026-01-05" in line.answer.text
+    [series] = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)["series"]
+    assert series["drift"]["start"] == run_id(0)
+    assert series["drift"]["change"] == pytest.approx(0.171, abs=0.002)
+
+
+def test_the_date_of_a_step_has_an_interval_that_covers_the_true_night(
+    store: Store, cli: CommandLine
+) -> None:
+    noise = np.random.default_rng(1).normal(0, 0.03, 60)
+    values = 100 * np.exp(noise) * np.where(np.arange(60) < 40, 1, 1.08)
+    for night, value in enumerate(values):
+        env = {"kernel": "6.1" if night < 40 else "6.8"}
+        put(store, rows(night, {"size=1": [value]}, env=env, **TIME))
+    [line] = gate_of(store, 59).series
+    [step] = line.steps
+    assert step.first < run_id(40) < step.last
+    assert step.changes.values["kernel"] == ("6.1", "6.8"), "it changed in the interval"
+    text = f" to {step.last[:4]}-{step.last[4:6]}-{step.last[6:8]}, "
+    assert text in line.answer.text
+    [series] = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)["series"]
+    assert (series["steps"][0]["first"], series["steps"][0]["last"]) == (step.first, step.last)
+    assert series["answer"]["since_last"] == step.last
+
+
+def test_a_fix_is_good_in_its_night(store: Store) -> None:
+    """Its run is suspicious, and two re-measurements show that the bad level ended."""
+    fill(store, [100] * 20 + [140] * 4)
+    put(store, rows(24, {"size=1": [100.0]}, **TIME))
+    gate = gate_of(store, 24)
+    assert (gate.word, [line.name for line in gate.suspects]) == ("worse", ["work wall_time"])
+    for again in (25, 26):
+        put(store, rows(again, {"size=1": [100.5]}, trigger="recheck", **TIME))
+    gate = gate_of(store, 24)
+    assert (gate.word, gate.runs, gate.rechecks) == ("same", 25, [run_id(25), run_id(26)])
+    [case] = [case for case in gate.cases if case.group == "change"]
+    assert case.text.endswith("; newest 100 s (+0.3 %)")
+
+
+def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:
+    lines = [f"2026-01-{day:02},boot,{0 if day == 4 else 9.5},s,lower" for day in range(1, 8)]
+    Path("boot.csv").write_text("\n".join(["time,series,value,unit,better", *lines]))
+    said = cli(["import", "history", "boot.csv"]).err
+    assert "line 5: 0 s is no time; kept as an invalid sample of boot" in said
+    [series] = json.loads(cli(["history", "boot", "--json"]).out)["series"]
+    assert (series["answer"]["word"], len(series["levels"])) == ("same", 1)
+    measurement = Measurement("wall_time", 0.0)
+    with pytest.raises(Invalid, match="wall_time: 0 s is no time"):
+        check_possible(Metric("wall_time", "s", "lower", "time", headline=True), measurement)
+
+
+def test_runs_are_not_compared_through_points_that_were_unusable(
+    store: Store, cli: CommandLine
+) -> None:
+    for night, headline in enumerate([[100.0, 101, 102], [50.0, 400, 900]]):
+        values = rows(night, {"size=1": headline}, **TIME)
+        other = {**TIME, "metric": "cpu_time", "headline": False}
+        put(store, values + rows(night, {"size=1": [10.0 * 7**night] * 3}, **other))
+    command = ["compare", run_id(0), run_id(1), "--store", store.root, "--json"]
+    compared = json.loads(cli(command).out)["series"]
+    texts = {row["info"]["metric"]: row["answer"]["why"] for row in compared}
+    assert "but the point was unusable in B" in texts["cpu_time"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -171,7 +315,7 @@ values = st.lists(
 def test_what_is_decided_of_a_prefix_stands(series: list[float], size: int) -> None:
     def steps(part: list[float]) -> list[tuple[int, int, float, float]]:
         levels = levels_of(part).levels
-        return [(b.start, b.decided, a.reference, min(b.values[:3])) for a, b in pairwise(levels)]
+        return [(b.start, b.decided, a.reference, b.became) for a, b in pairwise(levels)]
 
     whole, prefix = steps(series), steps(series[:size])
     assert whole[: len(prefix)] == prefix
@@ -192,6 +336,14 @@ def test_levels_do_not_depend_on_the_unit(series: list[float], factor: float) ->
         assert [level.start for level in scaled.levels] == [
             level.start for level in assume_far.levels
         ]
+
+
+@given(st.lists(st.floats(0.5, 2000), min_size=5, max_size=60))
+def test_a_rate_has_the_word_of_its_time(series: list[float]) -> None:
+    times = np.array(series)
+    assert word_of(1 / times, "higher") == word_of(times, "lower")
+    shares = times / 2001
+    assert word_of(1 - shares, "higher", fraction=True) == word_of(shares, "lower", fraction=True)
 
 
 def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:

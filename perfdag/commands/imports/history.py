@@ -19,7 +19,7 @@ from perfdag.identity import canonical, digest
 from perfdag.results.runs import result_key, runs_with_rows
 from perfdag.store.base import Store
 from perfdag.suite.load import suite_name
-from perfdag.units import plural, to_base
+from perfdag.units import impossible, plural, to_base
 
 logger = logging.getLogger(__name__)
 Values = dict[str, Any]
@@ -92,7 +92,11 @@ class History:
         except ValueError:
             value = None
         if value is None or not math.isfinite(value):
-            value, error = None, f"line {line}: value {text!r} is no number"
+            error = f"line {line}: value {text!r} is no number"
+        elif problem := impossible(value, unit, better):
+            error = f"line {line}: {problem}"
+        if error:
+            value = None
             self.notes.append(f"{error}; kept as an invalid sample of {series}")
         metric = None if error else "value"
         facts = {
