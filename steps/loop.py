@@ -84,7 +84,7 @@ class LocalPool:
     Another pool of hosts overrides what differs. `where` is the provenance of every sample (image
     digest, Workflow), `facts` are facts of every sample. `volume` is where the volume of the shape
     is mounted, `earlier_attempts` counts attempts at the batch before this one. `zones` has the
-    zones by node name, if hosts are numbered by zone.
+    zones by node name, if hosts are numbered by zone. `beside` is what else measures here.
     """
 
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +92,7 @@ class LocalPool:
     volume: str | None = None
     earlier_attempts: int = 0
     zones: Mapping[str, str] = field(default_factory=dict)
+    beside: str = ""
 
     def hosts_for(self, shape: Shape) -> Sequence[Host]:
         """Return the hosts for a shape."""
@@ -237,7 +238,7 @@ class Sampler:
             record.error = f"{type(error).__name__}: {error}"
             record.texts["traceback"] = traceback.format_exc()
         seen = guard.end(record.env.get("cpu_threads") or 1)
-        record.noise = seen.noise
+        record.noise = ", ".join(filter(None, (seen.noise, self.pool.beside))) or None
         if record.status == "ok" and seen.throttled:
             record.status, record.error = "invalid", seen.throttled
         if record.error:

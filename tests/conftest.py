@@ -13,7 +13,6 @@ from hypothesis import settings
 from perfdag.commands.main import main
 from perfdag.commands.options import log_to_stderr
 from perfdag.hosts import disturbance
-from perfdag.runs import local
 from tests.fakes.api_server import ApiServer
 
 # Tests are collected faster if the garbage of so many modules is looked for less often.
@@ -105,10 +104,10 @@ def no_flush() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def alone() -> Iterator[None]:
-    """The runs of other workers are not told as those that measure on this machine."""
+def no_lock_of_the_machine() -> Iterator[None]:
+    """Runs of other workers, and of the processes of a test, measure at the same time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "MEASURING", f"\0perfdag-test-{os.getpid()}")
+        patch.setenv("PERFDAG_LOCK", "none")
         yield
 
 

@@ -1,8 +1,10 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
 import contextlib
+import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,8 +17,8 @@ from perfdag.commands.main import main
 from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
 from perfdag.results.runs import RunStore, stored_plan
+from perfdag.runs import local
 from perfdag.runs.finish import check_age
-from perfdag.runs.local import told_of_others
 from perfdag.signals import EXIT_GATE
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import load_suite
@@ -287,13 +289,60 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
     assert main(["rm", run_id, "--store", str(root)]) == 0
 
 
-def test_a_run_beside_another_one_is_told(
-    write_suite: SuiteWriter, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERFDAG_LOCK")
+    monkeypatch.setattr(local, "MEASURING", f"\0perfdag-test-{os.getpid()}")
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_second_run_waits_for_the_first_and_says_for_whom(
+    write_suite: SuiteWriter, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, waits = str(write_suite.sleeps(1, 1)), list[float]()
+    holding = local.alone_on_machine()
+    holding.__enter__()
+
+    def wait() -> None:
+        waits.append(0)
+        if len(waits) == 2:  # the first run ends
+            holding.__exit__(None, None, None)
+
+    monkeypatch.setattr(local, "wait", wait)
+    lines = cli(["run", suite, "--no-report"]).err.splitlines()
+    told = [line for line in lines if "waits for" in line]
+    assert (len(waits), len(told)) == (2, 1)
+    assert f"(pid {os.getpid()}), which measures on this machine" in told[0]
+
+
+@pytest.mark.usefixtures("lock")
+def test_force_goes_on_beside_another_run_and_trust_says_so(
+    write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     suite = str(write_suite.sleeps(1, 1))
-    with told_of_others():
-        assert main(["run", suite, "--no-report"]) == 0
-    assert "another run measures on this machine now, and each disturbs the other" in caplog.text
+    with local.alone_on_machine():
+        assert "other-run" in cli(["run", suite, "--no-report", "--force"]).out
+    assert "other-run" not in cli(["run", suite, "--no-report"]).out
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_dead_run_and_a_run_above_this_one_hold_nobody_up(
+    write_suite: SuiteWriter, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = str(write_suite.sleeps(1, 1))
+    code = (
+        "import sys, time; from perfdag.runs import local; local.MEASURING = chr(0) + sys.argv[1]\n"
+        "with local.alone_on_machine(): print(flush=True); time.sleep(60)"
+    )
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen([*argv, local.MEASURING[1:]], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        monkeypatch.setattr(local, "descendants", lambda pid: [os.getpid()] * (pid == other.pid))
+        assert "other-run" in cli(["run", suite, "--no-report"]).out
+        other.kill()
+    monkeypatch.setattr(local, "wait", lambda: pytest.fail("it waits"))
+    assert "other-run" not in cli(["run", suite, "--no-report"]).out
 
 
 @pytest.mark.parametrize("reached", range(4))

@@ -7,6 +7,7 @@ import shlex
 
 from perfdag.commands.options import (
     EXIT_OK,
+    FORCE,
     JSON,
     NAMESPACE,
     ONLY,
@@ -145,6 +146,7 @@ def _blocks(text: str) -> int:
     NAMESPACE,
     WATCH,
     option("--all", action="store_true", help="show every series, not only headline series"),
+    FORCE,
     [JSON, option("--markdown", action="store_true", help="print Markdown")],
 )
 def run(args: argparse.Namespace) -> int:
@@ -166,7 +168,9 @@ def run(args: argparse.Namespace) -> int:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
     end_once()
-    store, outcome = measure_duet(duet, root, bool(args.resume), everything=args.all)
+    store, outcome = measure_duet(
+        duet, root, bool(args.resume), everything=args.all, force=args.force
+    )
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
     return outcome.exit_code
@@ -191,7 +195,7 @@ def compare_commands(args: argparse.Namespace) -> int:
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
         return EXIT_OK
     end_once()
-    store, outcome = measure_duet(duet, args.store)
+    store, outcome = measure_duet(duet, args.store, force=args.force)
     if args.json:
         print_json(outcome.data())
     else:

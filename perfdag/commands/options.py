@@ -188,6 +188,11 @@ HISTORY = option(
     help="judge the run by the runs of this store, which stays as it is, instead of those of "
     "--store",
 )
+FORCE = option(
+    "--force",
+    action="store_true",
+    help="do not wait for another run of yours on this machine; the trust says that it disturbs",
+)
 SUITE = option("--suite", metavar="NAME", help="suite, if the store has several")
 SET = option(
     "--set",

@@ -10,6 +10,7 @@ import orjson
 
 from perfdag.commands.options import (
     EXIT_OK,
+    FORCE,
     HISTORY,
     JSON,
     ONLY,
@@ -127,6 +128,7 @@ def show_plan(args: argparse.Namespace) -> int:
         help="do not measure points again that are beyond their level for the worse",
     ),
     option("--no-report", action="store_true", help="collect only; no charts"),
+    FORCE,
     usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ... [::: COMMAND ...]]",
     takes_command=True,
 )
@@ -169,6 +171,7 @@ def run(args: argparse.Namespace) -> int:
         charts=not (args.no_report or args.command),
         recheck=not args.no_recheck,
         history=args.history,
+        force=args.force,
     )
     if args.json:
         print_json(result.data())

@@ -3,10 +3,12 @@
 import contextlib
 import errno
 import logging
+import os
 import re
 import shlex
 import shutil
 import socket
+import struct
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.hosts.base import Failed
-from perfdag.hosts.local import LocalHost
+from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan import Duet, Plan, make_plan, with_first_blocks, with_revisions
 from perfdag.results.runs import put_plan, put_rechecks, resume_command, with_learned_times
 from perfdag.results.samples import (
@@ -111,15 +113,17 @@ def run_plan(
     charts: bool = True,
     recheck: bool = True,
     history: str | None = None,
+    force: bool = False,
 ) -> "Run":
     """Measure what store `root` does not have yet, then collect, judge and report the run.
 
     With `recheck`, points that are suspicious against their history are measured again. `history`
-    is the store of the earlier runs, if it is another one.
+    is the store of the earlier runs, if it is another one. With `force` it does not wait for
+    another run of this machine.
     Raises RunError if the run ends before its last sample.
     """
     store, stored = open_store(root), ""
-    with only_process(plan), told_of_others():
+    with only_process(plan), alone_on_machine(force) as beside:
         if resumed:
             prepare_resume(store, plan.run_id)
             planned = {plan.key(at) for at in range(len(plan.order))}
@@ -131,10 +135,10 @@ def run_plan(
         logger.info(f"run {plan.run_id}: {samples}{stored}, store {store.root}")
         command = resume_command(plan, root or "")
         with resumable(command):
-            measure_turns(store, {"": plan}, [("", range(len(plan.order)))])
+            measure_turns(store, {"": plan}, [("", range(len(plan.order)))], beside)
         from perfdag.runs.finish import finish_run
 
-        again = partial(measure_again, store, plan, command) if recheck else None
+        again = partial(measure_again, store, plan, command, beside) if recheck else None
         judged: Store = store
         if history:
             from perfdag.results.history_store import with_history
@@ -143,7 +147,7 @@ def run_plan(
         return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 
 
-def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") -> None:
+def measure_again(store: Store, plan: Plan, command: str, beside: str, gate: "GateResult") -> None:
     """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
 
     Raises StoreError, and RunError if it is interrupted.
@@ -154,7 +158,7 @@ def measure_again(store: Store, plan: Plan, command: str, gate: "GateResult") ->
     points = {line.info.point for line in gate.suspects}
     for again in put_rechecks(store, plan, points):
         with resumable(command):
-            measure_turns(store, {"": again}, [("", range(len(again.order)))])
+            measure_turns(store, {"": again}, [("", range(len(again.order)))], beside)
         collect(store, again)
 
 
@@ -180,16 +184,19 @@ def prepare_resume(store: Store, run_id: str) -> None:
 
 
 def measure_turns(
-    store: Store, plans: Mapping[str, Plan], turns: Iterable[tuple[str, Sequence[int]]]
+    store: Store,
+    plans: Mapping[str, Plan],
+    turns: Iterable[tuple[str, Sequence[int]]],
+    beside: str = "",
 ) -> None:
     """Measure the samples that are not stored yet, within the budget of the plans.
 
-    A turn is the name of a plan and positions in its order.
+    A turn is the name of a plan and positions in its order. `beside` is what else measures here.
     """
     budget = next(iter(plans.values())).budget
     deadline = time.monotonic() + budget if budget else None
     with Progress(*plans.values()).shown() as progress:
-        pool = LocalPool()
+        pool = LocalPool(beside=beside)
         loops = {name: MeasuringLoop(plan, store, pool, progress) for name, plan in plans.items()}
         for name, positions in turns:
             progress.variant = name and f"{name} "
@@ -201,7 +208,12 @@ def measure_turns(
 
 
 def measure_duet(
-    duet: Duet, root: str | None, resumed: bool = False, *, everything: bool = False
+    duet: Duet,
+    root: str | None,
+    resumed: bool = False,
+    *,
+    everything: bool = False,
+    force: bool = False,
 ) -> tuple[Store, "Outcome"]:
     """Measure what is not stored yet, then compare. Return the store and the outcome.
 
@@ -211,7 +223,7 @@ def measure_duet(
     store = open_store(root)
     plans = (duet.a, duet.b)
     if not duet.a.options.cluster:
-        with only_process(duet.a), only_process(duet.b), told_of_others():
+        with only_process(duet.a), only_process(duet.b), alone_on_machine(force) as beside:
             if not resumed:  # before anything is stored of a run that would fail
                 _make(duet.b)
                 _make(duet.a)
@@ -229,7 +241,7 @@ def measure_duet(
                 announced = _until_decided(store, duet, announced)
             made = contextlib.closing(_made(store, duet, announced))
             with resumable(resume_command(duet.a, root or "")), made as turns:
-                measure_turns(store, {"A": duet.a, "B": duet.b}, turns)
+                measure_turns(store, {"A": duet.a, "B": duet.b}, turns, beside)
             if duet.a.options.looks > 1:
                 duet = _measured_blocks(store, duet)
     from perfdag.runs.duet import look
@@ -340,22 +352,57 @@ def only_process(plan: Plan) -> Iterator[None]:
         yield
 
 
-MEASURING = "\0perfdag-measures"
-"""The address that a run holds while it measures."""
+MEASURING = f"\0perfdag-measures-{os.getuid()}"
+"""The address that a run of this user holds while it measures."""
+wait = partial(time.sleep, 1.0)
+"""Waits between two looks whether the other run has ended."""
 
 
 @contextlib.contextmanager
-def told_of_others() -> Iterator[None]:
-    """Say where another run of this machine measures at the same time."""
+def alone_on_machine(force: bool = False) -> Iterator[str]:
+    """Wait until no other run of this user measures here. Yield what measures beside this one.
+
+    With `force`, or below a command that the other run measures, this one goes on beside it. Linux
+    frees the address with its process. A pod is alone in its network, and takes none; so does no
+    process with PERFDAG_LOCK=none.
+    """
+    if os.environ.get("PERFDAG_LOCK") == "none" or "KUBERNETES_SERVICE_HOST" in os.environ:
+        yield ""
+        return
     with socket.socket(socket.AF_UNIX) as holder:
-        try:
-            holder.bind(MEASURING)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                logger.warning(
-                    "another run measures on this machine now, and each disturbs the other"
-                )
-        yield
+        other, beside = "", ""
+        while not _bound(holder):
+            if not other:
+                pid, other = _holder()
+                if force or os.getpid() in descendants(pid):
+                    logger.warning(f"{other} measures here too, and each disturbs the other")
+                    beside = f"other-run {other} measures too"
+                    break
+                logger.info(f"waits for {other}, which measures on this machine; --force does not")
+            wait()
+        yield beside
+
+
+def _bound(holder: socket.socket) -> bool:
+    """Return whether the address is ours now, or this system has no such addresses."""
+    try:
+        holder.bind(MEASURING)
+        holder.listen()
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _holder() -> tuple[int, str]:
+    """Return the process that holds the address, and its command for people."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError, ValueError):
+        probe.connect(MEASURING)
+        pid: int = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[
+            0
+        ]
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return pid, f"{' '.join(words[1:]).strip()[-80:]} (pid {pid})"
+    return 0, "another run"
 
 
 class Suite(model.Suite):
