@@ -47,7 +47,7 @@ function chartOf(series, points, width, height = 96, wide = false) {
   const [drifting, begin, end] = series.drift ?? [0], seen = Math.min(drifting, last);
   const trend = drifting ? [line(x(last - seen), y(end - (end - begin) * seen / drifting), x(last), y(end), "ink", { "stroke-dasharray": "6 3", "stroke-width": 1.5 })] : [];
   const newest = known.at(-1), half = (x(1) - x(0)) / 2, dot = (point, r, name) => shape("circle", { cx: x(point.i), cy: y(point.value), r, fill: `var(--${name})` });
-  const revisions = new Map(series.head.runs.map(([run, , , revision]) => [run, revision]));
+  const revisions = new Map((series.head?.runs ?? []).map(([run, , , revision]) => [run, revision]));
   /** Return a run as a strip as high as the chart, which shows its line and its words under the pointer. */
   const strip = (point) => {
     const level = series.levels.filter(([run]) => run <= point.run).at(-1)?.[1];

@@ -427,7 +427,7 @@ def test_every_surface_says_the_same(
     [
         (2, 3, "unclear"),  # the outlier reaches the newest run
         (3, 3, "unclear"),
-        (5, 3, "unclear"),  # 1 of 3 measurements beyond
+        (5, 3, "unclear"),  # 1 of 3 nights beyond
         (2, 20, "worse"),  # it lies outside the interval of the median
         (3, 20, "worse"),
         (5, 20, "unclear"),
@@ -481,7 +481,7 @@ def test_a_real_step_is_known_the_same_night_and_told_in_the_report(
         assert main(["run", "delays.yaml", "--no-report"]) == 0
     delay.write_text("0.9")
     captured = cli(["run", "delays.yaml", "--no-report", "--no-recheck"])
-    assert "of 3 measurements beyond" in captured.out
+    assert "of 3 nights beyond" in captured.out
     store = open_store(None)
     slow = RunStore(store).plan("last").run_id
     assert main(["rm", slow]) == 0
