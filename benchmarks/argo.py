@@ -352,7 +352,7 @@ def render(args: argparse.Namespace) -> None:
     manifest = dump(
         [
             runs.config_map("bench", "perfdag-suite-big", suite),
-            runs.workflow("bench", "big", {"suite": "perfdag-suite-big"}),
+            runs.workflow_of_template("bench", "big", {"suite": "perfdag-suite-big"}),
         ]
     )
     seconds = time.perf_counter() - start

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import perfdag
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan import make_plan
@@ -54,6 +55,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 SUITE = "name: s\npriority: 7\nentries: [{benchmark: command, params: {argv: ['true']}}]\n"
+LS = perfdag.Entry(benchmark="command", params={"argv": ["ls"]})
 ROOT = "s3://bench/results"
 
 
@@ -70,7 +72,7 @@ def submit(
     bench: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Printed]:
     """Run `perfdag submit` of a suite's text in the namespace bench."""
-    monkeypatch.setattr("perfdag.commands.cluster.installed_store", lambda _: ROOT)
+    monkeypatch.setattr("perfdag.runs.cluster.installed_store", lambda _: ROOT)
 
     def run(text: str, *more: str, code: int = 0) -> Printed:
         Path("suite.yaml").write_text(text)
@@ -90,6 +92,22 @@ def test_a_workflow_owns_the_config_map_of_its_suite(
     [owner] = held["metadata"]["ownerReferences"]
     assert owner.items() >= {"kind": "Workflow", "uid": workflow["metadata"]["uid"]}.items()
     assert json.loads(values["options"]) == {"settings": ["repetitions=3"], "only": ["command"]}
+
+
+def test_a_script_submits_a_suite(bench: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdag.runs.cluster.installed_store", lambda _: ROOT)
+    Path("suite.yaml").write_text(SUITE)
+    run = perfdag.Suite.read("suite.yaml").submit("bench", only=["command"])
+    [held], [workflow] = bench.of("ConfigMap"), bench.of("Workflow")
+    values = {each["name"]: each["value"] for each in workflow["spec"]["arguments"]["parameters"]}
+    assert values == {
+        "run": run,
+        "suite": held["metadata"]["name"],
+        "options": '{"only":["command"]}',
+    }
+    other = perfdag.Suite(name="s", store="s3://other/results", entries=[LS])
+    with pytest.raises(perfdag.PerfdagError, match="the store s3://other/results"):
+        other.submit("bench")
 
 
 def test_what_is_refused_leaves_nothing(bench: ApiServer, submit: Callable[..., Printed]) -> None:

@@ -22,7 +22,6 @@ import pytest
 import yaml
 
 from perfdag import __file__ as package, __version__
-from perfdag.commands.cluster import load
 from perfdag.commands.main import main
 from perfdag.hosts import disturbance
 from perfdag.plan import prepare_duet
@@ -30,6 +29,7 @@ from perfdag.results.collect import collect, gather
 from perfdag.results.runs import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.results.summary import points_of
+from perfdag.runs.cluster import cluster_plan
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
@@ -145,7 +145,7 @@ def test_a_run_of_ab_or_of_a_cluster_is_not_resumed_by_run(
     store = FolderStore(str(tmp_path / "store"))
     file = write_suite.sleeps(1, 1)
     duet = prepare_duet(load_suite(file), load_suite(file), ("one", "two"), 8)
-    _, submitted = load(str(file))
+    submitted = cluster_plan(load_suite(str(file)))
     submitted.where = {"namespace": "bench"}
     for plans, command in (
         ([duet.a, duet.b], f"perfdag ab --resume {duet.a.run_id} --store {store.root}\n"),

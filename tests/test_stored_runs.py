@@ -1,6 +1,7 @@
 """The verbs of stored runs: `ls`, `show`, `open`, `rm`, `prune`, and what RUN means in each."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from perfdag.commands.main import main
 from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.runs import RunStore, put_plan, stored_plan
 from perfdag.runs import local
 from perfdag.runs.finish import check_age
 from perfdag.signals import EXIT_GATE
@@ -67,6 +68,22 @@ def test_the_newest_run_and_its_suite_need_no_name(store: FolderStore, cli: Comm
         assert cli([verb]).out == cli([verb, "sleeps" if verb == "history" else "last"]).out
     wrong = cli(["history", "sleep"], 2).err
     assert "no results of suite sleep; did you mean sleeps? there are sleeps" in wrong
+
+
+def test_a_run_is_named_by_each_workflow_that_measured_it(
+    store: FolderStore, cli: CommandLine
+) -> None:
+    first, second = RunStore(store).known
+    for run, workflow in ((first, "perfdag-sleeps-4kx7p"), (second, "perfdag-sleeps-9wq2z")):
+        plan = stored_plan(store, run)
+        earlier = {"uid-1": {"workflow": f"{workflow}-before"}}
+        plan.where = {"workflow": workflow, "workflow_uid": "uid-2", "before": earlier}
+        put_plan(store, plan)
+    sides = ["perfdag-sleeps-4kx7p", "perfdag-sleeps-9wq2z-before"]
+    printed = cli(["compare", *sides]).out
+    assert re.findall(r"^[AB]  sleeps  (.*)$", printed, re.M) == [first, second]
+    assert json.loads(cli(["show", sides[0], "--json"]).out)["run_id"] == first
+    assert "no run perfdag-sleeps-4kx7q" in cli(["show", "perfdag-sleeps-4kx7q"], 2).err
 
 
 def add_duet(store: FolderStore, write_suite: SuiteWriter) -> Plan:

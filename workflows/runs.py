@@ -6,10 +6,11 @@ than once in a Workflow, and the rest of that Workflow stays as it is.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 from hera.workflows import (
     Artifact,
@@ -26,7 +27,7 @@ from perfdag.kube.labels import RUN, SUITE
 from perfdag.kube.patch import hardened, pod_security
 from perfdag.plan import make_plan
 from perfdag.suite.document import BadDocument, Problem, dump
-from perfdag.suite.load import load_model
+from perfdag.suite.load import load_model, parse_suite
 from perfdag.suite.model import Entry, LoadedSuite, Suite
 from perfdag.units import seconds
 from perfdag.workflows.templates import AGE, NAME
@@ -40,23 +41,56 @@ _REWRITTEN = ("{{", "$(", "$$")
 """What Argo, or the kubelet in an environment variable, replaces."""
 
 
+AnySuite = Suite | Entry | str | Path
+"""A suite, one entry as a suite of its own, or a suite file."""
+
+
 def workflow(
+    suite: AnySuite | LoadedSuite,
+    *,
+    namespace: str | None = None,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> Object:
+    """Return the Workflow of one run of a suite, which carries the suite, for `kubectl create`.
+
+    `settings` and `only` are what `perfdag submit` takes as --set and --only. Those with an
+    expression of Argo, such as `iperf.streams={{workflow.parameters.streams}}`, are checked when
+    the run is planned.
+
+    Raises BadDocument for a wrong suite, setting or pattern, and for a suite that is too large.
+    """
+    loaded = suite if isinstance(suite, LoadedSuite) else load_model(suite)
+    known = [setting for setting in settings if "{{" not in setting]
+    chosen = parse_suite(loaded.document.text, loaded.document.file, known)
+    make_plan(chosen, only=[pattern for pattern in only if "{{" not in pattern])
+    return workflow_of_template(
+        namespace,
+        loaded.suite.name,
+        options_parameter({"settings": settings, "only": only}),
+        artifacts=[RawArtifact(name="suite", data=inline(loaded))],
+        priority=chosen.suite.priority,
+    )
+
+
+def options_parameter(options: Mapping[str, Sequence[str] | str]) -> dict[str, str]:
+    """Return what a run is told beside its suite as a parameter; none where that is nothing."""
+    given = {name: value for name, value in options.items() if value}
+    # the kubelet replaces variables
+    text = orjson.dumps(given).decode().replace("$", r"\u0024")
+    return {"options": text} if given else {}
+
+
+def workflow_of_template(
     namespace: str | None,
-    suite: LoadedSuite | str,
+    name: str,
     parameters: dict[str, str],
     *,
     run_id: str = "",
     priority: int = 0,
+    artifacts: Sequence[Artifact] = (),
 ) -> Object:
-    """Return the Workflow of one run, with the parameters of the template.
-
-    `suite` is the name of the suite, or a suite for the Workflow to carry inside. Raises
-    BadDocument if that is too large.
-    """
-    artifacts = list[Artifact]()
-    if isinstance(suite, LoadedSuite):
-        artifacts.append(RawArtifact(name="suite", data=inline(suite)))
-    name = suite if isinstance(suite, str) else suite.suite.name
+    """Return the Workflow of one run of the suite `name`, with the parameters of the template."""
     resource = Workflow(
         generate_name=f"{NAME}-{name}-",
         namespace=namespace,
@@ -110,10 +144,6 @@ def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_
 def _too_large(loaded: LoadedSuite, size: int, limit: int, advice: str) -> BadDocument:
     text = f"{size:,} bytes are more than one object may have ({limit:,}); {advice}, or split it"
     return BadDocument([Problem("too-large", text, "", loaded.document.file, 1)])
-
-
-AnySuite = Suite | Entry | str | Path
-"""A suite, one entry as a suite of its own, or a suite file."""
 
 
 def schedule(
@@ -307,25 +337,39 @@ def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
     return measure(entry, name=task or name.replace("_", "-"))
 
 
-def measure(suite: AnySuite, *, name: str = "measure", **task: Any) -> Any:
+OUTPUTS = ("run", "summary")
+"""Outputs of the Workflow of a run that a task which creates one passes on."""
+
+
+def measure(
+    suite: AnySuite,
+    *,
+    name: str = "measure",
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+    **task: Any,
+) -> Any:
     """Return a task that measures a suite, for the DAG or Steps whose `with` block is open.
 
-    `suite` is a suite, a file, or one entry; `task` are further arguments of Hera's Task. The task
-    creates a Workflow of the installation in its namespace and fails if that fails; its output
-    parameter `workflow` is the name of it.
+    `suite` is a suite, a file, or one entry, and `settings` and `only` are those of `workflow`;
+    `task` are further arguments of Hera's Task. The task creates a Workflow of the installation in
+    its namespace and fails if that fails. Its output parameters are `workflow`, the name of it,
+    `run`, the run id, and `summary`, the sentence about the run.
 
     Raises BadDocument.
     """
-    loaded = load_model(suite)
-    make_plan(loaded)
+    passed_on = [Parameter(name="workflow", value_from=m.ValueFrom(json_path="{.metadata.name}"))]
+    for output in OUTPUTS:
+        path = f'{{.status.outputs.parameters[?(@.name=="{output}")].value}}'
+        passed_on.append(Parameter(name=output, value_from=m.ValueFrom(json_path=path)))
     template = Resource(
         name=name,
         action="create",
         set_owner_reference=True,
-        manifest=dump([workflow(None, loaded, {}, priority=loaded.suite.priority)]),
+        manifest=dump([workflow(suite, settings=settings, only=only)]),
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
-        outputs=[Parameter(name="workflow", value_from=m.ValueFrom(json_path="{.metadata.name}"))],
+        outputs=passed_on,
         service_account_name="perfdag-create",
         pod_spec_patch=_CREATING,
     )

@@ -38,6 +38,7 @@ from perfdag.kube.patch import (
     ATTEMPT_NUMBER,
     BATCH_NUMBER,
     HELPER,
+    MESSAGE,
     PORT,
     REPORT,
     SSH,
@@ -476,7 +477,12 @@ def _finish(installation: Installation) -> Container:
         run=_given("run"),
         image="finish",
         outputs=[
-            Artifact(name="report", path=REPORT, archive=NoneArchiveStrategy(), optional=True)
+            Artifact(name="report", path=REPORT, archive=NoneArchiveStrategy(), optional=True),
+            Parameter(
+                name="summary",
+                global_name="summary",
+                value_from=m.ValueFrom(path=MESSAGE, default=""),
+            ),
         ],
         service_account_name="perfdag-finish",
         active_deadline_seconds=FINISH_SECONDS,

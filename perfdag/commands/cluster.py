@@ -5,7 +5,7 @@ import asyncio
 import base64
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 
 from perfdag import IMAGES
@@ -30,22 +30,19 @@ from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with
 from perfdag.kube.labels import LEVEL
 from perfdag.kube.patch import KEEP_PODS, LEVELS, enforced_level, label_command
 from perfdag.kube.pods import ARGO
-from perfdag.plan import Plan, make_plan, place_hosts
 from perfdag.redaction import print_now
-from perfdag.revision import stated_revision
 from perfdag.runs.cluster import (
-    check_pod_security,
+    cluster_plan,
     follow_run,
     installed_store,
     resumable_run,
     start_run,
+    submit_suite,
 )
 from perfdag.shape import IMAGE
-from perfdag.steps.pods.plan import kinds_of
-from perfdag.store.base import check_cluster_address, on_cluster
+from perfdag.store.base import check_cluster_address
 from perfdag.suite.document import dump
 from perfdag.suite.load import load_suite
-from perfdag.suite.model import LoadedSuite
 from perfdag.workflows import runs
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
@@ -422,16 +419,6 @@ async def delete_obsolete(
         logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")
 
 
-def load(
-    file: str, settings: Sequence[str] = (), only: Sequence[str] = ()
-) -> tuple[LoadedSuite, Plan]:
-    """Load and plan a suite, so that a bad one creates nothing. Raises BadDocument."""
-    loaded = load_suite(file, settings)
-    plan = place_hosts(make_plan(loaded, only=only))
-    kinds_of(plan)
-    return loaded, plan
-
-
 @verb(
     "submit",
     "Check a suite, then run it on the cluster of the current context, where "
@@ -467,36 +454,13 @@ def submit(args: argparse.Namespace) -> int:
         run_id, suite, priority = resumable_run(args.resume, args.namespace, store)
         workflow = start_run(args.namespace, run_id, suite, priority)
     else:
-        run_id, workflow = submit_suite(args)
+        loaded = load_suite(args.suite, args.settings)
+        run_id, workflow = submit_suite(loaded, args.namespace, args.settings, args.only)
     print_now(f"run {run_id}, workflow {workflow} in namespace {args.namespace}")
     if args.watch:
         return asyncio.run(follow_run(workflow, args.namespace))
     print(f"follow it: perfdag status {workflow} --namespace {args.namespace}")
     return EXIT_OK
-
-
-def submit_suite(args: argparse.Namespace) -> tuple[str, str]:
-    """Start the run of a suite; return its id and the name of its Workflow.
-
-    Raises BadDocument, CommandError, KubeError.
-    """
-    namespace = args.namespace
-    loaded, plan = load(args.suite, args.settings, args.only)
-    store, own = installed_store(namespace), loaded.suite.store
-    if own and on_cluster(own) and own != store:
-        raise CommandError(
-            f"the suite has the store {own}, and the installation of namespace "
-            f"{namespace} the store {store}: submit it to the namespace of "
-            f"another installation (perfdag install --namespace ... --store {own})"
-        )
-    for finding in run_with_client(lambda api: check_pod_security(api, namespace, plan)):
-        if finding.state == "missing":
-            raise CommandError(f"{finding.what}: {finding.do}")
-    options = {name: value for name in ("settings", "only") if (value := getattr(args, name))}
-    if revision := stated_revision():
-        options["revision"] = revision
-    priority = plan.options.priority
-    return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
 
 
 @verb(
@@ -541,8 +505,8 @@ def render(args: argparse.Namespace) -> int:
         check_cluster_address(installation.store)
     manifests: list[Object] = installation_objects(installation) if args.base else []
     if args.suite:
-        loaded, plan = load(args.suite)
-        where = installation.namespace
+        loaded, where = load_suite(args.suite), installation.namespace
+        cluster_plan(loaded)
         if args.schedule:
             try:
                 manifests += runs.schedule(
@@ -551,6 +515,6 @@ def render(args: argparse.Namespace) -> int:
             except ValueError as error:
                 raise CommandError(str(error)) from None
         else:
-            manifests.append(runs.workflow(where, loaded, {}, priority=plan.options.priority))
+            manifests.append(runs.workflow(loaded, namespace=where))
     print(dump(manifests), end="")
     return EXIT_OK

@@ -42,7 +42,8 @@ from perfdag.units import plural, short, with_spread
       perfdag compare baseline:acceptance last \\
           --store s3://bench/blue --store-b s3://bench/green
 
-    A run is its id, the beginning of its id, `last`, `last~N` (N runs before) or `baseline:NAME`.
+    A run is its id, the beginning of its id, the name of its Workflow, `last`, `last~N` (N runs
+    before) or `baseline:NAME`.
     A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
     newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
     parameter of an entry was changed, its points are compared with one another, and the change is

@@ -172,7 +172,10 @@ def add_parser(parsers: Verbs, name: str, summary: str) -> None:
             add_parser(actions, each, COMMANDS[each].about)
 
 
-RUN_HELP = "run id, the beginning of one, `last`, `last~N` (N runs before) or `baseline:NAME`"
+RUN_HELP = (
+    "run id, the beginning of one, name of its Workflow, `last`, `last~N` (N runs before) or "
+    "`baseline:NAME`"
+)
 RUN = option("run_id", nargs="?", default="last", metavar="RUN", help=f"{RUN_HELP} (default: last)")
 CLUSTER_RUN = option(
     "name",

@@ -228,7 +228,7 @@ def run_collect(args: argparse.Namespace) -> int:
       perfdag rm 20260101T020000Z-0a1b2c3d --store s3://bench/results
       perfdag rm last --namespace bench
     """,
-    option("name", metavar="RUN", help=f"{RUN_HELP}; or the name of its Workflow"),
+    option("name", metavar="RUN", help=RUN_HELP),
     [
         STORE,
         option("--namespace", "-n", help="delete the objects of the run in this namespace"),

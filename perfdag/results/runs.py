@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 LAST = re.compile(r"last(?:~(\d+))?")
 SHORTEST_REVISION = 4
 """Least characters of the beginning of a revision that names a run, as git has it."""
+WORKFLOW_NAME = re.compile(r"[a-z0-9][a-z0-9.]*(-[a-z0-9.]+)+")
+"""The form of a name that Kubernetes made of a prefix. Only for such a text are plans read."""
 PARTIAL = ("ab", "recheck", "part")
 """Triggers of runs of a part of a suite: a variant, suspicious points again, and `--only`."""
 
@@ -149,7 +151,7 @@ class RunStore:
     def find(
         self, selector: str, known: Mapping[str, str | None] | None = None, *, of_ab: bool = False
     ) -> str:
-        """Return the id of the run that a text names: its id, `last~N`, or its revision.
+        """Return the id of the run that a text names: its id, `last~N`, its Workflow or revision.
 
         The beginning of an id or of a revision will do. Of a revision it is the newest run. `last`
         is the newest run of a whole suite, and `last~N` the one N runs of that suite before; a
@@ -166,7 +168,7 @@ class RunStore:
             return matching[0]
         if matching:
             raise NotStoredError(ambiguous(selector, matching))
-        if run := self._of_revision(selector, known):
+        if run := self._of_workflow(selector, known) or self._of_revision(selector, known):
             return run
         some = f"; newest: {', '.join([*known][-3:])}" if known else "; it holds no run yet"
         if is_run_id(selector) and self.store.root.startswith("s3://"):
@@ -239,6 +241,20 @@ class RunStore:
         if column not in rows.column_names:  # an older perfdag wrote them
             return []
         return [text for text in pc.unique(rows[column]).to_pylist() if text]
+
+    def _of_workflow(self, name: str, known: Mapping[str, str | None]) -> str | None:
+        """Return the newest run that a Workflow of this name measured or went on with, or None."""
+        if not WORKFLOW_NAME.fullmatch(name):
+            return None
+        for run in reversed([*known]):
+            try:
+                here = orjson.loads(self.store.get(plan_key(run))).get("where", {})
+            except (NotStoredError, ValueError):
+                continue
+            places = [here, *here.get("before", {}).values()]
+            if name in [place.get("workflow") for place in places]:
+                return run
+        return None
 
     def _of_revision(self, selector: str, known: Mapping[str, str | None]) -> str | None:
         """Return the newest whole run of a revision, or of one that begins with a text, or None."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import orjson
 import yaml
 
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
@@ -27,11 +26,13 @@ from perfdag.kube.pods import (
     troubles,
     with_events,
 )
-from perfdag.plan import Plan, is_run_id
+from perfdag.plan import Plan, is_run_id, make_plan, place_hosts
 from perfdag.redaction import print_now
 from perfdag.results.runs import LAST, ambiguous
+from perfdag.revision import stated_revision
 from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_REACH
+from perfdag.store.base import on_cluster
 from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
@@ -419,6 +420,39 @@ def installed_store(namespace: str) -> str:
     return store_of(run_with_client(lambda client: installed_template(client, namespace)))
 
 
+def cluster_plan(loaded: LoadedSuite, only: Sequence[str] = ()) -> Plan:
+    """Return the plan of a suite as a cluster runs it. Raises BadDocument where none can."""
+    from perfdag.steps.pods.plan import kinds_of  # what follows a run needs no steps
+
+    plan = place_hosts(make_plan(loaded, only=only))
+    kinds_of(plan)
+    return plan
+
+
+def submit_suite(
+    loaded: LoadedSuite, namespace: str, settings: Sequence[str] = (), only: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Start the run of a suite; return its id and the name of its Workflow.
+
+    `settings` are those that the suite was loaded with, because the plan step loads it again.
+    Raises BadDocument, RunError, KubeError. Then nothing is created.
+    """
+    plan = cluster_plan(loaded, only)
+    store, own = installed_store(namespace), loaded.suite.store
+    if own and on_cluster(own) and own != store:
+        raise RunError(
+            f"the suite has the store {own}, and the installation of namespace "
+            f"{namespace} the store {store}: submit it to the namespace of "
+            f"another installation (perfdag install --namespace ... --store {own})"
+        )
+    for finding in run_with_client(lambda api: check_pod_security(api, namespace, plan)):
+        if finding.state == "missing":
+            raise RunError(f"{finding.what}: {finding.do}")
+    options = {"settings": settings, "only": only, "revision": stated_revision()}
+    priority = plan.options.priority
+    return plan.run_id, start_run(namespace, plan.run_id, plan.suite, priority, loaded, options)
+
+
 def start_run(
     namespace: str,
     run_id: str,
@@ -441,11 +475,11 @@ def start_run(
         parameters["suite"] = f"perfdag-{run_id.lower()}"
         most = manifests.MAX_SUITE_BYTES
         held = manifests.config_map(namespace, parameters["suite"], suite, most)
-    if options:
-        # Argo replaces braces, and the kubelet variables
-        text = orjson.dumps(options).decode().replace("{{", r"{\u007b")
-        parameters["options"] = text.replace("$", r"\u0024")
-    body = manifests.workflow(namespace, name, parameters, run_id=run_id, priority=priority)
+    for key, text in manifests.options_parameter(options or {}).items():
+        parameters[key] = text.replace("{{", r"{\u007b")  # Argo would replace it
+    body = manifests.workflow_of_template(
+        namespace, name, parameters, run_id=run_id, priority=priority
+    )
 
     async def create(client: Kube) -> str:
         if held:

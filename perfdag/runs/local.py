@@ -434,6 +434,18 @@ class Suite(model.Suite):
         plan = with_revisions(self.plan(only), load_model(self))
         return run_plan(plan, root, charts=charts)
 
+    def submit(self, namespace: str = "perfdag", *, only: Sequence[str] = ()) -> str:
+        """Start a run of the suite on the cluster of the current context; return the run id.
+
+        `namespace` has an installation of perfdag, whose store gets the results. Raises
+        BadDocument for a wrong suite, RunError where there is no such installation, and KubeError,
+        which is a PerfdagError too.
+        """
+        from perfdag.runs.cluster import submit_suite
+
+        run_id, _ = submit_suite(load_model(self), namespace, only=only)
+        return run_id
+
     def save(self, file: str | Path) -> None:
         """Write the suite as a file that `perfdag run` and `perfdag submit` read.
 

@@ -13,7 +13,7 @@ from types import FrameType
 from perfdag.hosts.local import hidden
 from perfdag.kube.client import KubeError, Object, run_with_client
 from perfdag.kube.labels import RUN, STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, SUITE
-from perfdag.kube.patch import REPORT, STORE, STORE_VARIABLES, Context
+from perfdag.kube.patch import MESSAGE, REPORT, STORE, STORE_VARIABLES, Context
 from perfdag.kube.pods import ARGO
 from perfdag.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
@@ -126,8 +126,7 @@ def take_store_variables() -> None:
             register([os.environ[own]])
 
 
-TERMINATION_MESSAGE = Path("/dev/termination-log")
-"""What a container writes there is the message of its node in Argo, after its exit code."""
+TERMINATION_MESSAGE = Path(MESSAGE)
 
 
 def explain_end(text: str) -> None:

@@ -18,23 +18,29 @@ ARGO = "argoproj.io/v1alpha1"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def create(bench: Namespace, example: str, *words: str) -> list[Object]:
+def printed_by(example: str, *words: str) -> str:
     argv = [sys.executable, str(EXAMPLES / example), *words]
-    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-
-    async def create_all(client: Kube) -> list[Object]:
-        return [await client.create(body, bench.name) for body in yaml.safe_load_all(output)]
-
-    return run_with_client(create_all)
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-def measured(bench: Namespace, parent: str) -> list[Object]:
+def create_all(bench: Namespace, manifests: str) -> list[Object]:
+    async def work(client: Kube) -> list[Object]:
+        return [await client.create(body, bench.name) for body in yaml.safe_load_all(manifests)]
+
+    return run_with_client(work)
+
+
+def create(bench: Namespace, example: str, *words: str) -> list[Object]:
+    return create_all(bench, printed_by(example, *words))
+
+
+def measured(bench: Namespace, parent: str, phase: str = "Succeeded") -> list[Object]:
     """The rows of the runs that the tasks of a Workflow have made."""
     argv = ["argo", "wait", parent, "-n", bench.name]
     subprocess.run(argv, check=False, timeout=420)
     workflow = bench.workflow(parent)
     nodes = workflow["status"]["nodes"].values()
-    assert workflow["status"]["phase"] == "Succeeded", [each.get("message") for each in nodes]
+    assert workflow["status"]["phase"] == phase, [each.get("message") for each in nodes]
     rows = []
     for node in sorted(nodes, key=lambda each: str(each.get("startedAt"))):
         for output in (node.get("outputs") or {}).get("parameters") or []:
@@ -86,3 +92,26 @@ def test_the_schedules(bench: Namespace, suite: str) -> None:
     assert len(samples_of(measured(bench, start(bench, "nightly-dag")))) == 1
     for name in ("perfdag-nightly", "perfdag-nightly-age", "nightly-dag"):
         bench.delete("CronWorkflow", name, ARGO)
+
+
+def test_an_upgrade_that_makes_a_suite_slower_is_taken_back(bench: Namespace, suite: str) -> None:
+    printed = printed_by("upgrade.py", suite, bench.store)
+    earlier, after, later = printed.partition("  - name: after\n")
+    [workflow] = create_all(bench, earlier + after + later.replace("'0.1'", "'0.6'"))
+    name = workflow["metadata"]["name"]
+    rows = measured(bench, name, "Failed")
+    nodes = {each["displayName"]: each for each in bench.workflow(name)["status"]["nodes"].values()}
+    phases = [nodes[each]["phase"] for each in ("compare", "keep", "take-back")]
+    assert phases == ["Failed", "Omitted", "Succeeded"]
+    outputs = [
+        {each["name"]: each["value"] for each in nodes[side]["outputs"]["parameters"]}
+        for side in ("before", "after")
+    ]
+    assert [each["run"] for each in outputs] == list(dict.fromkeys(row["run_id"] for row in rows))
+    assert outputs[0]["summary"].startswith("First run of 1 point"), outputs[0]
+    argv = [sys.executable, "-m", "perfdag", "compare", *(each["workflow"] for each in outputs)]
+    argv += ["--store", bench.store]
+    compared = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert compared.stdout.splitlines()[:2] == [
+        f"{letter}  short  {each['run']}" for letter, each in zip("AB", outputs, strict=True)
+    ]

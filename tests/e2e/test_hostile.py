@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from hera.workflows import RawArtifact
 
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.suite.load import parse_suite
 from perfdag.workflows import runs
 
 from .conftest import IMAGES, Namespace, installed
@@ -50,8 +50,8 @@ def ended(
 
     It carries a suite unless it names a ConfigMap.
     """
-    inside = "s" if "suite" in parameters else parse_suite(suite)
-    body = runs.workflow(namespace.name, inside, parameters)
+    inside = [] if "suite" in parameters else [RawArtifact(name="suite", data=suite)]
+    body = runs.workflow_of_template(namespace.name, "s", parameters, artifacts=inside)
     body["spec"] |= spec
     name = run_with_client(lambda client: client.create(body))["metadata"]["name"]
 

@@ -104,7 +104,7 @@ It is no text of Argo's own, except where Argo could not make a pod.
 def test_a_run_that_cannot_be_says_why_in_one_line(bench: Namespace, case: str) -> None:
     suite, amiss, code, words = REFUSED[case]
     with spoiled(bench, suite, amiss):
-        body = runs.workflow(bench.name, "bad", {"suite": "bad"})
+        body = runs.workflow_of_template(bench.name, "bad", {"suite": "bad"})
         name = run_with_client(lambda client: client.create(body))["metadata"]["name"]
         watched = bench.watch(name)
     output = watched.stdout + watched.stderr

@@ -1,5 +1,6 @@
 """`measure`, `benchmark` and `schedule` of perfdag.workflows, and the scripts of examples/."""
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from hera.workflows import DAG, Steps, Workflow
 from perfdag import Entry, Suite
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
-from perfdag.workflows import benchmark, dump, measure, schedule, templates
+from perfdag.workflows import benchmark, dump, measure, schedule, templates, workflow
 from perfdag.workflows.installation import Installation
 from tests.conftest import CommandLine
 
@@ -28,6 +29,7 @@ EXAMPLES: dict[str, list[str]] = {
     "node_pools.py": ["pool=fast", "pool=slow"],
     "nightly.py": ["bench"],
     "nightly_dag.py": [SUITE],
+    "upgrade.py": [SUITE, "s3://bench/results"],
 }
 LS = Entry(benchmark="command", params={"argv": ["echo", "{{workflow.name}} $(HOME)"]})
 
@@ -78,13 +80,13 @@ def test_the_examples_keep_the_rules_and_argo_takes_them(
 
 
 def test_suites_stand_in_a_dag_and_in_steps_and_leave_the_workflow_as_it_is() -> None:
-    with Workflow(generate_name="x-", entrypoint="all", on_exit="bye") as workflow:
+    with Workflow(generate_name="x-", entrypoint="all", on_exit="bye") as parent:
         with DAG(name="all"):
             first = measure(LS, name="first")
             first >> measure(SUITE, name="second")
         with Steps(name="others"):
             benchmark("iperf", streams=[1, 2, 4], duration="5s", hosts={"count": 2})
-    document = workflow.to_dict()
+    document = parent.to_dict()
     assert document["spec"].keys() == {"entrypoint", "onExit", "templates"}
     by_name = {each["name"]: each for each in document["spec"]["templates"]}
     assert by_name["all"]["dag"]["tasks"][1]["depends"] == "first"
@@ -104,6 +106,36 @@ def test_suites_stand_in_a_dag_and_in_steps_and_leave_the_workflow_as_it_is() ->
     assert yaml.safe_load(suite_of(made["iperf"]))["entries"][0]["permutations"] == {
         "product": {"streams": [1, 2, 4]}
     }
+
+
+def test_a_task_takes_settings_and_passes_on_what_its_run_is() -> None:
+    settings = ["iperf.streams={{workflow.parameters.streams}}"]
+    with Workflow(name="x", entrypoint="all") as parent, DAG(name="all"):
+        task = measure(SUITE, settings=settings, only=["iperf"])
+        assert task.get_parameter("run").value == "{{tasks.measure.outputs.parameters.run}}"
+    _, template = parent.to_dict()["spec"]["templates"]
+    assert [each["name"] for each in template["outputs"]["parameters"]] == [
+        "workflow",
+        "run",
+        "summary",
+    ]
+    # Argo puts the value into the manifest before it creates the child.
+    manifest = template["resource"]["manifest"].replace("{{workflow.parameters.streams}}", "8")
+    [given] = yaml.safe_load(manifest)["spec"]["arguments"]["parameters"]
+    assert given["name"] == "options"
+    assert json.loads(given["value"]) == {"settings": ["iperf.streams=8"], "only": ["iperf"]}
+
+
+def test_a_workflow_of_a_suite_is_what_render_prints(cli: CommandLine) -> None:
+    printed = cli(["render", SUITE, "--namespace", "bench"]).out
+    assert dump([workflow(SUITE, namespace="bench")]) == printed
+    given = workflow(SUITE, settings=["priority=7", "iperf.streams=3"])["spec"]
+    assert given["priority"] == 7
+    assert given["arguments"]["artifacts"][0]["raw"]["data"] == Path(SUITE).read_text()
+    with pytest.raises(BadDocument, match="streams"):
+        workflow(SUITE, settings=["iperf.streams=many"])
+    with pytest.raises(BadDocument, match="nothing"):
+        workflow(SUITE, only=["nothing"])
 
 
 def test_a_bad_suite_makes_no_task() -> None:

@@ -143,14 +143,14 @@ def documents() -> dict[str, list[dict[str, Any]]]:
     quick = parse_suite(f"{QUICK}priority: 5\n")
     manifests["suite"] = [
         *runs.schedule(quick, "0 2 * * *", "0 14 * * 1-5", namespace="bench", max_age="27h"),
-        runs.workflow(
+        runs.workflow_of_template(
             "bench",
             "quick",
             {"suite": "perfdag-suite-quick"},
             run_id="20260101T020000Z-0a1b2c3d",
             priority=5,
         ),
-        runs.workflow("bench", parse_suite(QUICK + NASTY), {}),
+        runs.workflow(parse_suite(QUICK + NASTY), namespace="bench"),
     ]
     return manifests
 
