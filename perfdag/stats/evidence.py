@@ -76,15 +76,6 @@ class Nights:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """Where nights of a level lie, on its scale, and the noise of one of them."""
-
-    low: float
-    high: float
-    noise: float
-
-
-@dataclass(frozen=True, slots=True)
 class References:
     """The medians of the first nights of a level and their noises, by the number of nights.
 
@@ -183,12 +174,12 @@ class Evidence:
         suspicious = np.where(sides, sides, doubts)
         return cls(x, gate, fewest, references, in_a_row(sides), alone, means, suspicious)
 
-    def band(self, nights: int) -> Band:
-        """Return where the nights of the level lie, by the first so many of them."""
-        size = self.references.sizes(np.array([nights]))
-        width = self.references.widths(size, SIGMAS, self.gate)
-        base, noise = self.references.base[size], self.references.noise[size]
-        return Band(float((base - width)[0]), float((base + width)[0]), float(noise[0]))
+    def band(self, nights: int) -> tuple[float, float, float]:
+        """Return the bounds of nights of the level, by the first so many, and their noise."""
+        size = self.references.sizes(np.array(nights))
+        width = float(self.references.widths(size, SIGMAS, self.gate))
+        base = float(self.references.base[size])
+        return base - width, base + width, float(self.references.noise[size])
 
     def decision(self, after: int) -> Decision:
         """Return the first decision after a night.

@@ -163,7 +163,7 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
     found = evidence.decision(decided - start)
     row = 0 if found.split else int(evidence.rows[-1])
     count = found.split.start if found.split else len(nights.at) - row
-    band = evidence.band(count)
+    low, high, noise = evidence.band(count)
     series.levels.append(
         Level(
             at[start],
@@ -176,9 +176,9 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
             became=_became(series, start, known),
             known=known.size,
             reference=middle(nights.value[: min(count, WINDOW)]),
-            noise=band.noise,
-            low=scale.value(band.low),
-            high=scale.value(band.high),
+            noise=noise,
+            low=scale.value(low),
+            high=scale.value(high),
             nights=count + row,
         )
     )

@@ -14,6 +14,8 @@ from perfdag.commands.main import main
 from perfdag.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.runs import RunStore, stored_plan
 from perfdag.runs.duet import conclude, outcome_text
+from perfdag.stats.paired import Paired, within
+from perfdag.stats.robust import Spread
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import share
@@ -27,6 +29,7 @@ entries:
   - {benchmark: command, name: two, params: {argv: ['false'], expected: 1}}
 """
 LATENCY = {"metric": "latency", "unit": "s", "better": "lower"}
+RATE = {"metric": "rate", "unit": "1/s", "better": "higher"}
 LOSS = {"metric": "loss", "unit": "1", "better": "lower"}
 ABSOLUTE = "checks: [{metric: '*', min_effect: 0.001, absolute: true}]\n"
 
@@ -83,6 +86,7 @@ def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
             5,
             "| cannot tell: A's median is 0: there is no share of it |",
         ),
+        ("", RATE, 1.0, 0.96, 0, "+4.2 % (+4.2 % to +4.2 %) within"),
         ("", LOSS, 0.0, 0.04, 0, "+4.0 points (+4.0 points to +4.0 points) within"),
         (ABSOLUTE, LOSS, 0.0, 0.06, 3, "+6.0 points (+6.0 points to +6.0 points) beyond"),
         (
@@ -151,6 +155,15 @@ def test_a_limit_holds_what_the_checks_of_the_suite_let_alert(tmp_path: Path) ->
         fill(store, duet, of, (1.0, b), (1.0, b))
         result, out = outcome(store, duet)
         assert (result, " beyond |" in out) == (code, of is cpu_time and code == 3), out
+
+
+def test_what_would_decide_grows_with_the_square_of_the_width() -> None:
+    """An interval 1.4 times as wide as wanted needs twice the blocks."""
+    interval = Spread(0.05, -0.02, 0.12, 8)
+    judged = Paired(0.05, interval, p=0.2, blocks=8, a=1, b=1, min_effect=0.05, better="lower")
+    bound = within(judged, 0.1)
+    assert bound is not None
+    assert (bound.word, bound.why) == ("unclear", "--blocks 16 would tell")
 
 
 def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:

@@ -202,8 +202,11 @@ def test_the_date_of_a_step_has_an_interval_that_covers_the_true_night(
     assert series["answer"]["since_last"] == step.last
 
 
-def test_a_fix_is_good_in_its_night(store: Store) -> None:
-    """Its run is suspicious, and two re-measurements show that the bad level ended."""
+def test_a_fix_is_good_in_its_night(store: Store, cli: CommandLine) -> None:
+    """Its run is suspicious, and two re-measurements show that the bad level ended.
+
+    They belong to their run wherever runs are counted.
+    """
     fill(store, [100] * 20 + [140] * 4)
     put(store, rows(24, {"size=1": [100.0]}, **TIME))
     gate = gate_of(store, 24)
@@ -214,6 +217,13 @@ def test_a_fix_is_good_in_its_night(store: Store) -> None:
     assert (gate.word, gate.runs, gate.rechecks) == ("same", 25, [run_id(25), run_id(26)])
     [case] = [case for case in gate.cases if case.group == "change"]
     assert case.text.endswith("; newest 100 s (+0.3 %)")
+    root = ["--store", store.root]
+    listed = json.loads(cli(["ls", "--newest", "99", *root, "--json"]).out)
+    history = json.loads(cli(["history", "net", *root, "--json"]).out)
+    write_site(store)
+    shown = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
+    assert [len(listed), len(history["runs"]), len(shown)] == [25, 25, 25]
+    assert [line["answer"] for line in listed[-2:]] == ["worse", "same"]
 
 
 def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:

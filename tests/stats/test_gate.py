@@ -389,6 +389,13 @@ def test_a_plan_that_cannot_be_read_keeps_no_gate_from_its_answer(
     assert "ABSENT net/iperf: 1 series" in cli(["check", "last", "--store", store.root], 3).out
 
 
+def test_a_headline_of_two_runs_is_missed_in_the_third(store: Store) -> None:
+    for night in range(3):
+        points = ["streams=1", "streams=4"] if night < 2 else ["streams=1"]
+        put(store, rows(night, {point: [1e10] * 3 for point in points}))
+    assert [alert.title for alert in judge(store, 2).alerts] == ["ABSENT net/iperf: 1 series"]
+
+
 def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store: Store) -> None:
     both, one = {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3}, {"streams=1": [1e10] * 3}
     gone = [*range(6, 18), 22, 23]
