@@ -31,7 +31,7 @@ from perfdag.benchmark.contract import (
     Skip,
 )
 from perfdag.benchmark.declarations import find_remarks, state_of_stderr
-from perfdag.hosts import disturbance
+from perfdag.hosts import disturbance, facts as host_facts
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
@@ -272,6 +272,7 @@ class Sampler:
         record.rows = as_rows(benchmark, measurements, point.params, wall)
         record.facts["stderr"] = state_of_stderr(record.texts)
         notes = [*output.notes]
+        notes += [f"not seen: {what}, no file of its cgroup" for what in host_facts.unseen()]
         for effect, line in find_remarks(benchmark.remarks, record.texts):
             if effect == "note":
                 notes.append(line)

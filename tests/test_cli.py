@@ -237,8 +237,10 @@ def test_benchmarks_as_json_are_complete(cli: CommandLine) -> None:
 
 def test_parameters_with_units_are_described_as_a_suite_writes_them(cli: CommandLine) -> None:
     text = " ".join(cli(["benchmarks", "fio"]).out.split())
-    assert " bs size 4KiB bytes of one I/O" in text
-    assert " runtime time 10s seconds to measure" in text
+    assert " bs size (4KiB, 1MB, 1GiB) 4KiB bytes of one I/O" in text
+    assert " runtime time (10s, 500ms, 5m) 10s seconds to measure" in text
+    [pattern] = re.findall(r"\n *device .*? like (\S+) ", cli(["benchmarks", "rdma-latency"]).out)
+    assert re.fullmatch(pattern, "mlx5_0")
 
 
 def test_without_hera_one_line_says_what_to_install() -> None:

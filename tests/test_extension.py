@@ -210,7 +210,7 @@ def test_a_new_benchmark_is_installed_measured_and_tested_as_written(tmp_path: P
             check=False,
         )
         assert tested.returncode == 0, tested.stdout
-    assert list((tmp_path / "package/tests/recorded").glob("default.*"))
+    assert list((tmp_path / "package/tests/recorded").glob("short.*"))
 
 
 def test_a_name_that_cannot_be_used_writes_nothing(tmp_path: Path, cli: CommandLine) -> None:

@@ -310,6 +310,18 @@ def test_this_machine_as_a_program() -> None:
     assert (root["mount"], bool(root["type"])) == ("/", True)
 
 
+def test_a_cgroup_without_files_is_told_and_not_taken_for_quiet(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    assert facts.unseen(tmp_path) == [], "a system without cgroups"
+    (tmp_path / "proc/self/cgroup").write_text("0::/kubepods/x\n")
+    absent = ["throttling by a CPU quota", "kills for a memory limit"]
+    assert facts.unseen(tmp_path) == absent
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cgroup.controllers").touch()
+    (tmp_path / "sys/fs/cgroup/cpu.stat").touch()
+    assert facts.unseen(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("allowed", "limit", "used"),
     [(8, None, 8), (8, 4.0, 4), (8, 2.5, 2), (8, 0.5, 1), (2, 16.0, 2), (None, None, 1)],

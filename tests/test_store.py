@@ -58,6 +58,20 @@ def test_folder(tmp_path: Path) -> None:
     exercise(FolderStore(str(tmp_path)))
 
 
+def test_a_file_is_on_the_disk_before_its_name_and_then_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+
+    def fsync(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        flushed.append((path == tmp_path, (tmp_path / "key").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    FolderStore(str(tmp_path)).put("key", b"1")
+    assert flushed == [(False, False), (True, True)]
+
+
 NO_KEYS = (
     "..",
     "../x",

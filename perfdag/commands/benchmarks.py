@@ -58,8 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 Description = dict[str, Any]
 METRIC_KEYS = ("name", "unit", "better", "headline", "about")
-QUANTITIES = ("time", "size", "bit rate")
-"""What the schema calls a quantity with its unit, such as `10s` or `4KiB`."""
+QUANTITIES = {
+    "time": "time (10s, 500ms, 5m)",
+    "size": "size (4KiB, 1MB, 1GiB)",
+    "bit rate": "bit rate (10Gbit/s, 500Mbit/s)",
+}
+"""What the schema calls a quantity with its unit, and how a suite writes it."""
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keys of JSON Schema that limit a number, and how they are printed."""
 
@@ -104,9 +108,9 @@ def _description(name: str) -> Description:
 
 
 def _allowed(schema: dict[str, Any]) -> str:
-    """Return the values that a JSON schema allows, such as `integer >= 1`, `time` or `size`."""
+    """Return the values that a JSON schema allows, such as `integer >= 1` or `string like ^a`."""
     if schema.get("title") in QUANTITIES:
-        return str(schema["title"])
+        return QUANTITIES[schema["title"]]
     if "enum" in schema:
         return ", ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
@@ -114,7 +118,8 @@ def _allowed(schema: dict[str, Any]) -> str:
         return " or ".join(text for text in texts if text != "null")
     bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
     kind = schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2]
-    return " ".join([str(kind), *bounds])
+    pattern = [f"like {schema['pattern']}"] if "pattern" in schema else []
+    return " ".join([str(kind), *bounds, *pattern])
 
 
 def details_text(benchmark: Description) -> str:

@@ -106,6 +106,21 @@ def pressure(root: Path = ROOT) -> tuple[int, int]:
     return throttled, next((count for count in kills if count is not None), 0)
 
 
+def unseen(root: Path = ROOT) -> list[str]:
+    """Return what the cgroups of this process do not show, although it is in some.
+
+    Their files are absent where a container has no /sys/fs/cgroup. The root of all cgroups counts
+    no kills, and has no limit.
+    """
+    cpu, memory = _cgroups("cpu", root), _cgroups("memory", root)
+    absent = []
+    if cpu and not any((folder / "cpu.stat").exists() for folder in cpu):
+        absent.append("throttling by a CPU quota")
+    if memory and not any(folder.exists() for folder in memory):
+        absent.append("kills for a memory limit")
+    return absent
+
+
 def pressure_in(text: str) -> tuple[int | None, int | None]:
     """Return the throttled microseconds and the kills in the text of COUNTERS; None if absent."""
     pairs = [line.split() for line in text.splitlines()]
