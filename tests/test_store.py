@@ -243,7 +243,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator["Callable[[int, str], l
         yield answer
 
 
-PORT = "S3 API Requests must be made to API port"
+PORT = "S3 API Request made to Console port. S3 Requests should be sent to API port"
 LOGIN = "<html><body>Please log in</body></html>"
 
 
@@ -259,7 +259,8 @@ LOGIN = "<html><body>Please log in</body></html>"
         (403, "QuotaExceeded", "quota", "perfdag prune"),
         (507, "XMinioStorageFull", "Storage is full", "free space"),
         (404, "NoSuchBucket", "The bucket does not exist", "make it"),
-        (400, "InvalidArgument", PORT, "check AWS_ENDPOINT_URL"),
+        (403, "AccessDenied", PORT, "name the port of S3 in AWS_ENDPOINT_URL"),
+        (400, "InvalidRequest", "Missing required header", "check AWS_ENDPOINT_URL"),
         (407, "", LOGIN, "NO_PROXY"),
         (405, "", LOGIN, "no S3 server"),
         (200, "", LOGIN, "no S3 server"),

@@ -351,6 +351,8 @@ def _answer(error: Exception) -> tuple[int, str, str]:
 def _permanent(error: Exception) -> str:
     """Return the reason of an error that no retry changes, or an empty text."""
     status, code, answer = _answer(error)
+    if "API port" in answer:  # MinIO's console says so, with the code AccessDenied
+        return f"{answer}; name the port of S3 in AWS_ENDPOINT_URL"
     if advice := ADVICE.get(code or str(status)):
         return f"{answer}; {advice}"
     if code not in AGAIN and 300 <= status < 500 and not isinstance(error, FileNotFoundError):
