@@ -133,7 +133,10 @@ def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is
     ended = cli(["run", str(suite), *store])
     assert "wall_time" in ended.out
     [row] = rows_of(tmp_path / "store")
-    advice = f"matplotlib is not installed here: run `perfdag report {row['run_id']}` where it is"
+    advice = (
+        f"matplotlib is not installed here: run `perfdag report {row['run_id']} "
+        f"--store {tmp_path / 'store'}` where it is"
+    )
     for error in (ended.err, cli(["report", "last", *store], 2).err):
         assert error.splitlines()[-1] == f"perfdag: no report: {advice}"
 

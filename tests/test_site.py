@@ -121,7 +121,7 @@ def test_the_verb_prints_the_address_and_for_a_store_without_runs_one_line(
     assert capsys.readouterr().err.splitlines() == [
         (
             f"perfdag site: store {tmp_path / 'empty'} has no results: run a suite, or `perfdag "
-            f"collect RUN`"
+            f"collect RUN --store {tmp_path / 'empty'}`"
         )
     ]
 
@@ -135,8 +135,8 @@ def test_damaged_and_newer_files_are_named_by_each_verb_and_the_rest_is_written(
     write_site(store)
     assert caplog.messages == [
         (
-            f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)}` writes "
-            f"it from its samples"
+            f"perfdag site: damaged, left out: {damaged}; `perfdag collect {run_id(4)} "
+            f"--store {store.root}` writes it from its samples"
         ),
         (
             f"perfdag site: left out: {newer}: its schema is 2, and this version reads 1; update "
@@ -146,7 +146,10 @@ def test_damaged_and_newer_files_are_named_by_each_verb_and_the_rest_is_written(
     head = read_script(store.get("site/data/net/suite.js"))
     assert [run for run, *_ in head["runs"]] == [run_id(night) for night in range(4)]
     assert len(head["damaged"]) == 2
-    for run, remedy in ((run_id(4), f"`perfdag collect {run_id(4)}`"), (run_id(5), "update perf")):
+    for run, remedy in (
+        (run_id(4), f"`perfdag collect {run_id(4)} --store "),
+        (run_id(5), "update perf"),
+    ):
         for argv in (["compare", run_id(0), run], ["check", run]):
             assert main([*argv, "--store", store.root]) == 2
             assert remedy in capsys.readouterr().err

@@ -401,16 +401,17 @@ JSON_KEYS = {
         "better coords headline high low median metric n nominal spread stat unit"
     ),
     "check last": (
-        "alerts cases damaged passed rechecks report run_id runs series suite suspects word"
+        "alerts cases damaged passed rechecks report revision run_id runs series suite suspects "
+        "word"
     ),
     "check last cases": "cause group key label name state text",
     "check last series": "answer info name text",
     "check last series answer": VERDICT_KEYS,
     "check last series info": INFO_KEYS,
-    "compare last~1 last": "a b environment left_out parameters series simulated",
+    "compare last~1 last": "a b changes left_out parameters series simulated",
     "compare last~1 last series": "a answer b info label name note series_a",
     "compare last~1 last series answer": VERDICT_KEYS,
-    "history sleeps": "nodes noise runs series suite",
+    "history sleeps": "nodes noise revisions runs series suite",
     "history sleeps series": "answer drift high info levels low name steps text values",
     "history sleeps series answer": VERDICT_KEYS,
 }

@@ -21,7 +21,7 @@ from perfdag.charts.pages import site_data
 from perfdag.identity import digest
 from perfdag.results.runs import PARTIAL, RunStore, SelectionError, month_of
 from perfdag.results.schema import explain_unreadable
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,8 @@ def write_site(store: Store, suite: str | None = None) -> str:
     """
     names = RunStore(store).suites()
     if not names:
-        raise SiteError(f"store {store.root} has no results: run a suite, or `perfdag collect RUN`")
+        command = f"perfdag collect RUN {store_option(store.root)}"
+        raise SiteError(f"store {store.root} has no results: run a suite, or `{command}`")
     for name in [suite] if suite in names else names:
         _write_suite(store, name)
     present = set(store.list(FOLDER))
@@ -129,7 +130,8 @@ def write_site(store: Store, suite: str | None = None) -> str:
         if key not in present or store.get(key) != data:
             store.put(key, data)
     shown = [name for name in names if name in heads]
-    store.put(f"{DATA}/index.js", script("index.js", {"version": __version__, "suites": shown}))
+    index = {"version": __version__, "suites": shown, "store": store_option(store.root)}
+    store.put(f"{DATA}/index.js", script("index.js", index))
     return store.url(f"{FOLDER}/index.html")
 
 

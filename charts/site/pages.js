@@ -292,7 +292,7 @@ async function comparePage() {
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
-    banner(rows, verdicts ? null : make("p", { className: "small" }, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b}`), " pairs the points of a changed parameter too")),
+    banner(rows, verdicts ? null : make("p", { className: "small" }, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b} ${index.store}`), " pairs the points of a changed parameter too")),
     make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} recorded difference${differs.length === 1 ? "" : "s"}`),
       make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key]} -> ${to.facts[key]}`)), unknown.length ? make("li", {}, `known of one run only: ${unknown.join(", ")}`) : null)),
     ...Object.entries(verdicts?.parameters ?? {}).map(([key, [from, to]]) => make("p", {}, `${key}: ${from} -> ${to}`)),

@@ -10,7 +10,7 @@ from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind
 from perfdag.analysis.history import Series, shorten
 from perfdag.analysis.verdict import percent
 from perfdag.results.runs import day_of
-from perfdag.store.base import Store
+from perfdag.store.base import Store, store_option
 from perfdag.units import plural, short
 
 
@@ -131,7 +131,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
         lines.append(f"also    {shorten(also)}")
-    compare = f"perfdag compare {left.run_before} {gate.run} --store {shlex.quote(gate.history)}"
+    compare = f"perfdag compare {left.run_before} {gate.run} {store_option(gate.history)}"
     if gate.store != gate.history:
         compare += f" --store-b {shlex.quote(gate.store)}"
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]

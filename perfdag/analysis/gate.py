@@ -1,7 +1,6 @@
 """The gate of a run: thresholds, changes of level and absent data."""
 
 import fnmatch
-import shlex
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
@@ -26,6 +25,7 @@ from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Rules, 
 from perfdag.analysis.history import (
     Acknowledgement,
     Series,
+    of_names,
     series_of,
     suspects,
 )
@@ -53,7 +53,7 @@ from perfdag.results.selections import explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.stats.scale import Array, Word
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check
@@ -284,7 +284,8 @@ class _Judge:
 
     def _acknowledged(self, name: str, key: str) -> bool:
         """Return whether a series or rule is acknowledged in this run."""
-        return any(each.holds(name, key, self.gate.run) for each in self.rules.accepted)
+        accepted = of_names(self.rules.accepted, {line.name for line in self.lines})
+        return any(ack.holds(name, key, self.gate.run) for ack in accepted)
 
     def _answers(self, previous: Record | None) -> None:
         """Add the alerts of series that are worse or good again, and the answer about each."""
@@ -516,7 +517,6 @@ def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:
     """Return the alert that the acknowledgements are ignored. It does not fail the gate."""
     title = f"ACKS {gate.suite}: {rules.acks_file} is unreadable and accepts nothing"
     errors = [f"what    {line}"[:300] for line in rules.acks_wrong.splitlines()[:6]]
-    store = shlex.quote(gate.history)
-    do = f"do      correct the file, then: perfdag acks set FILE --store {store}"
+    do = f"do      correct the file, then: perfdag acks set FILE {store_option(gate.history)}"
     text = "\n".join([title, *errors, do])
     return Alert("acks", title, text, [rules.acks_wrong], gate.run, gates=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfdag.suite.document import quoted
 from perfdag.suite.model import Check
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ class GateResult:
 
     def accept(self, name: str, run: str) -> str:
         """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""
-        return f"accept  in {self.acks_file}: {{series: '{name}', run: {run}, reason: ...}}"
+        series = quoted(name)
+        return f"accept  in {self.acks_file}: {{series: {series}, run: {run}, reason: ...}}"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The history of a suite: levels, steps, answers and failures, and the nodes that differ."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
@@ -34,7 +34,7 @@ from perfdag.analysis.verdict import (
     worst_word,
 )
 from perfdag.problems import Form
-from perfdag.results.labels import difference, has_name
+from perfdag.results.labels import difference, exact, has_name
 from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
@@ -75,6 +75,11 @@ class Acknowledgement(BaseModel):
             and (not self.until or day_of(run) <= self.until)
             and (self.series == series_id or has_name(name, self.series))
         )
+
+
+def of_names(accepted: Sequence[Acknowledgement], names: Collection[str]) -> list[Acknowledgement]:
+    """Return acknowledgements in which the name of a series, such as `test[1000]`, is no glob."""
+    return [ack.model_copy(update={"series": exact(ack.series, names)}) for ack in accepted]
 
 
 def shorten(text: str) -> str:
@@ -255,6 +260,7 @@ def series_of(
     runs = [run.run_id for run in medians.runs]
     first, planned = _newest_whole(medians), planned_points(medians)
     labels, found = series_labels(medians.series), []
+    accepted = of_names(accepted, {info.named(labels[info.point]) for info in medians.series})
     for i, info in enumerate(medians.series):
         if info.canary != canaries:
             continue

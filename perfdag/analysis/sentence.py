@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from perfdag.analysis.gate_result import GateResult
 from perfdag.results.schema import facts_of_nodes
 from perfdag.results.summary import Summary, worst_of_points
+from perfdag.store.base import store_option
 from perfdag.units import plural
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def _worse(run: Judged) -> Iterator[Banner]:
         yield Banner("worse", _change(deciding))
         return
     why = [*run.past.slower_machine, f"changed with it: {step.changed}"[:200]]
-    command = f"perfdag compare {step.run_before} {run.past.run}"
+    where = store_option(run.past.history)
+    command = f"perfdag compare {step.run_before} {run.past.run} {where}"
     yield Banner("worse", _change(deciding), why, command)
 
 

@@ -23,6 +23,7 @@ from perfdag.commands.options import (
 from perfdag.results.baselines import baselines, put_baseline
 from perfdag.results.runs import RunStore
 from perfdag.results.selections import select
+from perfdag.store.base import store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short, with_spread
@@ -201,7 +202,8 @@ def set_baseline(args: argparse.Namespace) -> int:
 @verb("baseline show", "Show all names.", "", JSON, STORE)
 def show_baselines(args: argparse.Namespace) -> int:
     """Print the names with their runs. Raises SelectionError, StoreError."""
-    names = baselines(open_store(args.store))
+    store = open_store(args.store)
+    names = baselines(store)
     if args.json:
         print_json(
             {
@@ -222,5 +224,6 @@ def show_baselines(args: argparse.Namespace) -> int:
         for suite, own in sorted(suites.items())
     ]
     table = text_table(("name", "suite", "runs", "first to last", "note"), rows)
-    print(table if rows else "no baselines; `perfdag baseline set NAME RUN` adds one")
+    command = f"perfdag baseline set NAME RUN {store_option(store.root)}"
+    print(table if rows else f"no baselines; `{command}` adds one")
     return EXIT_OK

@@ -42,13 +42,13 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.results.labels import has_name
+from perfdag.results.labels import exact, has_name
 from perfdag.results.runs import RunStore, day_of, read_checks
 from perfdag.results.schema import explain_unreadable
 from perfdag.results.selections import select
 from perfdag.runs.finish import check_age
 from perfdag.stats.nodes import FEWEST_NODES
-from perfdag.store.base import Store
+from perfdag.store.base import Store, store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short
@@ -117,7 +117,9 @@ def run_history(args: argparse.Namespace) -> int:
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
     every = series_of(medians, tuning, acks)
-    series = [line for line in every if any(has_name(line.name, glob) for glob in args.only or "*")]
+    names = {line.name for line in every}
+    globs = [exact(glob, names) for glob in args.only] or ["*"]
+    series = [line for line in every if any(has_name(line.name, glob) for glob in globs)]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
     nodes, noise = list[NodeOutlier](), list[Noise]()
@@ -460,10 +462,12 @@ def set_acks(args: argparse.Namespace) -> int:
 @verb("acks show", "Show the acknowledgements of the store.", "", STORE)
 def show_acks(args: argparse.Namespace) -> int:
     """Print the acknowledgements of the store. Raises BadDocument, StoreError."""
-    acks, url = stored_acks(open_store(args.store))
+    store = open_store(args.store)
+    acks, url = stored_acks(store)
     lines = [
         f"{ack.series}  from {ack.run}{f' until {ack.until}' if ack.until else ''}: {ack.reason}"
         for ack in acks
     ]
-    print("\n".join(lines) or f"no acknowledgements in {url}; `perfdag acks set FILE` adds them")
+    command = f"perfdag acks set FILE {store_option(store.root)}"
+    print("\n".join(lines) or f"no acknowledgements in {url}; `{command}` adds them")
     return EXIT_OK

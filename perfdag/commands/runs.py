@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import shlex
 import tempfile
 import webbrowser
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ from perfdag.results.summary import statuses_text, summarise
 from perfdag.revision import short_revision
 from perfdag.runs.finish import Run, finish_run, judge
 from perfdag.runs.local import only_process
-from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store
+from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store, store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, text_table
 from perfdag.units import plural
@@ -176,7 +177,8 @@ def run_open(args: argparse.Namespace) -> int:
     except NotStoredError:
         if not runs.known[plan.run_id]:  # it may be under way
             raise CommandError(
-                f"run {plan.run_id} has no report; draw it: perfdag report {plan.run_id}"
+                f"run {plan.run_id} has no report; draw it: "
+                f"perfdag report {plan.run_id} {store_option(store.root)}"
             ) from None
         if finish_run(store, plan).report is None:
             return EXIT_INPUT
@@ -373,7 +375,7 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
         name = protected[protected_run]
         raise CommandError(
             f"run {protected_run} belongs to baseline {name}; set the baseline to another run: "
-            f"perfdag baseline set {name} RUN"
+            f"perfdag baseline set {shlex.quote(name)} RUN {store_option(runs.store.root)}"
         )
     for run in plans:
         with only_process(run):  # none measures it

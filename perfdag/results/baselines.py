@@ -6,7 +6,7 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.results.runs import Selection, SelectionError
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import NotStoredError, Store, store_option
 from perfdag.suite.document import nearest
 
 BASELINES = "baselines.json"
@@ -37,7 +37,8 @@ def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     known = baselines(store)
     if name not in known:
         some = ", ".join(sorted(known))
-        some = f"there are {some}" if known else "`perfdag baseline set NAME RUN` makes one"
+        command = f"perfdag baseline set NAME RUN {store_option(store.root)}"
+        some = f"there are {some}" if known else f"`{command}` makes one"
         raise SelectionError(f"no baseline {name}{nearest(name, known)}; {some}")
     suites = known[name]
     chosen = suite or (next(iter(suites)) if len(suites) == 1 else "")

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any
 
 import orjson
@@ -62,7 +63,12 @@ def span_of(hosts: Sequence[str], nodes: Mapping[str, Any]) -> str | None:
 
 def has_name(name: str, glob: str) -> bool:
     """Return whether a glob matches the name of a series. `bs=4096` is `bs=4KiB` in both."""
-    return fnmatchcase(name, glob) or fnmatchcase(plain(name), plain(glob))
+    return name == glob or fnmatchcase(name, glob) or fnmatchcase(plain(name), plain(glob))
+
+
+def exact(glob: str, names: Container[str]) -> str:
+    """Return a glob that matches one name alone where a text is that name: `test[1000]`."""
+    return escape(glob) if glob in names else glob
 
 
 def word(name: str, text: str) -> str:

@@ -11,7 +11,7 @@ import orjson
 
 from perfdag.plan import Batch, Plan, is_run_id, new_run_id, read_plan
 from perfdag.problems import PerfdagError
-from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError
+from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, store_option
 from perfdag.suite.document import nearest
 from perfdag.suite.model import Check, checks_of
 from perfdag.units import plural
@@ -277,7 +277,8 @@ class RunStore:
             if plan.suite != suite or plan.trigger == "recheck":
                 continue
             if is_of_future(newer):
-                advice = f"as its clock was wrong; remove it: perfdag rm {newer}"
+                command = f"perfdag rm {newer} {store_option(self.store.root)}"
+                advice = f"as its clock was wrong; remove it: {command}"
                 return f"`last` is {run_id}; {newer} is of the future, {advice}"
             if plan.trigger == "ab" and plan.order:
                 command = resume_command(plan, self.store.root)

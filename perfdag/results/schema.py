@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from perfdag.results.runs import RunStore, SelectionError, result_key, runs_with_rows
-from perfdag.store.base import NotStoredError, Store, StoreError
+from perfdag.store.base import NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import choices
 from perfdag.units import seconds
@@ -152,7 +152,8 @@ def explain_unreadable(store: Store, entry: str) -> str:
     except NewerSchemaError as error:
         return f"left out: {entry}: {error}; update perfdag"
     except (pa.ArrowInvalid, OSError):
-        return f"damaged, left out: {entry}; `perfdag collect {run}` writes it from its samples"
+        command = f"perfdag collect {run} {store_option(store.root)}"
+        return f"damaged, left out: {entry}; `{command}` writes it from its samples"
     except StoreError:  # not a key, but a note on a series
         pass
     return f"left out: {entry}"

@@ -13,7 +13,7 @@ from datetime import date
 from perfdag.plan import Plan
 from perfdag.results.baselines import baseline
 from perfdag.results.runs import PARTIAL, RunStore, Selection, SelectionError, day_of
-from perfdag.store.base import NotStoredError
+from perfdag.store.base import NotStoredError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import choices, nearest
 from perfdag.units import plural
@@ -31,19 +31,20 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
     """
     if selector.startswith("baseline:"):
         return baseline(runs.store, selector.removeprefix("baseline:"), suite)
+    where = store_option(runs.store.root)
     stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
     if not stored:
         if (suites := runs.suites()) and suite:
             known = choices(suite, suites, "there are")
             raise SelectionError(f"store {runs.store.root} has no results of suite {suite}{known}")
         raise SelectionError(
-            f"store {runs.store.root} has no results: run a suite, or `perfdag collect RUN`"
+            f"store {runs.store.root} has no results: run a suite, or `perfdag collect RUN {where}`"
         )
     if "=" in selector:
         return _conditions(runs, selector, stored)
     if selector in runs.known and runs.known[selector] is None:
         raise SelectionError(
-            f"run {selector} has samples but no results yet: `perfdag collect {selector}`"
+            f"run {selector} has samples but no results yet: `perfdag collect {selector} {where}`"
         )
     try:
         run = runs.find(selector, stored)
@@ -52,7 +53,7 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
     if runs.trigger(run) == "ab":
         raise SelectionError(
             f"run {run} is one variant of `perfdag ab`, which has no past: "
-            f"`perfdag ab --resume {run}` shows the outcome"
+            f"`perfdag ab --resume {run} {where}` shows the outcome"
         )
     return Selection(selector, stored[run], (run,))
 

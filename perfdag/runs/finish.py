@@ -38,7 +38,7 @@ from perfdag.results.summary import (
 )
 from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
-from perfdag.store.base import NotStoredError, Store
+from perfdag.store.base import NotStoredError, Store, store_option
 from perfdag.suite.model import checks_of
 from perfdag.terminal import HIGHLIGHTS, spark, styled, text_table
 from perfdag.units import digits, plural, scaled, short_seconds
@@ -344,7 +344,7 @@ def finish_run(
     if charts and find_spec("matplotlib"):
         page = write_report(store, plan, summary, gate)
     elif charts:  # an image for pods has none
-        advice = f"run `perfdag report {plan.run_id}` where it is"
+        advice = f"run `perfdag report {plan.run_id} {store_option(store.root)}` where it is"
         logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):

@@ -6,6 +6,7 @@ Data is durable when `put` returns, and a reader never sees a partial file.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -106,6 +107,11 @@ _FORMS = {
     ),
     "claim://": (CLAIM, "claim://NAME, where the name has 1 to 63 of a-z, 0-9 and -"),
 }
+
+
+def store_option(root: str) -> str:
+    """Return the option that names this store in a command for people to paste."""
+    return f"--store {shlex.quote(root)}"
 
 
 def check_address(root: str) -> str:

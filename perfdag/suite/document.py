@@ -320,6 +320,13 @@ def dump(documents: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
+def quoted(text: str) -> str:
+    """Return a text as YAML in quotes, which a list or a mapping in one line may hold."""
+    style = "'" if text.isprintable() else '"'
+    line = yaml.dump([text], Dumper=_Writer, default_style=style, width=10**9, allow_unicode=True)
+    return line.strip()[1:-1]  # without the brackets of the list
+
+
 class _Writer(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -133,15 +133,15 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
 
 
 def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
-    matched = {
-        glob: {
-            point.id
-            for point in everything.points
-            for name in (point.entry, f"{point.entry}/{point.label}", point.id)
-            if fnmatch.fnmatchcase(name, glob)
-        }
-        for glob in only
-    }
+    names = [
+        (name, point.id)
+        for point in everything.points
+        for name in (point.entry, f"{point.entry}/{point.label}", point.id)
+    ]
+    matched = {}
+    for glob in only:
+        own = {point for name, point in names if name == glob}
+        matched[glob] = own or {point for name, point in names if fnmatch.fnmatchcase(name, glob)}
     entries = sorted({point.entry for point in everything.points})
     if missed := [glob for glob, ids in matched.items() if not ids]:
         raise BadDocument(

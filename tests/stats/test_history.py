@@ -164,7 +164,7 @@ def test_selections(store: Store, selection: str, runs: list[int]) -> None:
         ("last~99", "has 40 runs"),
         ("2026", "40 runs begin so"),
         ("20260101", "newest: "),
-        ("baseline:v1", "`perfdag baseline set NAME RUN` makes one"),
+        ("baseline:v1", "`perfdag baseline set NAME RUN --store .* makes one"),
     ],
 )
 def test_a_selection_of_nothing_is_refused(store: Store, selection: str, output: str) -> None:

@@ -236,6 +236,7 @@ def import_history(args: argparse.Namespace) -> int:
 
     from perfdag.results.collect import write_rows
     from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
+    from perfdag.store.base import store_option
     from perfdag.store.s3 import open_store
 
     path = Path(args.file)
@@ -259,5 +260,6 @@ def import_history(args: argparse.Namespace) -> int:
     if not runs:
         raise CommandError(f"{path}: no line has a time, so nothing was stored")
     text = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
-    print(f"{text}, store {store.root}; perfdag history {suite} shows them")
+    command = f"perfdag history {suite} {store_option(store.root)}"
+    print(f"{text}, store {store.root}; {command} shows them")
     return EXIT_FAILED if history.undated else EXIT_OK
