@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +196,8 @@ def test_without_a_suite_every_benchmark_is_asked(
     assert "ok       resnet50-overhead" not in output
 
 
-def deployment(image: str) -> dict[str, Any]:
-    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
+def deployment(image: str, env: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    spec = {"template": {"spec": {"containers": [{"image": image, "env": [*env]}]}}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -215,9 +216,29 @@ def deployment(image: str) -> dict[str, Any]:
     ],
 )
 async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], state: str) -> None:
-    found = await check_argo(ApiServer(*objects).client())
+    found, *_ = [finding async for finding in check_argo(ApiServer(*objects).client())]
     assert found.state == state
     assert "4.1" in found.what + found.do
+
+
+@pytest.mark.parametrize(
+    ("env", "advice"),
+    [
+        ([], [("warn", "once in 10s (DEFAULT_REQUEUE_TIME)")]),
+        ([{"name": "DEFAULT_REQUEUE_TIME", "value": "1m0s"}], [("warn", "once in 1m0s")]),
+        ([{"name": "DEFAULT_REQUEUE_TIME", "value": "2s"}], []),
+        ([{"name": "DEFAULT_REQUEUE_TIME", "valueFrom": {"configMapKeyRef": {}}}], []),
+    ],
+)
+async def test_a_controller_that_looks_seldom_is_a_warning(
+    env: list[dict[str, Any]], advice: list[tuple[str, str]]
+) -> None:
+    argo = deployment("quay.io/argoproj/workflow-controller:v4.1.2", env)
+    _, *found = [finding async for finding in check_argo(ApiServer(argo).client())]
+    assert [each.state for each in found] == [state for state, _ in advice]
+    for finding, (_, text) in zip(found, advice, strict=True):
+        assert text in finding.what
+        assert finding.do.endswith("-n argo deployment/argo DEFAULT_REQUEUE_TIME=2s")
 
 
 def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:

@@ -51,7 +51,7 @@ from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
 from perfdag.terminal import Finding
-from perfdag.units import plural
+from perfdag.units import go_seconds, plural
 
 
 @verb(
@@ -197,6 +197,8 @@ def _noise() -> list[Finding]:
 
 MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
 ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
+REQUEUE_TIME, MOST_REQUEUE_SECONDS = "DEFAULT_REQUEUE_TIME", 2.0
+"""The variable of Argo's controller, and what suits Workflows with a handful of short steps."""
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CLUSTER_ADMIN = (
     "a cluster admin runs perfdag install without --namespaced, with all its other options"
@@ -227,7 +229,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     async def work(client: Kube) -> list[Finding]:
         return [
             await _check_version(client),
-            await check_argo(client),
+            *[finding async for finding in check_argo(client)],
             *[finding async for finding in check_installation(client, namespace, root, plan)],
             *check_nodes(await list_readable(client, "v1/Node")),
             *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
@@ -260,24 +262,42 @@ async def _check_version(client: Kube) -> Finding:
     return Finding("ok", f"{name} at {client.cluster.server}")
 
 
-async def check_argo(client: Kube) -> Finding:
-    """Return whether Argo Workflows is installed, works and is new enough. Raises KubeError."""
+async def check_argo(client: Kube) -> AsyncIterator[Finding]:
+    """Yield whether Argo Workflows is installed, new enough and quick. Raises KubeError."""
     advice = "install Argo Workflows 4.1 or newer (its CRDs and controller)"
     for kind in ARGO_KINDS:
         try:
             await client.path(f"{ARGO}/{kind}")
         except KubeError:
-            return Finding("missing", f"Argo Workflows: no kind {kind}", advice)
+            yield Finding("missing", f"Argo Workflows: no kind {kind}", advice)
+            return
     for deployment in await list_readable(client, "apps/v1/Deployment") or []:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", container["image"]):
                 text = f"Argo's controller is {container['image']}"
-                if (int(version[1]), int(version[2])) >= MIN_ARGO:
-                    return Finding("ok", text)
-                text += ": runs would wait forever for pods that never start"
-                return Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
+                if (int(version[1]), int(version[2])) < MIN_ARGO:
+                    text += ": runs would wait forever for pods that never start"
+                    yield Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
+                    return
+                yield Finding("ok", text)
+                for finding in _requeue_time(deployment["metadata"], container):
+                    yield finding
+                return
     text = "Argo's version is unknown: no Deployment of its controller can be read"
-    return Finding("warn", text, "make sure that it is 4.1 or newer")
+    yield Finding("warn", text, "make sure that it is 4.1 or newer")
+
+
+def _requeue_time(deployment: Object, container: Object) -> Iterator[Finding]:
+    """Yield a warning where Argo's controller looks at a Workflow too seldom for benchmarks."""
+    values = {each["name"]: each.get("value", "") for each in container.get("env") or []}
+    interval = values.get(REQUEUE_TIME, "10s")
+    with contextlib.suppress(ValueError):  # a ConfigMap has it
+        if go_seconds(interval) > MOST_REQUEUE_SECONDS:
+            text = f"Argo's controller looks at a Workflow once in {interval} ({REQUEUE_TIME})"
+            text += ", so each step and batch of a run begins up to that much later"
+            name = f"-n {deployment['namespace']} deployment/{deployment['name']}"
+            command = f"kubectl set env {name} {REQUEUE_TIME}=2s"
+            yield Finding("warn", text, f"2s suits a cluster that runs benchmarks: {command}")
 
 
 async def check_installation(
