@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from perfdag.analysis.verdict import compare_sides
-from perfdag.stats.evidence import Nights
 from perfdag.stats.levels import Level, Levels, levels_of
+from perfdag.stats.references import Nights
 from perfdag.stats.robust import spread
 from perfdag.stats.scale import noise_of
 

@@ -42,9 +42,10 @@ from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.selections import explain_last, select
 from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
-from perfdag.stats.evidence import STEP, Nights
+from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
+from perfdag.stats.references import Nights
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scale import Array, finite
 from perfdag.store.base import Store
@@ -162,7 +163,8 @@ class _Side:
             if info.headline:
                 share = spread(self.values[key]).share(float(info.unit == "1")) or 0.0
                 shares.setdefault(info.point, []).append(share)
-        return {point: min(own) for point, own in shares.items() if min(own) > UNUSABLE_SPREAD}
+        least = {point: min(spreads) for point, spreads in shares.items()}
+        return {point: share for point, share in least.items() if share > UNUSABLE_SPREAD}
 
 
 def compare(

@@ -39,9 +39,10 @@ from perfdag.results.runs import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
 from perfdag.stats.drift import Drift, drift_of
-from perfdag.stats.evidence import STEP, WINDOW
+from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level, Levels, levels_of
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
+from perfdag.stats.references import WINDOW
 from perfdag.stats.robust import Spread, median
 from perfdag.stats.scale import Array, Word, side_word, two_speeds
 from perfdag.store.base import Store
@@ -326,8 +327,8 @@ def _words(line: Series) -> Iterator[tuple[int, Word]]:
     for k, level in enumerate(levels):
         now = standing(levels[: k + 1], line.info.better, line.accepted)
         end = levels[k + 1].decided if k + 1 < len(levels) else len(line.value)
-        own = [i for i in measured if level.start <= i < end]
-        for nights, i in enumerate(own, 1):
+        of_level = [i for i in measured if level.start <= i < end]
+        for nights, i in enumerate(of_level, 1):
             if i >= level.decided:
                 undecided = i in line.levels.suspicious
                 yield i, now.word(level, nights, undecided, line.info.better)

@@ -26,7 +26,7 @@ from perfdag.results.labels import words_by_point
 from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.stats.evidence import Nights
+from perfdag.stats.references import Nights
 from perfdag.stats.robust import spread
 from perfdag.stats.scale import Array
 from perfdag.store.base import Store, StoreError
@@ -282,29 +282,33 @@ def _with_rechecks(measured: RunMedians) -> RunMedians:
 
     One whose run was removed is a run of its own.
     """
-    columns: list[list[int]] = []
+    groups: list[list[int]] = []
     newest: dict[str, list[int]] = {}
     for i, run in enumerate(measured.runs):
         if run.trigger == "recheck" and run.cluster in newest:
             newest[run.cluster].append(i)
         else:
             newest[run.cluster] = [i]
-            columns.append(newest[run.cluster])
-    whole = measured.at([own[0] for own in columns])
-    for i, own in enumerate(columns):
-        if len(own) == 1:
-            continue
-        run_id, *rechecks = (measured.runs[column].run_id for column in own)
-        whole.rechecks[run_id] = rechecks
-        cells = measured.value[:, own]
-        rows = np.flatnonzero(np.isfinite(cells[:, 1:]).any(axis=1))
-        for name in ("value", "low", "high"):
-            getattr(whole, name)[rows, i] = _mean(getattr(measured, name)[rows][:, own])
-        whole.n[:, i] = measured.n[:, own].sum(axis=1)
-        whole.least[rows, i] = np.nanmin(cells[rows], axis=1)
-        whole.most[rows, i] = np.nanmax(cells[rows], axis=1)
-        whole.count[:, i] = np.isfinite(cells).sum(axis=1)
-    return whole
+            groups.append(newest[run.cluster])
+    medians = measured.at([columns[0] for columns in groups])
+    for i, columns in enumerate(groups):
+        if len(columns) > 1:
+            _merge(medians, i, measured, columns)
+    return medians
+
+
+def _merge(medians: RunMedians, i: int, measured: RunMedians, columns: list[int]) -> None:
+    """Make run `i` that of several columns: of itself and its re-measurements."""
+    run_id, *rechecks = (measured.runs[column].run_id for column in columns)
+    medians.rechecks[run_id] = rechecks
+    values = measured.value[:, columns]
+    rows = np.flatnonzero(np.isfinite(values[:, 1:]).any(axis=1))
+    for name in ("value", "low", "high"):
+        getattr(medians, name)[rows, i] = _mean(getattr(measured, name)[rows][:, columns])
+    medians.n[:, i] = measured.n[:, columns].sum(axis=1)
+    medians.least[rows, i] = np.nanmin(values[rows], axis=1)
+    medians.most[rows, i] = np.nanmax(values[rows], axis=1)
+    medians.count[:, i] = np.isfinite(values).sum(axis=1)
 
 
 def _mean(rows: Array) -> Array:

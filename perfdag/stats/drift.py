@@ -6,8 +6,8 @@ from itertools import takewhile
 
 import numpy as np
 
-from perfdag.stats.evidence import widening
 from perfdag.stats.levels import Level, Levels
+from perfdag.stats.references import widening
 from perfdag.stats.scale import Array, Counts
 
 NIGHTS, SIGMAS = 20, 5.0

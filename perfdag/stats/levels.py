@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.evidence import SIGMAS, STEP, WINDOW, Evidence, Nights
+from perfdag.stats.evidence import SIGMAS, STEP, Evidence
+from perfdag.stats.references import WINDOW, Nights
 from perfdag.stats.scale import (
     MIN_EFFECT,
     MIN_FRACTION,
@@ -33,7 +34,7 @@ class Level:
     """A level from the night at position `start` on, which the one at `decided` showed.
 
     It began there, or as likely from `first` to `last`, or before that where `earlier`. `became` is
-    what it was when it was decided, by so many nights `known`, and stays so. `reference`, in the
+    what it was when so many nights decided it (`decided_by`), and stays so. `reference`, in the
     unit of the metric, and `noise`, on the scale of the level, are those of its nights by now.
     Values below `low` or above `high` are beyond it. `nights` counts those of the level, `ends` is
     the start of the next one.
@@ -47,7 +48,7 @@ class Level:
     last: int
     earlier: bool = False
     became: float = math.nan
-    known: int = 0
+    decided_by: int = 0
     reference: float = math.nan
     noise: float = math.nan
     low: float = math.nan
@@ -62,11 +63,11 @@ class Level:
     def side_of(self, other: "Level") -> int:
         """Return 1 if another level is above this one, -1 below it, 0 if it may be the same.
 
-        The next one was decided to be another. Of later ones, few nights are known.
+        The next one was decided to be another. Of a later one, few nights may be known.
         """
         x, base = self.scale.apply([other.became, self.reference]).tolist()
         window = min(self.nights, WINDOW)
-        width = SIGMAS * self.noise * math.sqrt(1 / other.known + 1 / window)
+        width = SIGMAS * self.noise * math.sqrt(1 / other.decided_by + 1 / window)
         if self.ends == other.start:
             width = 0.0
         away = abs(x - base) >= max(width, self.scale.gate(self.min_effect) * (1 - 1e-9))
@@ -153,16 +154,16 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
     """
     start, at = split.start, series.nights.at.tolist()
     nights = series.nights.since(start)
-    known = nights.value[: decided - start + 1]
-    scale, min_effect = series.scale(known)
+    first = nights.value[: decided - start + 1]
+    scale, min_effect = series.scale(first)
     before = series.levels[-1] if series.levels else None
     gate = prior = scale.gate(min_effect)
     if before and before.scale.kind == scale.kind:
         prior = before.noise
     evidence = Evidence.of(nights.on(scale), gate, prior, fewest=1 if before else STEP)
-    found = evidence.decision(decided - start)
-    row = 0 if found.split else int(evidence.rows[-1])
-    count = found.split.start if found.split else len(nights.at) - row
+    decision = evidence.decision(decided - start)
+    row = 0 if decision.split else int(evidence.rows[-1])
+    count = decision.split.start if decision.split else len(nights.at) - row
     low, high, noise = evidence.band(count)
     series.levels.append(
         Level(
@@ -173,8 +174,8 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
             first=at[split.first],
             last=at[split.last],
             earlier=split.earlier,
-            became=_became(series, start, known),
-            known=known.size,
+            became=_became(series, start, first),
+            decided_by=first.size,
             reference=middle(nights.value[: min(count, WINDOW)]),
             noise=noise,
             low=scale.value(low),
@@ -183,26 +184,26 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
         )
     )
     series.row = row
-    for position, side in zip(at[start:], found.suspicious.tolist(), strict=False):
+    for position, side in zip(at[start:], decision.suspicious.tolist(), strict=False):
         if side:
             series.suspicious[position] = side
-    if found.split is None:
+    if decision.split is None:
         return None, decided
     series.levels[-1].ends = at[start + count]
-    return found.split.later(start), start + found.night
+    return decision.split.later(start), start + decision.night
 
 
-def _became(series: Levels, start: int, known: Array) -> float:
-    """Return what a level is by its `known` nights: their median.
+def _became(series: Levels, start: int, first: Array) -> float:
+    """Return what a level is by its `first` nights: their median.
 
     After a level with two speeds, a median may be that of the other speed. So the level is what the
     reference before it became if it moved as far as the mean did.
     """
     if series.levels:
         before = series.levels[-1]
-        first = int(np.searchsorted(series.nights.at, before.start))
-        x = before.scale.apply(series.nights.value[first:start][:WINDOW])
+        begin = int(np.searchsorted(series.nights.at, before.start))
+        x = before.scale.apply(series.nights.value[begin:start][:WINDOW])
         if two_speeds(x, before.scale.gate(before.min_effect)):
-            moved = before.scale.apply(known).mean() - x.mean()
+            moved = before.scale.apply(first).mean() - x.mean()
             return before.scale.value(float(before.scale.apply(before.reference) + moved))
-    return middle(known)
+    return middle(first)

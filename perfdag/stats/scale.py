@@ -29,6 +29,7 @@ NOTHING = 1e-100
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 def finite(values: ArrayLike) -> Array:
