@@ -55,8 +55,12 @@ SUITE = "name: s\nentries:\n  - benchmark: {name}\n    resources: {{{resource}}}
 @pytest.mark.parametrize(
     ("name", "resource", "text"),
     [
-        ("openfoam", "memory: 1m", "entries[0].params: 1,000,000 cells need "),
-        ("openfoam", "memory: 1E-3", "entries[0].params: 1,000,000 cells need "),
+        (
+            "openfoam",
+            "memory: 1m",
+            "entries[0].resources: memory: 1m: bytes are whole, and m is a thousandth; write 100Mi",
+        ),
+        ("openfoam", "memory: 100Mi", "entries[0].params: 1,000,000 cells need "),
         (
             "command",
             "memory: -1Gi",

@@ -85,7 +85,7 @@ def test_figures_of_a_removed_run_that_come_again_stand_in_its_history(cli: Comm
 
     assert history_of(1) == [1]
     cli(["rm", "last"])
-    assert history_of(3) == [3]
+    assert history_of(2) == [2]
 
 
 def test_runs_of_an_older_version_lack_what_came_later(store: Store) -> None:
