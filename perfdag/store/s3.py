@@ -348,8 +348,16 @@ def _answer(error: Exception) -> tuple[int, str, str]:
     return int(status[1]) if status else 0, code[1] if code else "", answer
 
 
+def _lacks_credentials(error: Exception) -> bool:
+    """Return whether it was not S3 that answered, but the place where a cloud gives out keys."""
+    text = str(error)
+    return "<Code>" not in text and ("169.254." in text or "credential" in text.lower())
+
+
 def _permanent(error: Exception) -> str:
     """Return the reason of an error that no retry changes, or an empty text."""
+    if _lacks_credentials(error):  # such a place may be away for a moment
+        return ""
     status, code, answer = _answer(error)
     if "API port" in answer:  # MinIO's console says so, with the code AccessDenied
         return f"{answer}; name the port of S3 in AWS_ENDPOINT_URL"
@@ -362,17 +370,14 @@ def _permanent(error: Exception) -> str:
 
 
 def _s3_reason(error: Exception) -> str:
+    if _lacks_credentials(error):
+        return NO_CREDENTIALS
     if reason := _permanent(error):
         return reason
     if isinstance(error, FileNotFoundError):
         return NO_BUCKET
     status, _, answer = _answer(error)
-    if status:
-        return f"{answer}; wait, then run again with --resume"
-    text = str(error)
-    if "169.254." in text or "credential" in text.lower():
-        return NO_CREDENTIALS
-    return UNREACHABLE
+    return f"{answer}; wait, then run again with --resume" if status else UNREACHABLE
 
 
 @contextlib.contextmanager

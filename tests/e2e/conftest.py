@@ -79,8 +79,9 @@ class EndedRun:
 
 
 def samples_of(rows: Sequence[Object]) -> list[Object]:
-    """One row of each sample, as a sample has one for each of its metrics."""
-    return [*{row["sample_id"]: row for row in rows}.values()]
+    """One row of each sample, which has one for each of its metrics."""
+    samples = {(row["run_id"], row["point"], row["repetition"]): row for row in rows}
+    return [*samples.values()]
 
 
 class Namespace:

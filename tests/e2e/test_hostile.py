@@ -11,6 +11,7 @@ import pytest
 from hera.workflows import RawArtifact
 
 from perfdag.kube.client import Kube, Object, run_with_client
+from perfdag.suite.load import parse_suite
 from perfdag.workflows import runs
 
 from .conftest import IMAGES, Namespace, installed
@@ -50,7 +51,8 @@ def ended(
 
     It carries a suite unless it names a ConfigMap.
     """
-    inside = [] if "suite" in parameters else [RawArtifact(name="suite", data=suite)]
+    carried = RawArtifact(name="suite", data=runs.inline(parse_suite(suite)))
+    inside = [] if "suite" in parameters else [carried]
     body = runs.workflow_of_template(namespace.name, "s", parameters, artifacts=inside)
     body["spec"] |= spec
     name = run_with_client(lambda client: client.create(body))["metadata"]["name"]
