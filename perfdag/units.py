@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
@@ -343,6 +343,19 @@ def digits(value: float) -> str:
     """Return a number of three significant digits without an exponent where that is readable."""
     text = f"{value:.3g}"
     return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e9 else text
+
+
+NEVER_ALERTS = "neither direction is better, so no change alerts"
+"""What is said of series without a direction."""
+
+
+def usual_direction(unit: str) -> Literal["higher", "none"]:
+    """Return which direction of a figure is better, where nobody says it.
+
+    Of a rate more is better, such as `1/s`, `bit/s`, or `ops/s` of a user's own. Of others nothing
+    is known: a time may be one of waiting, or of being up.
+    """
+    return "higher" if re.search(r"/s(ec(ond)?)?$|^(rps|tps|qps|iops)$", unit, re.I) else "none"
 
 
 def short(value: float | None, unit: str) -> str:

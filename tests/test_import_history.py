@@ -14,9 +14,11 @@ from perfdag.commands.imports.history import moment
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.base import FolderStore
+from perfdag.units import NEVER_ALERTS
 from tests.conftest import CommandLine
 
 HEADER = "time,series,value,unit,better\n"
+HOW = "write `higher` or `lower` into the column `better`"
 
 
 def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], list[list[object]]]:
@@ -50,7 +52,7 @@ def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], l
         ),
         pytest.param(
             "2026-01-02,a,1,ms,\n2026-01-02 00:00:00.9,a,2,,\n2026-01-01,a,3,s,\n",
-            [],
+            [f"a: {NEVER_ALERTS}; {HOW}"],
             [
                 ["0100", "a", 3.0, "s", "none", 1, "ok"],
                 ["0200", "a", 0.001, "s", "none", 1, "ok"],
@@ -61,6 +63,7 @@ def history_of(text: str, cli: CommandLine, code: int = 0) -> tuple[list[str], l
         pytest.param(
             "2026-01-01,a,nan,points,lower\n2026-01-02,,1e999,points,up\n2026-01-03,a,7,,higher\n",
             [
+                f"boot: {NEVER_ALERTS}; {HOW}",
                 "line 2: value 'nan' is no number; kept as an invalid sample of a",
                 "line 3: no series; kept as series boot",
                 "line 3: boot is better 'up'; taken as none",
@@ -82,6 +85,17 @@ def test_what_is_unusual_is_one_line_and_nothing_is_lost(
     assert history_of(text, cli) == (lines, rows)
 
 
+def test_of_a_rate_more_is_better_unless_the_file_says_otherwise(cli: CommandLine) -> None:
+    units = {"a": "ops/s", "b": "MB/sec", "c": "tps", "d": "ms", "e": "1/s"}
+    lines = [
+        f"2026-01-01,{name},1,{unit},{'none' * (name == 'e')}\n" for name, unit in units.items()
+    ]
+    notes, rows = history_of("".join(lines), cli)
+    assert notes == [f"d, e: {NEVER_ALERTS}; {HOW}"]
+    assert [row[4] for row in rows] == ["higher", "higher", "higher", "none", "none"]
+    assert f"d value; e value: {NEVER_ALERTS}\n" in cli(["check", "last"]).out
+
+
 def test_a_revision_and_facts_are_causes_and_another_column_is_named(cli: CommandLine) -> None:
     lines = ["time,series,value,unit,better,revision,fact.kernel,commit"]
     for day in range(1, 21):
@@ -97,7 +111,7 @@ def test_a_revision_and_facts_are_causes_and_another_column_is_named(cli: Comman
 
 def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) -> None:
     no_times = ("soon", "1699-01-01", "26120107", "9999999999", "123456", "20261399120000")
-    text = "2026-01-01,a,1,s,\n" + "".join(f"{time},a,1,s,\n" for time in no_times)
+    text = "".join(f"{time},a,1,s,lower\n" for time in ("2026-01-01", *no_times))
     lines, rows = history_of(text, cli, 1)
     assert lines == [
         f"line {number}: '{time}' is no time from 2000 to tomorrow; left out"
@@ -119,10 +133,12 @@ def test_files_of_one_name_overwrite_nothing_of_each_other(cli: CommandLine) -> 
         Path(file).write_text(HEADER + text)
         return cli(["import", "history", file, "--suite", "nightly"], code).err
 
-    imported("cpu/results.csv", "2026-01-02,cpu,10,,\n2026-01-03,cpu,11,,\n")
+    imported("cpu/results.csv", "2026-01-02,cpu,10,,lower\n2026-01-03,cpu,11,,lower\n")
     for _ in range(2):
-        assert imported("mem/results.csv", "2026-01-02,mem,5,,\n2026-01-03,mem,6,,\n") == ""
-    assert imported("cpu/results.csv", "2026-01-02,cpu,10,,\n2026-01-04,cpu,11,,\n") == ""
+        assert (
+            imported("mem/results.csv", "2026-01-02,mem,5,,lower\n2026-01-03,mem,6,,lower\n") == ""
+        )
+    assert imported("cpu/results.csv", "2026-01-02,cpu,10,,lower\n2026-01-04,cpu,11,,lower\n") == ""
     error = imported("other/results.csv", "2026-01-05,cpu,7,,\n2026-01-02,cpu,9,,\n", 2)
     assert "20260102T000000Z-" in error
     assert "in the store has other values of cpu; rename the file" in error
@@ -146,7 +162,7 @@ def test_names_that_become_one_are_no_one_suite(cli: CommandLine) -> None:
 
 
 def test_at_most_so_many_lines_are_about_a_file(cli: CommandLine) -> None:
-    assert history_of("2026-01-01,a,x,s,\n" * 30, cli)[0][-1] == "and 10 more lines"
+    assert history_of("2026-01-01,a,x,s,lower\n" * 30, cli)[0][-1] == "and 10 more lines"
 
 
 @pytest.mark.parametrize(

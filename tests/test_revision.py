@@ -80,6 +80,33 @@ def test_where_a_revision_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert revision_of("[./work]") == Revision(f"v-{name}")
 
 
+def test_a_pull_request_answers_for_its_own_change_alone(
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    days = (f"202611{day:02}T020000Z-1a2b3c4d" for day in range(1, 31))
+    for module in ("perfdag.plan", "perfdag.results.runs"):
+        monkeypatch.setattr(f"{module}.new_run_id", lambda: next(days))
+    Path("bench.yaml").write_text(f"checks: [{{metric: rate, op: '>', value: 1}}]\n{SUITE}")
+
+    def measure(figure: int, code: int, *options: str) -> str:
+        write_programs(Path(), {"work": f"echo {figure}"})
+        return cli(["run", "bench.yaml", "--no-report", *options], code).out
+
+    for _ in range(4):
+        measure(300, 0, "--store", "base")
+    measure(200, 3, "--store", "base")
+    stored = sorted(Path("base").rglob("*"))
+    beside = ("--store", "head", "--history", "base")
+    out = measure(200, 0, *beside)
+    assert "base    worse already, which fails nothing here: work rate -33.3 % since" in out
+    assert "RECOVERED" not in out
+    out = measure(100, 3, *beside)
+    assert "WORSE bench/work rate -50.0 %" in out
+    assert "(reported before)" not in out
+    assert sorted(Path("base").rglob("*")) == stored
+    assert "gate UNCLEAR" not in cli(["check", "last", *beside, "--unclear", "fail"], 3).out
+
+
 def test_an_alert_leads_to_the_commit_that_made_it_slow(
     monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:

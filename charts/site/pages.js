@@ -32,7 +32,7 @@ async function seriesOf(head, benchmark) {
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
 const rank = (line) => WORDS.indexOf(line.word), told = (line) => ["worse", "better"].includes(line.word) && line.changes.length ? line.levels.at(-1)[1] : line.newest; // what an answer is about
-const counted = (words) => WORDS.map((word) => [words.filter((other) => other === word).length, word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
+const counted = (words) => ["failed", "worse", "better", "same", "unclear"].map((word) => [words.filter((other) => other === word).length, word === "unclear" ? "cannot be judged" : word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
@@ -118,12 +118,12 @@ async function indexPage() {
 const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
 /** Return the word of an answer with the numbers of its series; one number says the word itself. */
 const said = (state, numbers) => !numbers ? "No series in common" : numbers.includes(",") ? `${state[0].toUpperCase()}${state.slice(1)}: ${numbers}` : numbers;
-/** Return the answer of a page: the word that matters most of its headline series, without noisy ones where there are others, their numbers, the first one, and what is worse. */
+/** Return the answer of a page: the word that matters most of its headline series, their numbers, the first one, and what is worse. */
 function banner(lines, ...more) {
-  const own = mainSeries(lines), clear = own.filter((line) => !line.noisy), tried = clear.length ? clear : own;
-  const state = WORDS.find((name) => tried.some((line) => line.word === name)) ?? "unclear", fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "" : colours[state] ?? "";
+  const own = mainSeries(lines);
+  const state = WORDS.find((name) => own.some((line) => line.word === name)) ?? "unclear", fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "" : colours[state] ?? "";
   return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, fresh ? "First run, nothing to compare with" : said(state, counted(own.map((line) => line.word)))),
-    ...fresh || state === "same" ? [] : [...new Set([state, "worse"])].flatMap((name) => tried.find((line) => line.word === name) ?? []).map((line) => sentence(line.name, line.answer, line.word)), ...more);
+    ...fresh || state === "same" ? [] : [...new Set([state, "worse"])].flatMap((name) => own.find((line) => line.word === name) ?? []).map((line) => sentence(line.name, line.answer, line.word)), ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);
 const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));

@@ -223,8 +223,30 @@ class _Judge:
         )
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
-        self.lines = series_of(self.night, self.tuning, rules.accepted)
+        self.lines = series_of(self.night, self.tuning, [*rules.accepted, *self._of_base()])
         self.measured = [line for line in self.lines if np.isfinite(line.value[self.at])]
+
+    def _of_base(self) -> list[Acknowledgement]:
+        """Accept what the runs of a history that is only read have come to.
+
+        A run beside that history, as of a pull request, answers for its own change alone.
+        """
+        base = [run.run_id for run in self.night.runs if run.run_id < self.run.run_id]
+        if not isinstance(self.store, StoreWithHistory) or not base:
+            return []
+        return [Acknowledgement(series="*", run=base[-1], reason="the level of the base")]
+
+    def _open_of_base(self) -> list[str]:
+        """Return the series that were worse in the newest run of a history that is only read."""
+        if not self._of_base():
+            return []
+        base = self.night.select(lambda run: run.run_id < self.run.run_id)
+        lines = series_of(base, self.tuning, self.rules.accepted)
+        return [
+            f"{line.name} {line.answer.size}{line.answer.since_text}"
+            for line in lines
+            if line.answer.word == "worse" and line.left and self.tuning.pages(line.info)
+        ]
 
     def _shares(self, other: RunInfo) -> bool:
         """Return whether a run has a point of this one. One without is of another command."""
@@ -236,7 +258,9 @@ class _Judge:
         gate.series = [line for line in self.lines if line.info.point in points]
         records = read_records(self.store, gate.suite)
         earlier = [run.run_id for run in self.night.runs[: self.at] if run.run_id in records]
-        previous = records[earlier[-1]] if earlier else None
+        # What was told of the base was told of another change.
+        previous = records[earlier[-1]] if earlier and not self._of_base() else None
+        gate.of_base = self._open_of_base()
         self._answers(previous)
         self._own_verdicts()
         absent = self._absent_series() if self.run.trigger != "recheck" else {}

@@ -67,6 +67,8 @@ class GateResult:
     run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
     point worth measuring again, `rechecks` are the runs that did so. `changed` names the parameters
     that differ from those of the run before. `revision` is that of what the run measured.
+    `of_base` has what is worse already in a history that is only read, and fails nothing.
+    `unclear_fails`: it does not pass where nothing can be said of a series that alerts.
     """
 
     run: str
@@ -80,6 +82,8 @@ class GateResult:
     rechecks: list[str] = field(default_factory=list)
     changed: str = ""
     revision: str = ""
+    of_base: list[str] = field(default_factory=list)
+    unclear_fails: bool = False
     damaged: list[str] = field(default_factory=list)
     runs: int = 0
     store: str = ""
@@ -92,6 +96,18 @@ class GateResult:
         return any(alert.gates for alert in self.alerts) or any(
             result.state in ("failed", "absent") for result in self.cases
         )
+
+    @property
+    def unclear(self) -> list[CheckResult]:
+        """The series that alert and of which nothing can be said."""
+        return [case for case in self.cases if case.group == "change" and case.state == "unsure"]
+
+    @property
+    def verdict(self) -> str:
+        """Whether it `passed`, `FAILED`, or is `UNCLEAR` where that matters."""
+        if self.failed:
+            return "FAILED"
+        return "UNCLEAR" if self.unclear_fails and self.unclear else "passed"
 
     @property
     def slower_machine(self) -> list[str]:

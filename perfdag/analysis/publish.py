@@ -13,45 +13,62 @@ import orjson
 
 from perfdag.analysis.alerts import store_record
 from perfdag.analysis.gate_result import Alert, GateResult, State
-from perfdag.analysis.verdict import RANK
+from perfdag.analysis.verdict import NOT_JUDGED, RANK
 from perfdag.store.base import Store
-from perfdag.units import plural
+from perfdag.units import NEVER_ALERTS, plural
 
 logger = logging.getLogger(__name__)
 
 
 WEBHOOK_TIMEOUT = 10.0  # seconds
+_TAGS: dict[State, str] = {
+    "failed": "failure",
+    "absent": "error",
+    "unsure": "skipped",
+    "skipped": "skipped",
+}
+"""The elements of JUnit XML for the states of checks, but for those that pass."""
 
 
 def junit(gate: GateResult) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
-    A failed check is a failure, absent data an error. An unclear answer and a skipped entry are
-    skipped.
+    A failed check is a failure, absent data an error. A skipped entry is skipped, and so is a
+    series of which nothing can be said, unless that fails the gate.
     Format: https://github.com/testmoapp/junitxml, which CI systems read.
     """
-    counts = Counter(case.state for case in gate.cases)
+    tags = [_TAGS.get(case.state, "") for case in gate.cases]
+    if gate.unclear_fails:
+        tags = [
+            "failure" if case in gate.unclear else tag
+            for case, tag in zip(gate.cases, tags, strict=True)
+        ]
+    counts = Counter(tags)
     root = ElementTree.Element("testsuites", name="perfdag")
     suite = ElementTree.SubElement(
         root,
         "testsuite",
         name=f"perfdag.{gate.suite}",
         tests=str(len(gate.cases)),
-        failures=str(counts["failed"]),
-        errors=str(counts["absent"]),
-        skipped=str(counts["unsure"] + counts["skipped"]),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
     )
     properties = ElementTree.SubElement(suite, "properties")
-    about = {"run": gate.run, "revision": gate.revision, "report": gate.report}
+    about = {
+        "run": gate.run,
+        "revision": gate.revision,
+        "report": gate.report,
+        "headlines": gate.counted,
+    }
     for name, value in about.items():
         ElementTree.SubElement(properties, "property", name=name, value=value)
-    tags = {"failed": "failure", "absent": "error", "unsure": "skipped", "skipped": "skipped"}
-    for result in gate.cases:
+    for result, tag in zip(gate.cases, tags, strict=True):
         case = ElementTree.SubElement(
             suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
         )
-        if result.state in tags:
-            ElementTree.SubElement(case, tags[result.state], message=_xml_text(result.text))
+        if tag:
+            ElementTree.SubElement(case, tag, message=_xml_text(result.text))
         else:
             ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
     ElementTree.indent(root)
@@ -74,6 +91,8 @@ STATES: dict[State, str] = {
 """The states of checks, as a gate counts them."""
 
 
+MOST_NAMES = 5
+"""Series without a direction, or worse already, that a gate names in a line."""
 MOST_LINES = 10
 """Series that a gate names; the report has all of them."""
 
@@ -98,18 +117,25 @@ def gate_lines(gate: GateResult) -> list[str]:
         lines.append(f"answer  {word}{gate.counted} ({history} of history)")
     if gate.runs > 1:
         lines += answer_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
+    if gate.of_base:
+        more = f" and {len(gate.of_base) - MOST_NAMES} more" if gate.of_base[MOST_NAMES:] else ""
+        named = "; ".join(gate.of_base[:MOST_NAMES])
+        lines.append(f"base    worse already, which fails nothing here: {named}{more}")
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
+    aimless = [line.name for line in gate.headlines if line.info.better not in ("higher", "lower")]
+    if aimless:
+        more = f" and {len(aimless) - MOST_NAMES} more" if len(aimless) > MOST_NAMES else ""
+        lines.append(f"note    {'; '.join(aimless[:MOST_NAMES])}{more}: {NEVER_ALERTS}")
     # The answers about series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
     lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
-    noisy = sum(line.answer.noisy for line in gate.headlines)
-    if noisy:
-        of = plural(len(gate.headlines), "headline value")
-        lines.append(f"noisy   {noisy} of {of} too noisy to judge")
     revision = f"  revision {gate.revision}" if gate.revision else ""
-    word = "FAILED" if gate.failed else "passed"
-    lines.append(f"gate {word}  {gate.suite}  {gate.run}{revision}")
+    blind = sum(line.answer.word == "unclear" for line in gate.headlines)
+    if blind and gate.runs > 1:
+        of = plural(len(gate.headlines), "headline")
+        revision += f"  ({blind} of {of} {NOT_JUDGED})"
+    lines.append(f"gate {gate.verdict}  {gate.suite}  {gate.run}{revision}")
     return lines
 
 
@@ -130,7 +156,7 @@ def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
 
 def markdown(gate: GateResult) -> str:
     """Return the gate as Markdown: its result, a link to the report, and its text."""
-    head = f"## {gate.suite}: gate {'FAILED' if gate.failed else 'passed'}"
+    head = f"## {gate.suite}: gate {gate.verdict}"
     return "\n".join([head, "", f"[report]({gate.report})", "", "```", *gate_lines(gate), "```"])
 
 

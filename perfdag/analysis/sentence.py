@@ -175,9 +175,8 @@ def _without_claim(run: Judged) -> Banner:
         before = f"last {run.past.runs - 1} runs" if run.past.runs > 2 else "run before"
         return Banner("same", f"Same as the {before}")
     if answer.word == "unclear":
-        values = plural(len(run.past.headlines), "value")
         why = f"{deciding[0].name}: {_size(deciding[0])}"
-        return Banner("unclear", f"Unclear: {len(deciding)} of {values}", [why])
+        return Banner("unclear", run.past.counted, [why])
     return Banner(answer.word, _change(deciding))
 
 

@@ -334,7 +334,7 @@ def _unless_blind(answer: Verdict, scale: Scale) -> Verdict:
     x, y = scale.apply([answer.before, after]).tolist()
     if answer.absolute or not abs(y - x) > scale.gate(LEAST_SEEN):
         return answer
-    why = f"only {percent(answer.seen)} would be seen"
+    why = f"changes below {percent(answer.seen)} drown in the noise of this series"
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
@@ -421,7 +421,7 @@ def compare_sides(
     if abs(difference) <= gate:
         return trusted(_unless_blind(answer, scale), limits, sides)
     # to the side of the change: `answer.seen` is a change for the worse
-    why = f"only {percent(seen(difference), absolute)} would be seen"
+    why = f"changes below {percent(seen(difference), absolute)} drown in the noise"
     if abs(difference) > threshold:
         why = "the spreads overlap"
     why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
@@ -436,14 +436,17 @@ def _without_direction(answer: Verdict) -> Verdict:
 
 
 def worst_word(answers: Collection[Verdict]) -> Word | None:
-    """Return the word of a run: the first of RANK that any of its series has.
-
-    Values that cannot be trusted do not count where there are others.
-    """
-    words = {each.word for each in answers if not each.noisy} or {each.word for each in answers}
+    """Return the word of a run: the first of RANK that any of its series has."""
+    words = {answer.word for answer in answers}
     return next((word for word in RANK if word in words), None)
 
 
+NOT_JUDGED = "cannot be judged"
+"""What counts say of unclear series."""
+
+
 def counts(words: Sequence[Word]) -> str:
-    """Return the number of series by word, such as `1 worse, 20 same`."""
-    return ", ".join(f"{words.count(word)} {word}" for word in RANK if word in words)
+    """Return the number of series by word, such as `1 worse, 20 same, 2 cannot be judged`."""
+    order: tuple[Word, ...] = ("failed", "worse", "better", "same", "unclear")
+    texts = {word: NOT_JUDGED if word == "unclear" else word for word in order}
+    return ", ".join(f"{words.count(word)} {text}" for word, text in texts.items() if word in words)

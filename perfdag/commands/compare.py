@@ -111,7 +111,8 @@ def _cells(row: Row) -> list[str]:
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
-    yield counts([row.answer.word for row in comparison.series]) or "no series in common"
+    rows = [row for row in comparison.series if row.info.headline] or comparison.series
+    yield counts([row.answer.word for row in rows]) or "no series in common"
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"
@@ -146,7 +147,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.series) - len(rows):
-        lines.append(f"{left} more series that did not change (--all shows them)")
+        lines.append(f"{left} more that are no headlines (--all shows them)")
     below = styled([*_notes(comparison), *LEGEND.splitlines()])
     return "\n".join([*lines, below])
 

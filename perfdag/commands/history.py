@@ -30,6 +30,7 @@ from perfdag.commands.options import (
     EXIT_GATE,
     EXIT_OK,
     EXIT_REACH,
+    EXIT_UNCLEAR,
     HISTORY,
     JSON,
     RUN,
@@ -388,7 +389,8 @@ def failures_text(rows: list[Failure]) -> str:
 
     Exit 3 means one of four things: a headline series is worse and its level is not accepted; a
     threshold of the suite's `checks` is broken; a benchmark's own verdict failed; expected data is
-    absent, or a point has no valid sample (`optional: true` of its entry allows that). Exit 4: the
+    absent, or a point has no valid sample (`optional: true` of its entry allows that). Exit 5, with
+    `--unclear fail`: nothing of that, but a headline of which nothing can be said. Exit 4: the
     store is out of reach, or the webhook did not accept a message. The webhook in the variable
     PERFDAG_WEBHOOK gets a message when this run changed something: a series became worse or good
     again, a check broke, data vanished. With --max-age, every check of a run that is too old sends
@@ -406,23 +408,32 @@ def failures_text(rows: list[Failure]) -> str:
         help="check only the age of RUN: print one line, and exit with 3 if it is older than "
         "this, for example 26h",
     ),
+    option(
+        "--unclear",
+        choices=("pass", "fail"),
+        default="pass",
+        help="whether the gate passes where the noise hides a headline; `fail`: exit with 5",
+    ),
     option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
     option("--markdown", metavar="FILE", type=Path, help="write a Markdown summary"),
     JSON,
 )
 def run_check(args: argparse.Namespace) -> int:
-    """Check a run and print its gate. Return 0, 3 if it fails, or 4 without the webhook."""
+    """Check a run and print its gate. Return 0, 3 if it fails, 4 without the webhook, or 5."""
     store = open_store(args.store)
     if args.max_age is not None:
         return check_age(store, args.run_id, args.suite, args.max_age)
     gate = check(args.run_id, args.store, history=args.history, suite=args.suite, acks=args.acks)
+    gate.unclear_fails = args.unclear == "fail"
     reached = publish(store, gate)
     if args.junit:
         args.junit.write_bytes(junit(gate))
     if args.markdown:
         args.markdown.write_text(markdown(gate) + "\n")
     print_json(gate.data()) if args.json else print(styled(gate_lines(gate)))
-    return EXIT_REACH if not reached else EXIT_GATE if gate.failed else EXIT_OK
+    if not reached:
+        return EXIT_REACH
+    return {"FAILED": EXIT_GATE, "UNCLEAR": EXIT_UNCLEAR}.get(gate.verdict, EXIT_OK)
 
 
 verb(

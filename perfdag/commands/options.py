@@ -20,6 +20,7 @@ from perfdag.signals import (
     EXIT_INTERRUPTED as EXIT_INTERRUPTED,
     EXIT_OK as EXIT_OK,
     EXIT_REACH as EXIT_REACH,
+    EXIT_UNCLEAR as EXIT_UNCLEAR,
     end_once as end_once,
 )
 

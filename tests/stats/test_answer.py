@@ -60,7 +60,8 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
     "much slower in the second": ([100, 172], "worse +72.9 %"),
     "a little slower in the second": (
         [100, 110],
-        "unclear: +10.6 %, but only +22.2 % would be seen; more runs or `perfdag ab` decide",
+        "unclear: +10.6 %, but changes below +22.2 % drown in the noise; more runs or `perfdag ab` "
+        "decide",
     ),
     "ten alike": ([100] * 10, "same (+9.2 % would be seen)"),
     "one slow run": ([100] * 10 + [140], "unclear: +40.7 %; 1 of 3 nights beyond 9.2 %"),
@@ -111,7 +112,7 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
         [100] * 10 + [40] * 12 + [100] * 3,
         "worse +150 % since 2026-01-27 (3 runs)",
     ),
-    "too noisy": ([100, 250, 40] * 5, "unclear: only +"),
+    "too noisy": ([100, 250, 40] * 5, "unclear: changes below +"),
     "the newest run failed": ([100] * 10 + [math.nan], "failed: it would not start"),
 }
 

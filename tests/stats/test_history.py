@@ -251,6 +251,21 @@ def test_compare_names_what_is_recorded_to_differ_and_what_is_not_known(
     assert text in cli(["compare", "last~1", "last", "--store", store.root]).out
 
 
+def test_a_headline_that_cannot_be_judged_fails_only_where_that_is_asked(
+    store: Store, cli: CommandLine
+) -> None:
+    for night, value in enumerate([100.0, 250.0, 40.0] * 5):
+        put(store, rows(night, {"streams=1": [value], "streams=2": [100.0]}))
+    check = ["check", "last", "--store", store.root]
+    out = cli(check).out
+    assert "unclear: 1 same, 1 cannot be judged (15 runs of history)" in out
+    assert re.search(r"gate passed .* \(1 of 2 headlines cannot be judged\)", out)
+    assert "gate UNCLEAR" in cli([*check, "--unclear", "fail", "--junit", "check.xml"], 5).out
+    junit = Path("check.xml").read_text()
+    assert '<property name="headlines" value="1 same, 1 cannot be judged" />' in junit
+    assert 'failures="1" errors="0" skipped="0"' in junit
+
+
 def test_a_fact_that_is_new_in_every_run_is_no_cause(store: Store, cli: CommandLine) -> None:
     nights(store, 40, step, env=lambda n: {"kernel": "6.1", "claim": f"pvc-{n}"})
     changed = re.findall(r" changed (.*)", cli(["history", "net", "--store", store.root]).out)
@@ -374,7 +389,7 @@ def test_two_runs_are_compared_and_a_damaged_file_is_named(store: Store, cli: Co
     put(store, rows(0, {"streams=1": [1e10]}))
     put(store, rows(1, {"streams=1": [1.1e10]}))
     store.put(f"results/net/2026-01/{run_id(2)}.parquet", b"PAR1")
-    text = "unclear: +10.0 %, but only +22.2 % would be seen; more runs or `perfdag ab` decide"
+    text = "unclear: +10.0 %, but changes below +22.2 % drown in the noise; more runs or"
     for command in (["compare", run_id(0), run_id(1)], ["history", "net"]):
         assert text in " ".join(cli([*command, "--store", store.root]).out.split())
     assert "damaged" in cli(["compare", run_id(2), run_id(1), "--store", store.root], 2).err

@@ -19,7 +19,7 @@ from perfdag.identity import canonical, digest
 from perfdag.results.runs import result_key, runs_with_rows
 from perfdag.store.base import Store
 from perfdag.suite.load import suite_name
-from perfdag.units import impossible, plural, to_base
+from perfdag.units import NEVER_ALERTS, impossible, plural, to_base, usual_direction
 
 logger = logging.getLogger(__name__)
 Values = dict[str, Any]
@@ -124,6 +124,8 @@ class History:
         Values of another dimension are another series.
         """
         word = better if better in ("higher", "lower") else "none"
+        if not better:
+            word = usual_direction(base_unit(unit or "1")[0])
         first, kept = self._first.setdefault(series, (unit or "1", word))
         own, factor = base_unit(unit or first)
         if own != base_unit(first)[0]:
@@ -133,6 +135,13 @@ class History:
         if better not in ("", kept):
             self.notes.append(f"line {line}: {series} is better {better!r}; taken as {kept}")
         return series, own, factor, kept
+
+    def note_directions(self) -> None:
+        """Note the series of which no change is worse."""
+        names = [name for name, (_, better) in self._first.items() if better == "none"]
+        if names:
+            how = "write `higher` or `lower` into the column `better`"
+            self.notes.insert(0, f"{', '.join(names)}: {NEVER_ALERTS}; {how}")
 
     def runs(self) -> list[list[Values]]:
         """Return the rows of each run, oldest first."""
@@ -245,6 +254,7 @@ def import_history(args: argparse.Namespace) -> int:
         raise CommandError("--suite: at most 40 lower-case letters, digits and -, such as boot")
     history = History(path, suite)
     history.read()
+    history.note_directions()
     runs = history.runs()
     stored = runs_with_rows(store, suite)
     if args.suite is None:
