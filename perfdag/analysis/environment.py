@@ -83,13 +83,18 @@ def _facts(table: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
         if number < 0:  # the sample has none
             continue
         lead = orjson.loads(texts[number])
-        filesystem = lead.get("sample", {}).get("filesystem")
-        if filesystem:
-            place = filesystem.get("mount") or filesystem.get("device") or "unknown"
-            lead[f"filesystem {place}"] = filesystem
         nodes = table["nodes"][row].as_py() or [""]
-        yield nodes[0], lead
-        yield from lead.get("peers", {}).items()
+        hosts = {nodes[0]: lead, **lead.get("peers", {})}
+        for node, filesystem in zip(nodes, _file_systems(lead), strict=False):
+            place = filesystem.get("mount") or filesystem.get("device") or "unknown"
+            hosts.get(node, lead)[f"filesystem {place}"] = filesystem
+        yield from hosts.items()
+
+
+def _file_systems(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the file systems that a sample used, in the order of its hosts."""
+    used = facts.get("sample", {}).get("filesystem") or []
+    return used if isinstance(used, list) else [used]
 
 
 def _of_benchmarks(table: pa.Table) -> Iterator[tuple[str, str]]:

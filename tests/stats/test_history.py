@@ -227,6 +227,15 @@ FILESYSTEM = {"path": "/tmp/x", "mount": "/mnt", "scheduler": "none", "free_byte
             id="the scheduler of the disk that a sample used",
         ),
         pytest.param(
+            {"sample": {"filesystem": [FILESYSTEM, FILESYSTEM]}, "peers": {"n2": {}}},
+            {
+                "sample": {"filesystem": [FILESYSTEM, FILESYSTEM | {"scheduler": "bfq"}]},
+                "peers": {"n2": {}},
+            },
+            "differs  filesystem /mnt.scheduler: none -> bfq | none",
+            id="that of one of several hosts",
+        ),
+        pytest.param(
             {"cpu_boost": None},
             {"cpu_boost": None, "numa_nodes": 2},
             "no recorded difference\nnot known here: cpu_boost, numa_nodes",
@@ -245,7 +254,7 @@ def test_compare_names_what_is_recorded_to_differ_and_what_is_not_known(
     before: dict[str, Any], after: dict[str, Any], text: str, store: Store, cli: CommandLine
 ) -> None:
     for night, env in enumerate((before, after)):
-        nodes = ("n1",) if env else ()
+        nodes = ("n1", *env.get("peers", {})) if env else ()
         own = rows(night, {"streams=1": [1.0, 2.0]}, nodes=nodes, tool=None, env_class=None)
         put(store, [row | {"env": json.dumps(env)} for row in own])
     assert text in cli(["compare", "last~1", "last", "--store", store.root]).out
