@@ -314,6 +314,7 @@ _STEPS = {
     "1": [(1.0, "")],
     "1/s": _decimal("op/s"),
     "IOPS": _decimal("IOPS"),
+    "%": [(0.01, "%")],
 }
 """Factors and names of a unit. Any other has every decimal prefix if it is a rate, else none."""
 

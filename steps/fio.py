@@ -307,8 +307,8 @@ class Fio(Benchmark[FioParams]):
             "time to submit (fio's slat); asynchronous engines only",
         ),
         Metric("sync_latency", "s", "lower", "time of an fsync"),
-        Metric("user_cpu", "1", "lower", "share of a job's time in user code"),
-        Metric("system_cpu", "1", "lower", "share of a job's time in the kernel"),
+        Metric("user_cpu", "1", "lower", "share of a job's time in user code", counts="share"),
+        Metric("system_cpu", "1", "lower", "share of a job's time in the kernel", counts="share"),
         Metric(
             "start_skew",
             "s",

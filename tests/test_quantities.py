@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from perfdag.benchmark.registry import display_unit
 from perfdag.identity import canonical
 from perfdag.results.labels import has_name, setting
 from perfdag.units import (
@@ -244,6 +245,8 @@ def test_a_unit_that_is_like_none_names_none(read: Callable[[object], float], te
         (4096, "B/s", "4.1 kB/s"),
         (1500, "1/s", "1.5 kop/s"),
         (46180, "IOPS", "46.2 kIOPS"),
+        (0.0703, display_unit("resnet50-overhead", "overhead", "1"), "7.03 %"),
+        (7, display_unit("iperf", "retransmits", "1"), "7"),
         (46180, "points", "46200 points"),
         (999.7e6, "B/s", "1000 MB/s"),
         (0.5, "1", "0.5"),

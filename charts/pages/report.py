@@ -316,7 +316,9 @@ def _value(state: PointState, series: Series) -> Iterator[Any]:
     yield digits(series.middle / factor), series.middle
     yield unit or "1"
     yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
-    yield "" if part is None else f"{digits(round(50 * part, 2))} %"
+    # half the spread: of a share in points, because a share of a share says nothing
+    half = "points" if series.display_unit == "%" else "%"
+    yield "" if part is None else f"{digits(round(50 * part, 2))} {half}"
     yield band.n
     yield "unusable" if unusable(series) else "~" if state.noise else ""
     yield series.nominal

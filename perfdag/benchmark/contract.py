@@ -101,6 +101,10 @@ def verdict(
     return Measurement(VERDICT, VERDICT_VALUES[word], coords=coords or {}, subject=rule, note=note)
 
 
+SHARE = "share"
+"""What a metric in 1 counts whose values are shares of a whole."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """A figure that a benchmark measures. `unit` is an SI base unit: s, B, B/s, bit/s, 1/s or 1.
@@ -108,8 +112,9 @@ class Metric:
     `nominal`: between nodes it is compared with the speed of the NIC. A sample with a value below
     `lowest` or above `highest` is failed. One whose headline the tool knows to less than 1 part in
     `steps` is invalid (`Measurement.step`). `counts` says what a metric in 1/s counts, for people:
-    its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`. A time that is
-    not `elapsed` may exceed the wall time of its sample: it is a sum over processes, or estimated.
+    its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`. A metric in 1
+    that counts a `share` of a whole is read in %. A time that is not `elapsed` may exceed the wall
+    time of its sample: it is a sum over processes, or estimated.
     """
 
     name: str

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from perfdag.benchmark.contract import CLOCK, Benchmark, Better
+from perfdag.benchmark.contract import CLOCK, SHARE, Benchmark, Better
 from perfdag.hosts.base import MANAGERS
 from perfdag.shape import Shape
 from perfdag.units import BASE_UNITS, Unit, rate_unit
@@ -126,10 +126,15 @@ def faults() -> list[str]:
 
 @cache
 def display_unit(benchmark: str, metric: str, unit: str) -> str:
-    """Return the unit of a metric for people: of a rate, what its benchmark says that it counts."""
-    if unit != "1/s" or fault(benchmark):
+    """Return the unit of a metric for people: of a rate, what its benchmark says that it counts.
+
+    That of a share is %.
+    """
+    if unit not in ("1/s", "1") or fault(benchmark):
         return unit
     counts = {declared.name: declared.counts for declared in get(benchmark).metrics}
+    if unit == "1":
+        return "%" if counts.get(metric) == SHARE else unit
     return rate_unit(counts.get(metric, ""))
 
 

@@ -151,6 +151,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "higher",
             "throughput as a share of replicas times that of one",
             headline=True,
+            counts="share",
         ),
         Metric(
             "gain",
@@ -173,7 +174,12 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             counts="items",
         ),
         Metric(
-            "serial_share", "1", "lower", "sigma of the Universal Scalability Law", lowest=-math.inf
+            "serial_share",
+            "1",
+            "lower",
+            "sigma of the Universal Scalability Law",
+            lowest=-math.inf,
+            counts="share",
         ),
         Metric(
             "amdahl_share",
@@ -181,6 +187,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "lower",
             "serial share by Amdahl's law, which knows no coherence",
             lowest=-math.inf,
+            counts="share",
         ),
         Metric(
             "coherence", "1", "lower", "kappa of the Universal Scalability Law", lowest=-math.inf

@@ -81,6 +81,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "samples/s together divided by samples/s alone, median over the copies;"
             " in Server about 1 below overload",
             headline=True,
+            counts="share",
         ),
         Metric(
             "tail_inflation",
@@ -143,6 +144,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "higher",
             "share of the time in which all copies ran",
             highest=1,
+            counts="share",
         ),
         own_verdict("every copy holds `latency_bound` beside the others; of Server only"),
     )

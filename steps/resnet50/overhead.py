@@ -110,6 +110,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "relative cost of the treatment: 0.03 is 3 %",
             headline=True,
             lowest=-math.inf,
+            counts="share",
         ),
         Metric(
             "kept",
@@ -117,9 +118,15 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "higher",
             "what the program keeps under the treatment: cost of the"
             " baseline over that of the treatment",
+            counts="share",
         ),
         Metric(
-            "overhead_bound", "1", "lower", "ends of its 95 % interval: low, high", lowest=-math.inf
+            "overhead_bound",
+            "1",
+            "lower",
+            "ends of its 95 % interval: low, high",
+            lowest=-math.inf,
+            counts="share",
         ),
         Metric(
             "pairs_needed",

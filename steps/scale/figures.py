@@ -259,10 +259,28 @@ METRICS = (
     ),
     Metric("create_rate", "1/s", "none", "objects created a second", counts="objects"),
     Metric(
-        "success_ratio", "1", "higher", "objects that reached the goal, of those planned", highest=1
+        "success_ratio",
+        "1",
+        "higher",
+        "objects that reached the goal, of those planned",
+        highest=1,
+        counts="share",
     ),
-    Metric("create_ratio", "1", "higher", "creations accepted, of those planned", highest=1),
-    Metric("schedule_held", "1", "higher", "share of its rate that the open loop reached"),
+    Metric(
+        "create_ratio",
+        "1",
+        "higher",
+        "creations accepted, of those planned",
+        highest=1,
+        counts="share",
+    ),
+    Metric(
+        "schedule_held",
+        "1",
+        "higher",
+        "share of its rate that the open loop reached",
+        counts="share",
+    ),
     Metric(
         "submit_lag", "s", "lower", "how late creations were sent (open loop)", lowest=-math.inf
     ),
