@@ -13,8 +13,10 @@ import perfdag
 from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan import make_plan
+from perfdag.revision import Revision
 from perfdag.runs.cluster import View, describe, follow_run
-from perfdag.steps.pods.context import label_workflow
+from perfdag.steps.pods.context import from_environment, label_workflow
+from perfdag.steps.pods.plan import plan_of
 from perfdag.store.base import FolderStore, StoreError
 from perfdag.suite.load import parse_suite
 from tests.conftest import CommandLine, Printed
@@ -82,8 +84,9 @@ def submit(
 
 
 def test_a_workflow_owns_the_config_map_of_its_suite(
-    bench: ApiServer, submit: Callable[..., Printed]
+    bench: ApiServer, submit: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PERFDAG_REVISION", "v1.2")
     submit(SUITE, "--set", "repetitions=3", "--only", "command")
     [held], [workflow] = bench.of("ConfigMap"), bench.of("Workflow")
     values = {each["name"]: each["value"] for each in workflow["spec"]["arguments"]["parameters"]}
@@ -91,7 +94,12 @@ def test_a_workflow_owns_the_config_map_of_its_suite(
     assert held["data"] == {"suite.yaml": SUITE}
     [owner] = held["metadata"]["ownerReferences"]
     assert owner.items() >= {"kind": "Workflow", "uid": workflow["metadata"]["uid"]}.items()
-    assert json.loads(values["options"]) == {"settings": ["repetitions=3"], "only": ["command"]}
+    given = {"settings": ["repetitions=3"], "only": ["command"], "revision": "v1.2"}
+    assert json.loads(values["options"]) == given
+    environment = {"PERFDAG_STORE": "s3://b/r", "PERFDAG_OPTIONS": values["options"]}
+    monkeypatch.setattr("perfdag.steps.pods.plan.SUITE_FILES", [Path("suite.yaml")])
+    plan = plan_of(from_environment(environment), FolderStore("."), environment)
+    assert plan.revisions == {"command": Revision("v1.2")}
 
 
 def test_a_script_submits_a_suite(bench: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
