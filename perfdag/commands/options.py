@@ -174,8 +174,8 @@ def add_parser(parsers: Verbs, name: str, summary: str) -> None:
 
 
 RUN_HELP = (
-    "run id, the beginning of one, name of its Workflow, `last`, `last~N` (N runs before) or "
-    "`baseline:NAME`"
+    "run id, the beginning of one, name of its Workflow, its revision, `last`, `last~N` (N runs "
+    "before) or `baseline:NAME`"
 )
 RUN = option("run_id", nargs="?", default="last", metavar="RUN", help=f"{RUN_HELP} (default: last)")
 CLUSTER_RUN = option(
