@@ -248,10 +248,13 @@ def concurrent_groups(
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:
     """Return a sortable and unique id: `20261120T020000Z-<8 hexadecimal digits>`.
 
-    The digits come from `uid`, that of a Workflow, if there is one.
+    The digits come from `uid`, that of a Workflow, if there is one. Else the first three are the
+    part of the second, so that runs of one second sort by time too.
     """
-    moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
-    return f"{moment}-{digest(uid)[:8] if uid else secrets.token_hex(4)}"
+    moment = now or datetime.now(UTC)
+    part = f"{moment.microsecond * 0x1000 // 1_000_000:03x}"
+    digits = digest(uid)[:8] if uid else part + secrets.token_hex(3)[1:]
+    return f"{moment:%Y%m%dT%H%M%SZ}-{digits}"
 
 
 def make_plan(
