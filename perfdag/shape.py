@@ -95,10 +95,13 @@ class Strict(BaseModel):
     def _no_truth_as_number(cls, raw: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         """Refuse `yes`, `on` and `true` where a number is meant: pydantic reads them as 1."""
         value = validate(raw)
-        several = isinstance(raw, list) and isinstance(value, list | tuple)
-        for given, read in zip(raw, value, strict=False) if several else [(raw, value)]:
-            if isinstance(given, bool) and type(read) in (int, float):
-                raise PydanticKnownError("int_type" if type(read) is int else "float_type")
+        if isinstance(raw, list) and isinstance(value, list | tuple):
+            pairs = list(zip(raw, value, strict=False))
+        else:
+            pairs = [(raw, value)]
+        for written, number in pairs:
+            if isinstance(written, bool) and type(number) in (int, float):
+                raise PydanticKnownError("int_type" if type(number) is int else "float_type")
         return value
 
 
@@ -161,18 +164,55 @@ class Network(Strict):
     @model_validator(mode="before")
     @classmethod
     def _host_of_path(cls, raw: Any) -> Any:
-        path = raw.get("path") if isinstance(raw, dict) else None
-        return raw if path is None else {"host": path == "host", **raw}
+        if isinstance(raw, dict) and raw.get("path") is not None:
+            return {"host": raw["path"] == "host", **raw}
+        return raw
 
     @property
     def attachments(self) -> list[str]:
         """The Multus networks, in the order of their interfaces."""
-        return [*([self.name] if self.name else []), *self.also]
+        return [self.name, *self.also] if self.name else self.also
 
     @property
     def forwarded(self) -> bool:
         """Whether a Service forwards what is measured."""
         return self.path in ("service", "nodeport")
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the keys that contradict one another."""
+        if self.path is not None and self.host != (self.path == "host"):
+            yield Problem(
+                "host-and-path",
+                f"host: {self.host} contradicts path: {self.path}; leave host out",
+                "network",
+            )
+        if self.mtu is not None and self.host:
+            # The interface is the node's own, which would keep the MTU after the run.
+            yield Problem(
+                "mtu-of-node",
+                "with network.host: true it would change the node's own interface; "
+                "leave out one of them",
+                "network.mtu",
+            )
+        if self.name is not None and self.host:
+            yield Problem(
+                "host-and-name",
+                "a pod on the host's network (network.host: true) gets no other; "
+                "leave out one of them",
+                "network.name",
+            )
+        if self.also and (self.name is None or self.default):
+            yield Problem(
+                "also-without-name",
+                "are networks beside network.name; set it, without network.default",
+                "network.also",
+            )
+        if self.forwarded and self.name is not None:
+            yield Problem(
+                "service-and-name",
+                "a Service forwards to the pod network alone; leave out network.name",
+                "network.path",
+            )
 
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
@@ -240,6 +280,32 @@ class Resources(BaseModel):
     def amounts(self, part: Literal["requests", "limits"]) -> Amounts:
         """Return what the container requests, or its limits."""
         return {**self.both, **getattr(self, part)}
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the amounts that a container cannot have."""
+        for name, value in self.both.items():
+            if "/" in name and parse_quantity(value) % 1:
+                yield Problem(
+                    "part-device",
+                    f"{name}: {value}: devices are whole; request 1 or more",
+                    "resources",
+                )
+        for name in (*self.requests, *self.limits):
+            if "/" in name or name.startswith("hugepages-"):
+                yield Problem(
+                    "one-amount",
+                    f"{name} has one amount: write it beside requests and limits",
+                    "resources",
+                )
+        requests = self.amounts("requests")
+        for name, limit in self.amounts("limits").items():
+            request = requests.get(name, 0)
+            if parse_quantity(request) > parse_quantity(limit):
+                yield Problem(
+                    "request-above-limit",
+                    f"{name}: the request {request} is above the limit {limit}",
+                    "resources",
+                )
 
 
 Access = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
@@ -348,6 +414,35 @@ class Volume(Strict):
         """Whether all pods of a gang share the volume, on whatever nodes they are."""
         return self.kind == "claim" and (self.claim is not None or self.access == "ReadWriteMany")
 
+    def problems(self) -> Iterator[Problem]:
+        """Yield the keys that contradict one another."""
+        if self.claim_template is not None:
+            if not self.created:
+                yield Problem(
+                    "new-claim",
+                    "claim_template makes a new claim; leave out kind and claim",
+                    "volume",
+                )
+            for key, value in self.claim_template.keys().items():
+                if getattr(self, key) != value:
+                    yield Problem(
+                        "template-differs",
+                        f"claim_template has another {key}: {value}; leave out {key}",
+                        "volume",
+                    )
+        elif self.mode == "Block" and self.kind != "claim":
+            yield Problem(
+                "no-block-device",
+                f"kind {self.kind} has no block device; use kind: claim, or leave out mode",
+                "volume.mode",
+            )
+        if self.kind == "hostPath" and self.path is None:
+            yield Problem(
+                "no-folder",
+                "kind hostPath needs the folder on the node, for example path: /mnt/data",
+                "volume.path",
+            )
+
 
 # nvidia.com/gpu, nvidia.com/gpu.shared, amd.com/gpu, nvidia.com/mig-1g.5gb, gpu.intel.com/i915
 _GPU = re.compile(r"/gpu(\.|$)|/mig-|^gpu\.")
@@ -429,6 +524,46 @@ class Hosts(Strict):
         None, description="the nodes of client and server, where they differ; 2 hosts, no pairs"
     )
 
+    def problems(self) -> Iterator[Problem]:
+        """Yield the keys that contradict one another."""
+        if self.pairs is None:
+            if self.parallel_pairs > 1:
+                yield Problem(
+                    "pairs-missing", f"parallel_pairs belongs to pairs ({PAIR_KINDS})", "hosts"
+                )
+        elif self.count < 2:
+            yield Problem(
+                "few-hosts", f"pairs need a count of 2 hosts or more, not {self.count}", "hosts"
+            )
+        elif self.pairs == "hunt" and self.count < FEWEST_HUNTED:
+            yield Problem(
+                "few-hunted",
+                f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {self.count}; "
+                "use pairs: all",
+                "hosts",
+            )
+        # At once, a host is in one pair alone.
+        disjoint = self.count // 2
+        if self.pairs is not None and self.parallel_pairs > max(1, disjoint):
+            yield Problem(
+                "many-parallel-pairs",
+                f"parallel_pairs: {self.parallel_pairs}, "
+                f"but {self.count} hosts have {disjoint} disjoint pairs",
+                "hosts",
+            )
+        if self.roles is not None and (self.count != 2 or self.pairs):
+            yield Problem(
+                "two-hosts",
+                "are a client and a server: leave pairs out, and set hosts.count to 2",
+                "hosts.roles",
+            )
+        if self.pairs == ACROSS and self.placement == "packed":
+            yield Problem(
+                "packed-zones",
+                "across-zones needs several nodes, and packed is one; leave placement out",
+                "hosts.placement",
+            )
+
 
 class Toleration(Strict):
     """A toleration of a pod, as in Kubernetes."""
@@ -489,185 +624,59 @@ class Shape(Strict):
         None, description="Secret whose keys are variables of the commands in a pod"
     )
 
-    def problems(self) -> list[Problem]:
-        """Return the keys that contradict one another or would be replaced.
+    def problems(self) -> Iterator[Problem]:
+        """Yield the keys that contradict one another or would be replaced.
 
         This is no validator, since an entry and its defaults may each hold a part of what belongs
         together.
         """
-        network, volume, hosts, zones = self.network, self.volume, self.hosts, len({*self.zones})
-        count, block = hosts.count, volume is not None and volume.mode == "Block"
-        requests, limits = (
-            self.resources.amounts("requests"),
-            self.resources.amounts("limits"),
-        )
-        template = volume.claim_template if volume else None
-        rules = (
-            (
-                network.path is not None and network.host != (network.path == "host"),
-                "network",
-                "host-and-path",
-                f"host: {network.host} contradicts path: {network.path}; leave host out",
-            ),
-            (
-                hosts.pairs is None and hosts.parallel_pairs > 1,
-                "hosts",
-                "pairs-missing",
-                f"parallel_pairs belongs to pairs ({PAIR_KINDS})",
-            ),
-            (
-                hosts.pairs is not None and count < 2,
-                "hosts",
-                "few-hosts",
-                f"pairs need a count of 2 hosts or more, not {count}",
-            ),
-            (
-                hosts.pairs == "hunt" and 2 <= count < FEWEST_HUNTED,
-                "hosts",
-                "few-hunted",
-                f"a hunt needs a count of {FEWEST_HUNTED} hosts or more, not {count}; "
-                "use pairs: all",
-            ),
-            (
-                hosts.pairs is not None and 1 < hosts.parallel_pairs > count // 2,
-                "hosts",
-                "many-parallel-pairs",
-                f"parallel_pairs: {hosts.parallel_pairs}, "
-                f"but {count} hosts have {count // 2} disjoint pairs",
-            ),
-            *(
-                (
-                    "/" in name and parse_quantity(value) % 1,
-                    "resources",
-                    "part-device",
-                    f"{name}: {value}: devices are whole; request 1 or more",
+        for key, text in _texts(self.data(), ""):
+            if _REPLACED.search(text):
+                yield Problem(
+                    "replaced",
+                    f"{text[:200]!r} has {{{{, $( or a placeholder such as @BATCH@, "
+                    "which would be replaced in a pod; write the value out",
+                    key,
                 )
-                for name, value in self.resources.both.items()
-            ),
-            *(
-                (
-                    "/" in name or name.startswith("hugepages-"),
-                    "resources",
-                    "one-amount",
-                    f"{name} has one amount: write it beside requests and limits",
-                )
-                for name in (*self.resources.requests, *self.resources.limits)
-            ),
-            *(
-                (
-                    parse_quantity(requests.get(name, 0)) > parse_quantity(limit),
-                    "resources",
-                    "request-above-limit",
-                    f"{name}: the request {requests.get(name)} is above the limit {limit}",
-                )
-                for name, limit in limits.items()
-            ),
-            (
-                template and volume and (volume.kind != "claim" or volume.claim),
-                "volume",
-                "new-claim",
-                "claim_template makes a new claim; leave out kind and claim",
-            ),
-            *(
-                (
-                    getattr(volume, key) != value,
-                    "volume",
-                    "template-differs",
-                    f"claim_template has another {key}: {value}; leave out {key}",
-                )
-                for key, value in (template.keys() if template else {}).items()
-            ),
-            (
-                network.mtu is not None and "mtu" not in self.privileges,
-                "network.mtu",
+        yield from self.network.problems()
+        yield from self.hosts.problems()
+        yield from self.resources.problems()
+        if self.volume is not None:
+            yield from self.volume.problems()
+        yield from self._problems_between()
+
+    def _problems_between(self) -> Iterator[Problem]:
+        """Yield the keys that contradict those of another part."""
+        if self.network.mtu is not None and "mtu" not in self.privileges:
+            yield Problem(
                 "mtu-privilege",
                 "is set by a container of uid 0 with NET_ADMIN in the pod; "
                 "allow it with privileges: [mtu]",
-            ),
-            (
-                network.mtu is not None and network.host,
                 "network.mtu",
-                "mtu-of-node",
-                "with network.host: true it would change the node's own interface; "
-                "leave out one of them",
-            ),
-            (
-                network.name is not None and network.host,
-                "network.name",
-                "host-and-name",
-                "a pod on the host's network (network.host: true) gets no other; "
-                "leave out one of them",
-            ),
-            (
-                network.also and (network.name is None or network.default),
-                "network.also",
-                "also-without-name",
-                "are networks beside network.name; set it, without network.default",
-            ),
-            (
-                network.forwarded and network.name is not None,
-                "network.path",
-                "service-and-name",
-                "a Service forwards to the pod network alone; leave out network.name",
-            ),
-            (
-                hosts.roles is not None and (count != 2 or hosts.pairs),
-                "hosts.roles",
-                "two-hosts",
-                "are a client and a server: leave pairs out, and set hosts.count to 2",
-            ),
-            (
-                hosts.pairs == ACROSS and 0 < zones < count,
-                "hosts.pairs",
+            )
+        count = self.hosts.count
+        zones = len({*self.zones})
+        if self.hosts.pairs == ACROSS and 0 < zones < count:
+            yield Problem(
                 "other-zones",
                 f"count is {count}, and zones names {zones}; name more, or fewer",
-            ),
-            (
-                hosts.pairs == ACROSS and hosts.placement == "packed",
-                "hosts.placement",
-                "packed-zones",
-                "across-zones needs several nodes, and packed is one; leave placement out",
-            ),
-            (
-                volume is not None and volume.kind == "hostPath" and volume.path is None,
-                "volume.path",
-                "no-folder",
-                "kind hostPath needs the folder on the node, for example path: /mnt/data",
-            ),
-            (
-                block and volume is not None and volume.common and count > 1,
-                "volume.mode",
+                "hosts.pairs",
+            )
+        volume = self.volume
+        if volume is not None and volume.mode == "Block" and volume.common and count > 1:
+            yield Problem(
                 "shared-blocks",
                 f"the {count} hosts would write the same blocks; "
                 "use ReadWriteOnce without `claim` (a claim each), or hosts.count: 1",
-            ),
-            (
-                block and volume is not None and volume.kind != "claim" and not template,
                 "volume.mode",
-                "no-block-device",
-                f"kind {volume and volume.kind} has no block device; "
-                "use kind: claim, or leave out mode",
-            ),
-            (
-                self.hugepages and not {"cpu", "memory"} & requests.keys(),
-                "hugepages",
+            )
+        if self.hugepages and not {"cpu", "memory"} & self.resources.amounts("requests").keys():
+            yield Problem(
                 "hugepages-alone",
                 "a container that asks for hugepages asks for cpu or memory too; "
                 "add resources: {memory: ...}",
-            ),
-        )
-        replaced = (
-            "has {{, $( or a placeholder such as @BATCH@, "
-            "which would be replaced in a pod; write the value out"
-        )
-        return [
-            *(
-                Problem("replaced", f"{text[:200]!r} {replaced}", key)
-                for key, text in _texts(self.data(), "")
-                if _REPLACED.search(text)
-            ),
-            *(Problem(code, text, key) for broken, key, code, text in rules if broken),
-        ]
+                "hugepages",
+            )
 
     def gpus(self) -> list[str]:
         """Return the pods' GPU resources, by the names of NVIDIA's, AMD's and Intel's plugins."""
@@ -694,15 +703,14 @@ class Shape(Strict):
 SHAPE_KEYS = frozenset(Shape.model_fields)
 
 
-def overlay(own: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
-    """Return a benchmark's own shape keys with the suite's keys over them.
+def overlay(needs: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the shape keys that a benchmark needs with the suite's keys over them.
 
     The benchmark's privileges stay beside the suite's, unless the suite has `privileges: []`.
     """
-    merged, privileges = merge(own, keys), keys.get("privileges")
+    merged = merge(needs, keys)
+    privileges = keys.get("privileges")
     if privileges and isinstance(privileges, list):
-        merged["privileges"] = [
-            *privileges,
-            *(name for name in own.get("privileges", ()) if name not in privileges),
-        ]
+        needed = [name for name in needs.get("privileges", ()) if name not in privileges]
+        merged["privileges"] = [*privileges, *needed]
     return merged

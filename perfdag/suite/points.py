@@ -7,14 +7,15 @@ points of two entries are one.
 import fnmatch
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import Benchmark, metrics_by_name
+from perfdag.benchmark.contract import Benchmark, Metric, Params, metrics_by_name
 from perfdag.identity import canonical, digest, merge
 from perfdag.problems import Problem
 from perfdag.redaction import secret_names
@@ -36,7 +37,7 @@ from perfdag.suite.model import (
     Until,
     matches,
 )
-from perfdag.suite.pairs import ALL_PAIRS, HUNT_MEASUREMENTS, Pair, random_pairs, rounds
+from perfdag.suite.pairs import ALL_PAIRS, HUNT_MEASUREMENTS, Pair, Round, random_pairs, rounds
 
 MAX_COMBINATIONS = 1_000_000
 """Combinations of all entries of a suite, those that `exclude` leaves out too."""
@@ -114,46 +115,85 @@ def enumerate_points(loaded: LoadedSuite, only: Sequence[str] = ()) -> SuitePoin
     `only` are globs on entry names, `entry/label` or point ids. A point that matches any of them is
     kept. Raises BadDocument with all problems.
     """
-    found = _Enumeration(loaded.suite)
+    enumeration = _Enumeration(loaded.suite)
     for source in loaded.sources:
-        found.add_entry(source)
-    problems = [
-        problem
-        for index, check in enumerate(loaded.suite.checks)
-        if (problem := _wrong_check(loaded, index, check))
-    ]
-    for problem, count in found.mistakes.items():
-        more = f" (in {count:,} permutations)" if count > 1 else ""
-        problems.append(replace(problem, text=f"{problem.text}{more}"))
-    problems = problems or list(_checks_without_pairs(loaded, found.points.values()))
+        enumeration.add_entry(source)
+    problems = list(_wrong_checks(loaded))
+    for problem, count in enumeration.mistakes.items():
+        times = f" (in {count:,} permutations)" if count > 1 else ""
+        problems.append(replace(problem, text=f"{problem.text}{times}"))
+    points = list(enumeration.points.values())
+    problems = problems or list(_checks_without_pairs(loaded, points))
     if problems:
         raise BadDocument(problems)
-    everything = SuitePoints(list(found.points.values()), found.shapes, found.merged)
-    return _select(everything, only) if only else everything
+    suite_points = SuitePoints(points, enumeration.shapes, enumeration.merged)
+    return _select(suite_points, only) if only else suite_points
 
 
-def _select(everything: SuitePoints, only: Sequence[str]) -> SuitePoints:
-    names = [
-        (name, point.id)
-        for point in everything.points
-        for name in (point.entry, f"{point.entry}/{point.label}", point.id)
-    ]
-    matched = {}
+def _select(suite_points: SuitePoints, only: Sequence[str]) -> SuitePoints:
+    entries = sorted({point.entry for point in suite_points.points})
+    selected: set[PointId] = set()
+    problems = []
     for glob in only:
-        own = {point for name, point in names if name == glob}
-        matched[glob] = own or {point for name, point in names if fnmatch.fnmatchcase(name, glob)}
-    entries = sorted({point.entry for point in everything.points})
-    if missed := [glob for glob, ids in matched.items() if not ids]:
-        raise BadDocument(
-            Problem("no-match", f"matches no point{choices(g, entries, 'entries:')}", g, "--only")
-            for g in missed
-        )
-    selected = set().union(*matched.values())
-    points = [point for point in everything.points if point.id in selected]
+        matched = _matching(suite_points.points, glob)
+        selected |= matched
+        if not matched:
+            text = f"matches no point{choices(glob, entries, 'entries:')}"
+            problems.append(Problem("no-match", text, glob, "--only"))
+    if problems:
+        raise BadDocument(problems)
+    points = [point for point in suite_points.points if point.id in selected]
     used = sorted({point.shape for point in points})
     for point in points:
         point.shape = used.index(point.shape)
-    return SuitePoints(points, [everything.shapes[index] for index in used], everything.merged)
+    return SuitePoints(points, [suite_points.shapes[index] for index in used], suite_points.merged)
+
+
+def _matching(points: Iterable[Point], glob: str) -> set[PointId]:
+    """Return the ids of the points of this name, or else of those that it matches as a glob.
+
+    A label may have brackets, which a glob would read as a set of characters.
+    """
+    names = {point.id: (point.entry, f"{point.entry}/{point.label}", point.id) for point in points}
+    exact = {point for point, texts in names.items() if glob in texts}
+    return exact or {point for point, texts in names.items() if fnmatch.filter(texts, glob)}
+
+
+@dataclass(frozen=True)
+class _Combination:
+    """The values of one combination of an entry. `origin` is the path that a permutation has."""
+
+    source: Source
+    benchmark: Benchmark[Any]
+    origin: Where
+    values: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The values as people read them."""
+        return " ".join(f"{name}={_label_value(value)}" for name, value in self.values.items())
+
+    def place(self, path: Where, otherwise: Where) -> Where:
+        """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""
+        if self.source.is_set(path):
+            return path
+        if self.origin and dotted(path) in self.values:
+            return (*self.origin, dotted(path))
+        return otherwise
+
+    def settings(self, params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters of the entry, and its shape keys, with the values over them."""
+        params = dict(params)
+        shape_keys = {key: value for key, value in self.source.raw.items() if key in SHAPE_KEYS}
+        for name, value in self.values.items():
+            first, _, rest = name.partition(".")
+            if first not in self.benchmark.Params.model_fields:
+                shape_keys = merge(shape_keys, nested(name, value))
+            elif rest:
+                params = merge(params, nested(name, value))
+            else:
+                params[name] = value
+        return params, shape_keys
 
 
 @dataclass
@@ -167,85 +207,93 @@ class _Enumeration:
     points: dict[str, Point] = field(default_factory=dict)
     shapes: list[Shape] = field(default_factory=list)
     merged: int = 0
-    mistakes: dict[Problem, int] = field(default_factory=dict)
+    mistakes: Counter[Problem] = field(default_factory=Counter)
     _combined: int = 0
-    _read: dict[str, tuple[int, Shape, str] | None] = field(default_factory=dict)
+    _resolved: dict[str, tuple[int, Shape, str] | None] = field(default_factory=dict)
     _indices: dict[str, int] = field(default_factory=dict)
 
-    def _refuse(self, problem: Problem) -> None:
-        self.mistakes[problem] = self.mistakes.get(problem, 0) + 1
+    def _refuse(self, source: Source, path: Where, code: str, text: str) -> None:
+        self.mistakes[source.problem(path, code, text)] += 1
 
     def add_entry(self, source: Source) -> None:
         """Add the points of an entry, and merge those that equal others."""
-        suite, entry, path = self.suite, source.entry, ("permutations",)
+        path: Where = ("permutations",)
         self._combined += math.prod(map(len, _axes(source).values()))  # before `exclude`
-        self._combined += len(entry.permutations.explicit)
+        self._combined += len(source.entry.permutations.explicit)
         if self._combined > MAX_COMBINATIONS:
-            text = f"more than {MAX_COMBINATIONS:,} combinations up to this entry; "
-            text += "shorten the lists, or split the suite"
-            self._refuse(source.problem(path, "many-points", text))
+            text = (
+                f"more than {MAX_COMBINATIONS:,} combinations up to this entry; "
+                "shorten the lists, or split the suite"
+            )
+            self._refuse(source, path, "many-points", text)
             return
-        benchmark = registry.get(entry.benchmark)
-        fields = benchmark.Params.model_fields
+        base = self._base(source)
+        for combination in self._combinations(source):
+            for point in self._points(combination, base):
+                first = self.points.setdefault(point.id, point)
+                if first is not point:
+                    self.merged += 1
+                    first.tighten(point)
+            if len(self.points) + self.merged > MAX_POINTS:
+                self._refuse(source, path, "many-points", f"more than {MAX_POINTS:,} points")
+                return
+
+    def _base(self, source: Source) -> Point:
+        """Return what the points of an entry have in common."""
+        entry = source.entry
+        fields = registry.get(entry.benchmark).Params.model_fields
         for name in entry.params.keys() - fields.keys():
-            text = f"{benchmark.name} has no such parameter{choices(name, fields, 'it has')}"
-            self._refuse(source.problem(("params", name), "unknown-name", text))
-        base = Point(
+            text = f"{entry.benchmark} has no such parameter{choices(name, fields, 'it has')}"
+            self._refuse(source, ("params", name), "unknown-name", text)
+        repetitions = entry.repetitions or self.suite.repetitions
+        if entry.until and entry.until.max_repetitions < repetitions:
+            text = (
+                f"{entry.until.max_repetitions} is less than the {repetitions} repetitions "
+                "that every point has; raise it, or lower repetitions"
+            )
+            self._refuse(source, ("until", "max_repetitions"), "few-repetitions", text)
+        return Point(
             id="",
             entry=source.name,
-            benchmark=benchmark.name,
+            benchmark=entry.benchmark,
             params={name: value for name, value in entry.params.items() if name in fields},
             shape=0,
             label="",
-            repetitions=entry.repetitions or suite.repetitions,
+            repetitions=repetitions,
             seconds=0.0,
-            timeout=entry.timeout or suite.timeout or 0.0,
-            retries=suite.retries if entry.retries is None else entry.retries,
+            timeout=entry.timeout or self.suite.timeout or 0.0,
+            retries=self.suite.retries if entry.retries is None else entry.retries,
             until=entry.until,
             optional=bool(entry.optional),
         )
-        if entry.until and entry.until.max_repetitions < base.repetitions:
-            text = (
-                f"{entry.until.max_repetitions} is less than the {base.repetitions} repetitions "
-                "that every point has; raise it, or lower repetitions"
-            )
-            self._refuse(source.problem(("until", "max_repetitions"), "few-repetitions", text))
-        for origin, varied in self._combinations(source, benchmark):
-            for point in self._points(source, benchmark, base, origin, varied):
-                known = self.points.setdefault(point.id, point)
-                if known is not point:
-                    self.merged += 1
-                    known.tighten(point)
-            if len(self.points) + self.merged > MAX_POINTS:
-                text = f"more than {MAX_POINTS:,} points"
-                self._refuse(source.problem(path, "many-points", text))
-                return
 
-    def _combinations(
-        self, source: Source, benchmark: Benchmark[Any]
-    ) -> Iterator[tuple[Where, dict[str, Any]]]:
-        """Yield (path in the entry, values) of each combination of `product` and `explicit`.
+    def _combinations(self, source: Source) -> Iterator[_Combination]:
+        """Yield each combination of `product` and `explicit`.
 
         What `--set` fixes is no axis, and has its value in each. After a mistake there is none.
         """
-        permutations, axes = source.entry.permutations, _axes(source)
-        before = sum(self.mistakes.values())
+        benchmark = registry.get(source.entry.benchmark)
+        permutations = source.entry.permutations
+        axes = _axes(source)
+        before = self.mistakes.total()
         excluded = self._conditions(source, benchmark)
-        if sum(self.mistakes.values()) > before:
+        if self.mistakes.total() > before:
             return
         if axes or not permutations.explicit:
             origin: Where = ("permutations", "product") if axes else ()
-            left = 0
+            kept = 0
             for indices in itertools.product(*(range(len(axis)) for axis in axes.values())):
                 at = dict(zip(axes, indices, strict=True))
-                if not any(all(hits[at[name]] for name, hits in each.items()) for each in excluded):
-                    left += 1
-                    yield origin, {name: axes[name][i] for name, i in at.items()} | source.sets
-            if not left and not permutations.explicit:
+                if not any(_meets(at, condition) for condition in excluded):
+                    kept += 1
+                    values = {name: axes[name][index] for name, index in at.items()}
+                    yield _Combination(source, benchmark, origin, values | source.sets)
+            if not kept and not permutations.explicit:
                 path = ("permutations", "exclude")
-                self._refuse(source.problem(path, "no-point", "leaves no point"))
+                self._refuse(source, path, "no-point", "leaves no point")
         for index, explicit in enumerate(permutations.explicit):
-            yield ("permutations", "explicit", index), {**explicit, **source.sets}
+            origin = ("permutations", "explicit", index)
+            yield _Combination(source, benchmark, origin, {**explicit, **source.sets})
 
     def _conditions(self, source: Source, benchmark: Benchmark[Any]) -> list[dict[str, list[bool]]]:
         """Return the conditions of `exclude`: for each axis of one, whether each value meets it.
@@ -254,148 +302,119 @@ class _Enumeration:
         mistake, since it would hide a typing error, but not where `--set` fixes what it names.
         Names that cannot be varied are mistakes too.
         """
-        axes, permutations = _axes(source), source.entry.permutations
-        named: list[tuple[Where, str]] = [(tuple(name.split(".")), name) for name in source.sets]
-        named += [(("permutations", "product", name), name) for name in permutations.product]
-        for index, explicit in enumerate(permutations.explicit):
-            named += [(("permutations", "explicit", index, name), name) for name in explicit]
-        for path, name in named:
+        axes = _axes(source)
+        product = source.entry.permutations.product
+        for path, name in _varied_names(source):
             if text := _wrong_name(benchmark, name):
-                self._refuse(source.problem(path, "unknown-name", text))
+                self._refuse(source, path, "unknown-name", text)
         conditions = []
-        for index, condition in enumerate(permutations.exclude):
+        for index, condition in enumerate(source.entry.permutations.exclude):
             hits = {
                 name: [matches(condition[name], value) for value in axes[name]]
                 for name in condition.keys() & axes.keys()
             }
             for name in condition:
-                if name not in permutations.product:
-                    known = choices(name, sorted(permutations.product) or ["none"], "axes:")
-                    code, text = "unknown-name", f"is not an axis of this entry{known}"
-                elif not any(hits.get(name, [True])):
+                path = ("permutations", "exclude", index, name)
+                if name not in product:
+                    names = choices(name, sorted(product) or ["none"], "axes:")
+                    text = f"is not an axis of this entry{names}"
+                    self._refuse(source, path, "unknown-name", text)
+                elif name in hits and not any(hits[name]):
                     values = ", ".join(map(str, axes[name]))
-                    code = "excludes-nothing"
                     text = (
                         f"leaves nothing out: {name} is {values}; correct or remove the condition"
                     )
-                else:
-                    continue
-                path = ("permutations", "exclude", index, name)
-                self._refuse(source.problem(path, code, text))
+                    self._refuse(source, path, "excludes-nothing", text)
+            # A name that `--set` fixes is on no axis: its condition leaves nothing out.
             if hits.keys() == condition.keys():
                 conditions.append(hits)
         return conditions
 
-    def _points(
-        self,
-        source: Source,
-        benchmark: Benchmark[Any],
-        base: Point,
-        origin: Where,
-        varied: Mapping[str, Any],
-    ) -> Iterator[Point]:
+    def _points(self, combination: _Combination, base: Point) -> Iterator[Point]:
         """Yield the points of one combination: one, or one for each pair of hosts."""
-        params = dict(base.params)
-        shape_keys = {key: value for key, value in source.raw.items() if key in SHAPE_KEYS}
-        for name, value in varied.items():
-            first, _, rest = name.partition(".")
-            if first not in benchmark.Params.model_fields:
-                shape_keys = merge(shape_keys, nested(name, value))
-            elif rest:
-                params = merge(params, nested(name, value))
-            else:
-                params[name] = value
-
-        def place(path: Where, otherwise: Where) -> Where:
-            """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""
-            if source.is_set(path):
-                return path
-            return (*origin, dotted(path)) if origin and dotted(path) in varied else otherwise
-
-        model = None
-        try:
-            model = benchmark.Params.model_validate(params)
-        except ValidationError as errors:
-            for error in errors.errors():
-                path = error_path(error)
-                wrong = explain(source.document, (), error, benchmark.Params)
-                where = place(path, ("params", *path))
-                self._refuse(source.problem(where, wrong.code, wrong.text))
-        own = benchmark.shape(model) if model is not None else {}
-        shaped = self._shape(source, benchmark, overlay(own, shape_keys), place, model is not None)
-        if model is None or shaped is None:
+        benchmark = combination.benchmark
+        params, shape_keys = combination.settings(base.params)
+        model = self._model(combination, params)
+        needs = benchmark.shape(model) if model is not None else {}
+        keys = overlay(needs, shape_keys)
+        resolved = self._shape(combination, keys, complete=model is not None)
+        if model is None or resolved is None:
             return
-        number, shape, shape_text = shaped
-        mistakes = [
-            source.problem(origin or ("params",), own.code, own.text)
-            for own in benchmark.check(model, shape.pair() if shape.hosts.pairs else shape)
-        ]
+        number, shape, shape_text = resolved
         stored = model.model_dump(mode="json")
-        for param, value in stored.items():
-            for name in secret_names(value, param.rpartition(".")[2] if "." in param else ""):
-                text = (
-                    f"{name} is the name of a secret, which a suite does not hold; leave it out: "
-                    "a command has the variables of perfdag run, and on a cluster those of the "
-                    "Secret that `secret` names"
-                )
-                path = place((param,), ("params", param))
-                mistakes.append(source.problem(path, "secret", text))
-        for problem in mistakes:
-            self._refuse(problem)
-        if mistakes:
+        problems = [
+            *_problems_together(combination, model, shape),
+            *_secrets(combination, stored),
+        ]
+        self.mistakes.update(problems)
+        if problems:
             return
+        kind = shape.hosts.pairs
+        measurements = HUNT_MEASUREMENTS if kind == "hunt" else 1
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(merge(stored, dict(model.retired)))
-        kind, seconds = shape.hosts.pairs, benchmark.seconds(model)
-        whole = replace(
+        point = replace(
             base,
             id=digest(benchmark.name, identity, shape_text),
             params=stored,
             shape=number,
-            label=" ".join(f"{name}={_label_value(value)}" for name, value in varied.items()),
-            seconds=seconds * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
+            label=combination.label,
+            seconds=benchmark.seconds(model) * measurements,
             timeout=base.timeout or benchmark.limit(model),
         )
         if not kind or kind == "hunt":
-            yield whole
-            return
-        for round, pairs in enumerate(rounds(kind, shape.hosts.count, self.suite.seed)):
-            for slot, (first_host, second) in enumerate(pairs):
-                parallel = shape.hosts.parallel_pairs
-                pair = Pair(first_host, second, round, slot, whole.id, parallel)
-                label = f"{whole.label} pair={pair.name}".strip()
-                yield replace(whole, id=digest(whole.id, pair.name), label=label, pair=pair)
+            yield point
+        else:
+            yield from _points_of_pairs(
+                point, rounds(kind, shape.hosts.count, self.suite.seed), shape.hosts.parallel_pairs
+            )
+
+    def _model(self, combination: _Combination, params: dict[str, Any]) -> Params | None:
+        """Return the parameters as the benchmark reads them, or None if they are wrong."""
+        model = combination.benchmark.Params
+        try:
+            return cast(Params, model.model_validate(params))
+        except ValidationError as errors:
+            for error in errors.errors():
+                path = error_path(error)
+                wrong = explain(combination.source.document, (), error, model)
+                place = combination.place(path, ("params", *path))
+                self._refuse(combination.source, place, wrong.code, wrong.text)
+        return None
 
     def _shape(
-        self,
-        source: Source,
-        benchmark: Benchmark[Any],
-        keys: dict[str, Any],
-        place: Any,
-        whole: bool,
+        self, combination: _Combination, keys: dict[str, Any], *, complete: bool
     ) -> tuple[int, Shape, str] | None:
         """Return index, shape and canonical text of shape keys, or None if they are wrong.
 
         Points of equal index can share pods. A wrong shape is reported once for each entry. The
-        keys are `whole` where those of the benchmark's own params are among them.
+        keys are `complete` where those of the benchmark's own params are among them.
         """
-        cache_key = canonical([keys, benchmark.name, source.name, whole])
-        if cache_key in self._read:
-            return self._read[cache_key]
-        self._read[cache_key] = None  # so that a wrong shape is reported once
-        given = {key: value for key, value in keys.items() if value is not None}
+        cache_key = canonical([keys, combination.source.name, complete])
+        if cache_key not in self._resolved:
+            self._resolved[cache_key] = self._resolve(combination, keys, complete)
+        return self._resolved[cache_key]
+
+    def _resolve(
+        self, combination: _Combination, keys: dict[str, Any], complete: bool
+    ) -> tuple[int, Shape, str] | None:
+        source = combination.source
+        benchmark = combination.benchmark
+        keys = {key: value for key, value in keys.items() if value is not None}
         try:
-            shape = Shape.model_validate({"image": "base", **given})
+            shape = Shape.model_validate({"image": "base", **keys})
         except ValidationError as errors:
             for error in errors.errors():
                 path = error_path(error)
                 wrong = explain(source.document, (), error, Shape)
-                self._refuse(source.problem(place(path, path), wrong.code, wrong.text))
+                self._refuse(source, combination.place(path, path), wrong.code, wrong.text)
             return None
-        problems = shape.problems() or (_unfit(benchmark, shape) if whole else [])
+        problems = list(shape.problems())
+        if complete and not problems:
+            problems = list(_unfit(benchmark, shape))
         for problem in problems:
             path = tuple(problem.path.split("."))
-            self._refuse(source.problem(place(path, path), problem.code, problem.text))
+            self._refuse(source, combination.place(path, path), problem.code, problem.text)
         if problems:
             return None
         text = canonical(shape.data())
@@ -406,61 +425,78 @@ class _Enumeration:
         if pods not in self._indices:
             self._indices[pods] = len(self.shapes)
             self.shapes.append(shape)
-        self._read[cache_key] = self._indices[pods], shape, text
-        return self._read[cache_key]
+        return self._indices[pods], shape, text
 
 
-def _unfit(benchmark: Benchmark[Any], shape: Shape) -> list[Problem]:
-    """Return why the benchmark cannot measure on the shape, or an empty list."""
-    hosts, name = shape.hosts, benchmark.name
-    pairs, wanted = hosts.count * (hosts.count - 1) // 2, random_pairs(hosts.pairs or "")
-    pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-    rules: tuple[tuple[object, str, str, str], ...] = (
-        *(
-            (
-                getattr(hosts, key) and benchmark.network not in ("pairs", "services"),
-                f"hosts.{key}",
-                "no-pairs",
-                f"{name} does not measure between two hosts; leave {key} out",
+def _problems_together(
+    combination: _Combination, params: Params, shape: Shape
+) -> Iterator[Problem]:
+    """Yield why the benchmark cannot measure these params on this shape."""
+    origin = combination.origin or ("params",)
+    seen = shape.pair() if shape.hosts.pairs else shape
+    for problem in combination.benchmark.check(params, seen):
+        yield combination.source.problem(origin, problem.code, problem.text)
+
+
+def _secrets(combination: _Combination, params: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each value that has the name of a secret."""
+    for param, value in params.items():
+        key = param.rpartition(".")[2] if "." in param else ""
+        for name in secret_names(value, key):
+            text = (
+                f"{name} is the name of a secret, which a suite does not hold; leave it out: "
+                "a command has the variables of perfdag run, and on a cluster those of the "
+                "Secret that `secret` names"
             )
-            for key in ("pairs", "roles")
-        ),
-        (
-            benchmark.network == "services" and hosts.count != 2 and not hosts.pairs,
-            "hosts.count",
+            path = combination.place((param,), ("params", param))
+            yield combination.source.problem(path, "secret", text)
+
+
+def _points_of_pairs(point: Point, pairs_of: Iterable[Round], parallel: int) -> Iterator[Point]:
+    """Yield a point for each pair of hosts, which all have the id of `point` in common."""
+    for number, pairs in enumerate(pairs_of):
+        for slot, (first, second) in enumerate(pairs):
+            pair = Pair(first, second, number, slot, point.id, parallel)
+            label = f"{point.label} pair={pair.name}".strip()
+            yield replace(point, id=digest(point.id, pair.name), label=label, pair=pair)
+
+
+def _unfit(benchmark: Benchmark[Any], shape: Shape) -> Iterator[Problem]:
+    """Yield why the benchmark cannot measure on the shape."""
+    hosts = shape.hosts
+    name = benchmark.name
+    for key in ("pairs", "roles"):
+        if getattr(hosts, key) and benchmark.network not in ("pairs", "services"):
+            text = f"{name} does not measure between two hosts; leave {key} out"
+            yield Problem("no-pairs", text, f"hosts.{key}")
+    if benchmark.network == "services" and hosts.count != 2 and not hosts.pairs:
+        yield Problem(
             "two-hosts",
             f"{hosts.count}, and {name} measures 2 hosts, a client and a server, or "
             "more with hosts.pairs (all, ring, `random N`)",
-        ),
-        (
-            shape.network.forwarded and benchmark.network != "services",
-            "network.path",
-            "no-service",
-            f"{name} measures no Service; use pod or host",
-        ),
-        *(
-            (
-                getattr(hosts.cpus, side) and side not in benchmark.pins,
-                f"hosts.cpus.{side}",
-                "unused-pin",
-                f"{name} pins {pins}; leave it out",
-            )
-            for side in ("client", "server")
-        ),
-        (
-            wanted > pairs,
-            "hosts.pairs",
-            "few-pairs",
-            f"{wanted:,} random pairs were asked for, {hosts.count} hosts have {pairs:,}",
-        ),
-        (
-            hosts.pairs in ALL_PAIRS and pairs > MAX_POINTS,
             "hosts.count",
+        )
+    if shape.network.forwarded and benchmark.network != "services":
+        yield Problem("no-service", f"{name} measures no Service; use pod or host", "network.path")
+    for side in ("client", "server"):
+        if getattr(hosts.cpus, side) and side not in benchmark.pins:
+            pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
+            text = f"{name} pins {pins}; leave it out"
+            yield Problem("unused-pin", text, f"hosts.cpus.{side}")
+    possible = hosts.count * (hosts.count - 1) // 2
+    requested = random_pairs(hosts.pairs or "")
+    if requested > possible:
+        yield Problem(
+            "few-pairs",
+            f"{requested:,} random pairs were asked for, {hosts.count} hosts have {possible:,}",
+            "hosts.pairs",
+        )
+    if hosts.pairs in ALL_PAIRS and possible > MAX_POINTS:
+        yield Problem(
             "many-pairs",
             f"{hosts.count} hosts have more than {MAX_POINTS:,} pairs; use ring or `random N`",
-        ),
-    )
-    return [Problem(code, text, path) for broken, path, code, text in rules if broken]
+            "hosts.count",
+        )
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:
@@ -474,6 +510,22 @@ def nested(name: str, value: Any) -> dict[str, Any]:
 def _axes(source: Source) -> dict[str, list[Any]]:
     product = source.entry.permutations.product
     return {name: axis for name, axis in product.items() if name not in source.sets}
+
+
+def _varied_names(source: Source) -> Iterator[tuple[Where, str]]:
+    """Yield each name that `--set` or a permutation of the entry gives values, with its path."""
+    for name in source.sets:
+        yield tuple(name.split(".")), name
+    for name in source.entry.permutations.product:
+        yield ("permutations", "product", name), name
+    for index, explicit in enumerate(source.entry.permutations.explicit):
+        for name in explicit:
+            yield ("permutations", "explicit", index, name), name
+
+
+def _meets(at: Mapping[str, int], condition: Mapping[str, Sequence[bool]]) -> bool:
+    """Return whether the values at these positions of the axes meet a condition of `exclude`."""
+    return all(hits[at[name]] for name, hits in condition.items())
 
 
 def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
@@ -501,12 +553,8 @@ def _checks_without_pairs(loaded: LoadedSuite, points: Iterable[Point]) -> Itera
             yield loaded.document.problem(("checks", index, "slow_node"), "no-pairs", text)
 
 
-def _wrong_check(loaded: LoadedSuite, index: int, check: Check) -> Problem | None:
-    """Return why no metric or no series can meet a check of the suite, or None."""
-
-    def wrong(path: Where, code: str, text: str) -> Problem:
-        return loaded.document.problem(("checks", index, *path), code, text)
-
+def _wrong_checks(loaded: LoadedSuite) -> Iterator[Problem]:
+    """Yield why no metric or no series can meet a check of the suite: the first reason of each."""
     benchmarks = {source.name: registry.get(source.entry.benchmark) for source in loaded.sources}
     metrics = {
         source.name: metrics_by_name(
@@ -514,34 +562,60 @@ def _wrong_check(loaded: LoadedSuite, index: int, check: Check) -> Problem | Non
         )
         for source in loaded.sources
     }
-    entries = fnmatch.filter(metrics, check.entry or "*")
-    if not entries:
-        names = choices(check.entry, metrics, "there are")
-        return wrong(("entry",), "unknown-entry", f"no entry matches {check.entry!r}{names}")
-    known = {name: None for entry in entries for name in metrics[entry]}
-    if not fnmatch.filter(known, check.metric):
+    for index, check in enumerate(loaded.suite.checks):
+        entries = fnmatch.filter(metrics, check.entry or "*")
+        metrics_of_check = {entry: metrics[entry] for entry in entries}
+        reasons = itertools.chain(
+            _wrong_metric(check, list(metrics), metrics_of_check),
+            _wrong_unit(check, metrics_of_check),
+            _wrong_where(check, [benchmarks[entry] for entry in entries]),
+        )
+        for path, code, text in itertools.islice(reasons, 1):
+            yield loaded.document.problem(("checks", index, *path), code, text)
+
+
+Reason = tuple[Where, str, str]
+"""The path below a check, the code and the text of a problem."""
+
+
+def _wrong_metric(
+    check: Check, entries: list[str], metrics: Mapping[str, Mapping[str, Metric]]
+) -> Iterator[Reason]:
+    """Yield why a check with these metrics, by entry, covers none."""
+    if not metrics:
+        names = choices(check.entry, entries, "there are")
+        yield ("entry",), "unknown-entry", f"no entry matches {check.entry!r}{names}"
+    measured = list(dict.fromkeys(itertools.chain.from_iterable(metrics.values())))
+    if not fnmatch.filter(measured, check.metric):
         of = f"entry {check.entry}" if check.entry else "the entries"
-        names = choices(check.metric, known, "there are")
-        text = f"no metric of {of} matches {check.metric!r}{names}"
-        return wrong(("metric",), "unknown-metric", text)
+        names = choices(check.metric, measured, "there are")
+        yield ("metric",), "unknown-metric", f"no metric of {of} matches {check.metric!r}{names}"
+
+
+def _wrong_unit(check: Check, metrics: Mapping[str, Mapping[str, Metric]]) -> Iterator[Reason]:
+    """Yield why a threshold has another unit than one of the metrics, by entry."""
     unit = check.value.unit if check.value is not None else ""
-    for entry in entries:
-        for metric in metrics[entry].values():
-            if unit and fnmatch.fnmatchcase(metric.name, check.metric) and metric.unit != unit:
+    for entry, by_name in metrics.items():
+        for name in fnmatch.filter(by_name, check.metric):
+            of_metric = by_name[name].unit
+            if unit and of_metric != unit:
                 text = (
-                    f"is in {unit}, and {metric.name} of {entry} is in {metric.unit}; "
-                    f"write it in {metric.unit} or as a bare number"
+                    f"is in {unit}, and {name} of {entry} is in {of_metric}; "
+                    f"write it in {of_metric} or as a bare number"
                 )
-                return wrong(("value",), "other-unit", text)
+                yield ("value",), "other-unit", text
+
+
+def _wrong_where(check: Check, benchmarks: Iterable[Benchmark[Any]]) -> Iterator[Reason]:
+    """Yield why no series of the benchmarks has what a check selects by."""
     # A value that no series has is absent in the gate.
-    of_series = {*SHAPE_KEYS}
-    for entry in entries:
-        of_series |= {*benchmarks[entry].Params.model_fields, *benchmarks[entry].coords}
+    names = {*SHAPE_KEYS}
+    for benchmark in benchmarks:
+        names |= {*benchmark.Params.model_fields, *benchmark.coords}
     for name in check.where:
-        if name.partition(".")[0] not in of_series:
+        if name.partition(".")[0] not in names:
             text = (
-                f"no series has {name}{nearest(name, of_series) or ';'} "
+                f"no series has {name}{nearest(name, names) or ';'} "
                 "`perfdag benchmarks NAME` lists parameters and coordinates"
             )
-            return wrong(("where", name), "unknown-name", text)
-    return None
+            yield ("where", name), "unknown-name", text
