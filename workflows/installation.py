@@ -55,9 +55,10 @@ class Installation:
 
 def _rule(group: str, resources: str, verbs: str, names: tuple[str, ...] = ()) -> Object:
     """Return a rule of RBAC; resources and verbs are words of one text."""
-    only = {"resourceNames": [*names]} if names else {}
     rule: Object = {"apiGroups": [group], "resources": resources.split()}
-    return {**rule, **only, "verbs": verbs.split()}
+    if names:
+        rule["resourceNames"] = [*names]
+    return {**rule, "verbs": verbs.split()}
 
 
 # docs/reference/rights.md has the reason for each rule; a test compares them
@@ -148,7 +149,10 @@ def _namespaces(grants: list[Grant]) -> list[Object]:
 
     Templates of a suite say what pods there look like, so PodSecurity limits them.
     """
-    names = {name for rights, namespaces in grants if rights.creates for name in namespaces}
+    names = set[str]()
+    for rights, namespaces in grants:
+        if rights.creates:
+            names |= {*namespaces}
     labels = {LEVEL: "baseline", **SHARED}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -177,8 +181,8 @@ def _allowed(
 
 def _account(installation: Installation, name: str) -> Object:
     secrets = [{"name": secret} for secret in installation.pull_secrets]
-    more: Object = {"imagePullSecrets": secrets} if secrets else {}
-    return _body(installation, "v1", "ServiceAccount", name, **more)
+    fields: Object = {"imagePullSecrets": secrets} if secrets else {}
+    return _body(installation, "v1", "ServiceAccount", name, **fields)
 
 
 def _grant(

@@ -61,9 +61,10 @@ def workflow(
     Raises BadDocument for a wrong suite, setting or pattern, and for a suite that is too large.
     """
     loaded = suite if isinstance(suite, LoadedSuite) else load_model(suite)
-    known = [setting for setting in settings if "{{" not in setting]
-    chosen = parse_suite(loaded.document.text, loaded.document.file, known)
-    make_plan(chosen, only=[pattern for pattern in only if "{{" not in pattern])
+    plain_settings = [setting for setting in settings if "{{" not in setting]
+    plain_patterns = [pattern for pattern in only if "{{" not in pattern]
+    chosen = parse_suite(loaded.document.text, loaded.document.file, plain_settings)
+    make_plan(chosen, only=plain_patterns)
     return workflow_of_template(
         namespace,
         loaded.suite.name,
@@ -75,10 +76,11 @@ def workflow(
 
 def options_parameter(options: Mapping[str, Sequence[str] | str]) -> dict[str, str]:
     """Return what a run is told beside its suite as a parameter; none where that is nothing."""
-    given = {name: value for name, value in options.items() if value}
+    set_options = {name: value for name, value in options.items() if value}
+    if not set_options:
+        return {}
     # the kubelet replaces variables
-    text = orjson.dumps(given).decode().replace("$", r"\u0024")
-    return {"options": text} if given else {}
+    return {"options": orjson.dumps(set_options).decode().replace("$", r"\u0024")}
 
 
 def workflow_of_template(
@@ -91,10 +93,13 @@ def workflow_of_template(
     artifacts: Sequence[Artifact] = (),
 ) -> Object:
     """Return the Workflow of one run of the suite `name`, with the parameters of the template."""
+    labels = {SUITE: name}
+    if run_id:
+        labels[RUN] = run_id
     resource = Workflow(
         generate_name=f"{NAME}-{name}-",
         namespace=namespace,
-        labels={SUITE: name} | ({RUN: run_id} if run_id else {}),
+        labels=labels,
         priority=priority or None,
         arguments=[*_parameters(parameters), *artifacts],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME),
@@ -109,7 +114,7 @@ def inline(loaded: LoadedSuite) -> str:
     Then those are escaped. Raises BadDocument if it is too large.
     """
     text = loaded.document.text
-    if any(each in text for each in _REWRITTEN):
+    if any(sequence in text for sequence in _REWRITTEN):
         data = yaml.safe_load(text)
         text = yaml.dump(data, Dumper=_Escaping, sort_keys=False, width=10**9, allow_unicode=True)
         text = text.replace("{{", r"\u007b\u007b").replace("$", r"\u0024")
@@ -136,7 +141,8 @@ def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_
     meta = {"name": name, "namespace": namespace, "labels": {SUITE: loaded.suite.name}}
     text = loaded.document.text
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
-    if (size := len(json.dumps(body, ensure_ascii=False).encode())) > limit:
+    size = len(json.dumps(body, ensure_ascii=False).encode())
+    if size > limit:
         raise _too_large(loaded, size, limit, "write permutations instead of entries")
     return body
 
@@ -162,14 +168,15 @@ def schedule(
     what Kubernetes would refuse.
     """
     loaded = suite if isinstance(suite, LoadedSuite) else load_model(suite)
-    name, expected = loaded.suite.name, make_plan(loaded).seconds()
+    name = loaded.suite.name
+    expected = make_plan(loaded).seconds()
     if name.endswith("-age"):
         raise ValueError(
             f"{NAME}-{name}: the CronWorkflow that checks the age of suite "
             f"{name.removesuffix('-age')} has this name; rename the suite"
         )
-    for each in schedules:
-        check_schedule(each)
+    for text in schedules:
+        check_schedule(text)
     age_limit = seconds(max_age) if max_age else _default_max_age(schedules, expected)
     suite_map = config_map(namespace, f"perfdag-suite-{name}", loaded)
     age = _cron(
@@ -258,17 +265,19 @@ def check_schedule(schedule: str) -> None:
             f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
             " of week, for example '41 4 * * *'"
         )
-    values = []
+    values: list[set[int]] = []
     for text, (name, lowest, highest) in zip(texts, _FIELDS, strict=True):
-        parts = text.split(",")
         try:
-            values.append({value for part in parts for value in _values(part, lowest, highest)})
+            ranges = [_values(part, lowest, highest) for part in text.split(",")]
         except ValueError as error:
             how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
             raise ValueError(f"schedule {schedule!r}: {name} {str(error)!r}: {how}") from None
+        values.append(set().union(*ranges))
     _, _, days, months, _ = values
+    any_weekday = texts[-1] in ("*", "?")
+    longest_month = max(_DAYS_OF[month - 1] for month in months)
     # cron takes either of the two days where both are restricted
-    if texts[-1] in ("*", "?") and min(days) > max(_DAYS_OF[month - 1] for month in months):
+    if any_weekday and min(days) > longest_month:
         never = f"no such month has a day {min(days)}, so it never starts a run"
         raise ValueError(f"schedule {schedule!r}: {never}")
 
@@ -278,13 +287,24 @@ def _values(part: str, lowest: int, highest: int) -> range:
     match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([1-9][0-9]*))?", part)
     if not match:
         raise ValueError(part)
-    words = [_NUMBERS.get(word, word) for word in match.groups()[:2] if word]
-    ends = [int(word) if word.isdecimal() else -1 for word in words]
-    if ends != sorted(ends) or not {*ends} <= {*range(lowest, highest + 1)}:
+    step = int(match[3] or 1)
+    if not match[1]:
+        return range(lowest, highest + 1, step)
+    first = _number(match[1])
+    last = first
+    if match[2]:
+        last = _number(match[2])
+    elif match[3]:  # 5/10 is 5, 15, 25 ...
+        last = highest
+    if not lowest <= first <= last <= highest:
         raise ValueError(part)
-    first = ends[0] if ends else lowest
-    last = ends[-1] if ends and (len(ends) > 1 or not match[3]) else highest
-    return range(first, last + 1, int(match[3] or 1))
+    return range(first, last + 1, step)
+
+
+def _number(text: str) -> int:
+    """Return the number of a text such as `7` or `sun`, -1 of any other word."""
+    number = _NUMBERS.get(text, text)
+    return int(number) if number.isdecimal() else -1
 
 
 def _default_max_age(schedules: Sequence[str], expected: float) -> float:
@@ -293,15 +313,13 @@ def _default_max_age(schedules: Sequence[str], expected: float) -> float:
     `expected` is the length of a run in seconds. Rows are stored when a run ends, and a run may
     wait two hours for the lock. Raises ValueError for a schedule that is not daily.
     """
-    if not any(
-        schedule in ("@daily", "@midnight") or schedule.split()[2:] == ["*"] * 3
-        for schedule in schedules
-    ):
-        raise ValueError(
-            f"schedule {', '.join(schedules)}: does not run daily; "
-            "set the maximum age of the newest run with --max-age"
-        )
-    return 26 * 3600 + 2 * expected
+    for schedule in schedules:
+        if schedule in ("@daily", "@midnight") or schedule.split()[2:] == ["*"] * 3:
+            return 26 * 3600 + 2 * expected
+    raise ValueError(
+        f"schedule {', '.join(schedules)}: does not run daily; "
+        "set the maximum age of the newest run with --max-age"
+    )
 
 
 def _restricted(*containers: str) -> str:
@@ -328,12 +346,11 @@ def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
     keys = Entry.model_fields.keys() - {"permutations", "params", "benchmark"}
     product = {key: value for key, value in permutations.items() if isinstance(value, list)}
     fixed = {key: value for key, value in permutations.items() if key not in product}
-    entry = Entry(
-        benchmark=name,
-        params={key: value for key, value in fixed.items() if key not in keys},
-        **{key: value for key, value in fixed.items() if key in keys},
-        **({"permutations": {"product": product}} if product else {}),
-    )
+    params = {key: value for key, value in fixed.items() if key not in keys}
+    fields = {key: value for key, value in fixed.items() if key in keys}
+    if product:
+        fields["permutations"] = {"product": product}
+    entry = Entry(benchmark=name, params=params, **fields)
     return measure(entry, name=task or name.replace("_", "-"))
 
 

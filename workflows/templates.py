@@ -54,8 +54,11 @@ from perfdag.results.samples import FINAL, NOTES
 from perfdag.suite.document import dump
 from perfdag.workflows.installation import Grant, Installation, supporting_objects
 
-NAME, AGE = "perfdag", "perfdag-age"
-PLAN_SECONDS, FINISH_SECONDS, AGE_SECONDS = 1800, 3600, 900
+NAME = "perfdag"
+AGE = "perfdag-age"
+PLAN_SECONDS = 1800
+FINISH_SECONDS = 3600
+AGE_SECONDS = 900
 RETRIES = 2
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
@@ -120,7 +123,9 @@ def objects(installation: Installation, granted: Mapping[str, Grant] | None = No
 def run(installation: Installation) -> Object:
     """Return the WorkflowTemplate of a run."""
     suite = Artifact(name="suite", optional=True)
-    given = Artifact(name="suite", from_="{{inputs.artifacts.suite}}", optional=True)
+    passed_suite = Artifact(name="suite", from_="{{inputs.artifacts.suite}}", optional=True)
+    # all that measures takes this lock: one run at a time
+    lock = m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)
     with _template(
         installation,
         NAME,
@@ -128,53 +133,22 @@ def run(installation: Installation) -> Object:
         entrypoint="run",
         on_exit="finish",
         service_account_name="perfdag-run",
-        arguments=[
-            Parameter(name="suite", value="", description="ConfigMap with the key suite.yaml"),
-            Parameter(name="run", value="", description="id of a run to resume"),
-            Parameter(
-                name="options",
-                value="",
-                description='JSON: {"settings": ["repetitions=5"], "only": ["iperf*"]}',
-            ),
-        ],
+        arguments=_run_parameters(),
         active_deadline_seconds=installation.deadline,
-        # all that measures takes this lock: one run at a time
-        synchronization=m.Synchronization(
-            mutexes=[m.Mutex(name="perfdag-measuring", namespace=installation.lock_namespace)]
-        ),
+        synchronization=m.Synchronization(mutexes=[lock]),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
-    ) as w:
+    ) as template:
         plan = _retried("plan", _plan(installation), _lost(installation, "plan", PLAN_SECONDS))
         plan.inputs = [suite]
-        plan.tasks[0].arguments = [given]
+        plan.tasks[0].arguments = [passed_suite]
         watchdog = _retried("watchdog", _watchdog(installation))
-        late = _lost(installation, "recheck", FINISH_SECONDS)
-        recheck = _retried("recheck", _recheck(installation), late)
-        state = _annotation(STEP)  # empty where not even the plan step could start
-        refused = f"workflow.uid + ' plan {STEP_REFUSED}'"
-        begun = f"{state} startsWith workflow.uid && {state} != {refused}"
-        _retried(
-            "finish",
-            _finish(installation),
-            _lost(installation, "finish", FINISH_SECONDS),
-            when=f"{{{{={begun}}}}} == true",
-        )
-        measure = _measure(installation, host(installation))
-        # a DAG of its own, since the limit on parallel batches must not count the watchdog
-        with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
-            kind = "jsonpath(workflow.outputs.parameters.kindof, '$[' + item.n + ']')"
-            Task(
-                name="measure",
-                template=measure,
-                with_param="{{inputs.parameters.batches}}",
-                when="'{{item.n}}' != ''",  # else the cluster refuses the batch
-                arguments={
-                    "batch": "{{item.n}}",
-                    "kind": f"{{{{=item.n == '' ? '' : {kind}}}}}",
-                },
-            )
+        recheck_lost = _lost(installation, "recheck", FINISH_SECONDS)
+        recheck = _retried("recheck", _recheck(installation), recheck_lost)
+        finish_lost = _lost(installation, "finish", FINISH_SECONDS)
+        _retried("finish", _finish(installation), finish_lost, when=_run_began())
+        batches = _batches(_measure(installation, host(installation)))
         with DAG(name="run", fail_fast=False, inputs=[suite]):
-            Task(name="plan", template=plan, arguments=[given])
+            Task(name="plan", template=plan, arguments=[passed_suite])
             Task(name="watchdog", template=watchdog, depends="plan")
             Task(name="batches", template=batches, depends="plan", arguments=_batches_of("plan"))
             # measure the suspicious points of other batches again even if one failed
@@ -190,7 +164,41 @@ def run(installation: Installation) -> Object:
                 depends="recheck.Succeeded",
                 arguments=_batches_of("recheck"),
             )
-    return _document(installation, w)
+    return _document(installation, template)
+
+
+def _run_parameters() -> list[Parameter]:
+    options = 'JSON: {"settings": ["repetitions=5"], "only": ["iperf*"]}'
+    return [
+        Parameter(name="suite", value="", description="ConfigMap with the key suite.yaml"),
+        Parameter(name="run", value="", description="id of a run to resume"),
+        Parameter(name="options", value="", description=options),
+    ]
+
+
+def _run_began() -> str:
+    """Return the condition of the last step: the plan step began, and refused nothing."""
+    state = _annotation(STEP)  # empty where not even the plan step could start
+    refused = f"workflow.uid + ' plan {STEP_REFUSED}'"
+    return f"{{{{={state} startsWith workflow.uid && {state} != {refused}}}}} == true"
+
+
+def _batches(measure: DAG) -> DAG:
+    """Return the fan-out over batches.
+
+    It is a DAG of its own, since the limit on parallel batches must not count the watchdog.
+    """
+    kind = "jsonpath(workflow.outputs.parameters.kindof, '$[' + item.n + ']')"
+    batch = {"batch": "{{item.n}}", "kind": f"{{{{=item.n == '' ? '' : {kind}}}}}"}
+    with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
+        Task(
+            name="measure",
+            template=measure,
+            with_param="{{inputs.parameters.batches}}",
+            when="'{{item.n}}' != ''",  # else the cluster refuses the batch
+            arguments=batch,
+        )
+    return batches
 
 
 def age(installation: Installation) -> Object:
@@ -205,15 +213,15 @@ def age(installation: Installation) -> Object:
             Parameter(name="suitename", description="name of the suite"),
             Parameter(name="maxage", description="the newest run may be so old, for example 26h"),
         ],
-    ) as w:
+    ) as template:
         _step(
             installation,
             "age",
-            [f"--suite={_given('suitename')}", f"--max-age={_given('maxage')}"],
+            [f"--suite={_parameter('suitename')}", f"--max-age={_parameter('maxage')}"],
             image="finish",
             active_deadline_seconds=AGE_SECONDS,
         )
-    return _document(installation, w)
+    return _document(installation, template)
 
 
 def _document(installation: Installation, template: Any) -> Object:
@@ -223,26 +231,27 @@ def _document(installation: Installation, template: Any) -> Object:
     a limit on the Workflow counts pods and would starve a gang.
     """
     manifest: Object = template.to_dict()
-    for each in manifest["spec"]["templates"]:
-        if each["name"] == "batches":
-            each["parallelism"] = installation.parallel_batches
-        if each["name"] == "host":
-            each["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
-        elif "container" in each:  # the workflow holds the lock of all that measure
-            each["pendingTimeout"] = f"{installation.pending_limit}s"
-    manifest["spec"]["templates"] = manifest["spec"].pop("templates")  # last, as a reader expects
-    named: Object = _name_first(manifest)
-    return named
+    templates = manifest["spec"].pop("templates")
+    for argo_template in templates:
+        if argo_template["name"] == "batches":
+            argo_template["parallelism"] = installation.parallel_batches
+        if argo_template["name"] == "host":
+            argo_template["pendingTimeout"] = "{{workflow.outputs.parameters.pending}}"
+        elif "container" in argo_template:  # the workflow holds the lock of all that measure
+            argo_template["pendingTimeout"] = f"{installation.pending_limit}s"
+    manifest["spec"]["templates"] = templates  # last, as a reader expects
+    ordered: Object = _name_first(manifest)
+    return ordered
 
 
 def _name_first(value: Any) -> Any:
     """Return an object with its name first, and those in it."""
     if isinstance(value, list):
-        return [_name_first(each) for each in value]
+        return [_name_first(item) for item in value]
     if not isinstance(value, dict):
         return value
     name = {"name": value["name"]} if "name" in value else {}
-    return name | {key: _name_first(each) for key, each in value.items()}
+    return name | {key: _name_first(item) for key, item in value.items()}
 
 
 def _template(
@@ -250,57 +259,65 @@ def _template(
 ) -> WorkflowTemplate:
     """Return an empty template, to add its steps to, with what all its pods have in common.
 
-    A Workflow of it stays for a while, its pods for a shorter one, and no pod gets a sidecar. Pod
-    Security `restricted` asks for a securityContext in each container, Argo's own `init` and `wait`
-    too, and only a podSpecPatch reaches these.
+    A Workflow of it stays for a while, its pods for a shorter one, and no pod gets a sidecar.
     """
-    values = {
-        "STORE": installation.store,
-        "IMAGES": installation.images,
-        "WORKFLOW": "{{workflow.name}}",
-        "WORKFLOW_UID": "{{workflow.uid}}",
-        "WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
+    annotations = {
+        "workflows.argoproj.io/description": description,
+        STORE_ADDRESS: installation.store,
     }
-    main: Object = {
-        "name": "main",
-        "securityContext": hardened(),
-        "env": [
-            {"name": "HOME", "value": "/tmp"},
-            *({"name": f"PERFDAG_{name}", "value": value} for name, value in values.items()),
-            _of_pod("NAMESPACE", "metadata.namespace"),
-            _of_pod("NODE", "spec.nodeName"),
-            _of_pod("IPS", "status.podIPs"),
-        ],
-    }
-    own: Object = {"securityContext": hardened(), "resources": HELPER}
-    patch = {
-        "terminationGracePeriodSeconds": 0,  # a pod on a node that is gone is gone at once
-        "initContainers": [{"name": "init", **own}],
-        "containers": [{"name": "wait", **own, "env": [PROGRESS]}, main],
-    }
+    secrets = [m.LocalObjectReference(name=secret) for secret in installation.pull_secrets]
+    no_sidecar = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
     return WorkflowTemplate(
         name=name,
         namespace=installation.namespace,
         labels=installation.labels,
-        annotations={
-            "workflows.argoproj.io/description": description,
-            STORE_ADDRESS: installation.store,
-        },
-        image_pull_secrets=[m.LocalObjectReference(name=name) for name in installation.pull_secrets]
-        or None,
+        annotations=annotations,
+        image_pull_secrets=secrets or None,
         ttl_strategy=m.TTLStrategy(seconds_after_completion=installation.keep),
         pod_gc=m.PodGC(
             strategy="OnPodCompletion", delete_delay_duration=f"{installation.keep_pods}s"
         ),
-        pod_metadata=m.Metadata(
-            annotations={"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
-        ),
+        pod_metadata=m.Metadata(annotations=no_sidecar),
         security_context=m.PodSecurityContext.model_validate(pod_security()),
         tolerations=_tolerations(),
         affinity=ASIDE,
-        pod_spec_patch=dump([patch]),
+        pod_spec_patch=dump([_pod_patch(installation)]),
         **fields,
     )
+
+
+def _pod_patch(installation: Installation) -> Object:
+    """Return what is patched into every pod, Argo's own containers included.
+
+    Pod Security `restricted` asks for a securityContext in each container, Argo's own `init` and
+    `wait` too, and only a podSpecPatch reaches these.
+    """
+    of_argo: Object = {"securityContext": hardened(), "resources": HELPER}
+    main = {"name": "main", "securityContext": hardened(), "env": _variables(installation)}
+    return {
+        "terminationGracePeriodSeconds": 0,  # a pod on a node that is gone is gone at once
+        "initContainers": [{"name": "init", **of_argo}],
+        "containers": [{"name": "wait", **of_argo, "env": [PROGRESS]}, main],
+    }
+
+
+def _variables(installation: Installation) -> list[Object]:
+    """Return the environment variables that every container of perfdag has."""
+    values = {
+        "HOME": "/tmp",
+        "PERFDAG_STORE": installation.store,
+        "PERFDAG_IMAGES": installation.images,
+        "PERFDAG_WORKFLOW": "{{workflow.name}}",
+        "PERFDAG_WORKFLOW_UID": "{{workflow.uid}}",
+        "PERFDAG_WORKFLOW_CREATED": "{{workflow.creationTimestamp.RFC3339}}",
+    }
+    variables: list[Object] = [{"name": name, "value": value} for name, value in values.items()]
+    return [
+        *variables,
+        _of_pod("NAMESPACE", "metadata.namespace"),
+        _of_pod("NODE", "spec.nodeName"),
+        _of_pod("IPS", "status.podIPs"),
+    ]
 
 
 def _of_pod(name: str, path: str) -> Object:
@@ -309,10 +326,13 @@ def _of_pod(name: str, path: str) -> Object:
 
 
 def _tolerations(**options: int) -> list[m.Toleration]:
-    return [m.Toleration.model_validate(each) for each in node_loss_tolerations(**options)]
+    return [
+        m.Toleration.model_validate(toleration) for toleration in node_loss_tolerations(**options)
+    ]
 
 
-def _given(name: str) -> str:
+def _parameter(name: str) -> str:
+    """Return the reference to a parameter of the Workflow."""
     return f"{{{{workflow.parameters.{name}}}}}"
 
 
@@ -336,8 +356,11 @@ def _lost(installation: Installation, name: str, limit: int) -> str:
     gives neither to a DAG. So the step records its state on the Workflow.
     """
     state = _annotation(STEP)
-    began, known = f"{state} == workflow.uid + ' {name} {STEP_BEGAN}'", f"workflow.uid + ' {name} '"
-    least = f"{began} ? {limit} : {state} startsWith {known} ? 0 : {installation.pending_limit}"
+    began = f"{state} == workflow.uid + ' {name} {STEP_BEGAN}'"
+    recorded = f"{state} startsWith workflow.uid + ' {name} '"
+    # A pod that began was lost if it did not work for its whole time, and one that recorded an end
+    # was not lost. One that recorded nothing was lost if it did not wait for its whole time.
+    least = f"{began} ? {limit} : {recorded} ? 0 : {installation.pending_limit}"
     return f"lastRetry.status == 'Error' || asFloat(lastRetry.duration) < {{{{={least}}}}}"
 
 
@@ -347,19 +370,14 @@ def _retried(
     """Return a step: its pod, created again if it failed and the expression, if any, holds.
 
     Without the condition `when` there is no pod. The retryStrategy is that of a DAG: Argo ignores
-    the pendingTimeout of a template that has one. A global output is already in the Workflow, and
-    each level would add a copy of it.
+    the pendingTimeout of a template that has one.
     """
-    outputs = [
-        Parameter(
-            name=each.name,
-            value_from=m.ValueFrom(
-                parameter=f"{{{{tasks.{name}.outputs.parameters.{each.name}}}}}"
-            ),
-        )
-        for each in (pod.outputs if isinstance(pod.outputs, list) else [])
-        if isinstance(each, Parameter) and not each.global_name
-    ]
+    outputs = []
+    for output in pod.outputs if isinstance(pod.outputs, list) else []:
+        # a global output is already in the Workflow, and each level would add a copy of it
+        if isinstance(output, Parameter) and not output.global_name:
+            source = m.ValueFrom(parameter=f"{{{{tasks.{name}.outputs.parameters.{output.name}}}}}")
+            outputs.append(Parameter(name=output.name, value_from=source))
     retries = RetryStrategy(limit=str(RETRIES), retry_policy="Always", expression=expression)
     with DAG(name=name, fail_fast=False, outputs=outputs, retry_strategy=retries) as dag:
         Task(name=name, template=pod, when=when)
@@ -382,14 +400,18 @@ def _step(
     **fields: Any,
 ) -> Container:
     """Return the pod of a step that does not measure, with the store and its credentials."""
-    variables = {**({"PERFDAG_RUN": run} if run else {}), **(env or {})}
-    resources = {
-        "requests": requests or {"cpu": "100m", "memory": "256Mi"},
-        **({"limits": {"memory": memory}} if memory else {}),
-    }
-    secret = m.SecretEnvSource(name=installation.store_secret, optional=True)
-    source = m.Volume.model_validate(store_volume(installation.store))
-    mount = m.VolumeMount(name="store", mount_path=STORE)
+    variables = dict(env or {})
+    if run:
+        variables = {"PERFDAG_RUN": run, **variables}
+    resources: Object = {"requests": requests or {"cpu": "100m", "memory": "256Mi"}}
+    if memory:
+        resources["limits"] = {"memory": memory}
+    credentials = None
+    if store:
+        secret = m.SecretEnvSource(name=installation.store_secret, optional=True)
+        credentials = [m.EnvFromSource(secret_ref=secret)]
+        volumes = (m.Volume.model_validate(store_volume(installation.store)), *volumes)
+        mounts = (m.VolumeMount(name="store", mount_path=STORE), *mounts)
     return Container(
         name=f"{name}-pod",
         labels={ROLE: name},
@@ -398,10 +420,10 @@ def _step(
         command=["perfdag", "step", name],
         args=args,
         env=[m.EnvVar(name=key, value=value) for key, value in variables.items()],
-        env_from=[m.EnvFromSource(secret_ref=secret)] if store else None,
+        env_from=credentials,
         resources=m.ResourceRequirements.model_validate(resources),
-        volumes=[*([source] if store else []), *volumes],
-        volume_mounts=[*([mount] if store else []), *mounts],
+        volumes=[*volumes],
+        volume_mounts=[*mounts],
         **fields,
     )
 
@@ -412,30 +434,35 @@ def _plan(installation: Installation) -> Container:
         "PERFDAG_NETWORK_POLICY": "true" if installation.network_policy else "",
         "PERFDAG_PULL_POLICY": installation.pull_policy,
         "PERFDAG_ENV_FROM": installation.store_secret,
-        "PERFDAG_OPTIONS": _given("options"),
-        "PERFDAG_CONFIGMAP": _given("suite"),
+        "PERFDAG_OPTIONS": _parameter("options"),
+        "PERFDAG_CONFIGMAP": _parameter("suite"),
         "PERFDAG_CRON": "{{=workflow.scheduledTime ?? ''}}",
     }
-    name = "{{=workflow.parameters.suite == '' ? 'perfdag-none' : workflow.parameters.suite}}"
-    named = m.ConfigMapVolumeSource(name=name, optional=True)  # so the step can say what is absent
+    variables = {name: value for name, value in settings.items() if value}
+    outputs = [
+        Parameter(
+            name=name,
+            global_name=name if name in _GLOBAL else None,
+            value_from=m.ValueFrom(path=f"/tmp/perfdag-plan/{name}"),
+        )
+        for name in ("batches", *_GLOBAL, "gated")
+    ]
+    # optional, so that the step can say what is absent
+    config_map = m.ConfigMapVolumeSource(
+        name="{{=workflow.parameters.suite == '' ? 'perfdag-none' : workflow.parameters.suite}}",
+        optional=True,
+    )
     return _step(
         installation,
         "plan",
         ["--out", "/tmp/perfdag-plan"],
-        {name: value for name, value in settings.items() if value},
-        run=_given("run"),
+        variables,
+        run=_parameter("run"),
         inputs=[Artifact(name="suite", path="/tmp/perfdag-suite.yaml", optional=True)],
-        outputs=[
-            Parameter(
-                name=name,
-                global_name=name if name in _GLOBAL else None,
-                value_from=m.ValueFrom(path=f"/tmp/perfdag-plan/{name}"),
-            )
-            for name in ("batches", *_GLOBAL, "gated")
-        ],
+        outputs=outputs,
         requests={"cpu": "100m", "memory": "128Mi"},
         memory=PLAN_MEMORY,
-        volumes=(m.Volume(name="suite", config_map=named),),
+        volumes=(m.Volume(name="suite", config_map=config_map),),
         mounts=(m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True),),
         active_deadline_seconds=PLAN_SECONDS,
     )
@@ -470,31 +497,28 @@ def _recheck(installation: Installation) -> Container:
 
 
 def _finish(installation: Installation) -> Container:
+    report = Artifact(name="report", path=REPORT, archive=NoneArchiveStrategy(), optional=True)
+    message = m.ValueFrom(path=MESSAGE, default="")
+    summary = Parameter(name="summary", global_name="summary", value_from=message)
     return _step(
         installation,
         "finish",
         ["--phase", "{{workflow.status}}"],
-        run=_given("run"),
+        run=_parameter("run"),
         image="finish",
-        outputs=[
-            Artifact(name="report", path=REPORT, archive=NoneArchiveStrategy(), optional=True),
-            Parameter(
-                name="summary",
-                global_name="summary",
-                value_from=m.ValueFrom(path=MESSAGE, default=""),
-            ),
-        ],
+        outputs=[report, summary],
         service_account_name="perfdag-finish",
         active_deadline_seconds=FINISH_SECONDS,
     )
 
 
-def _of_kind(key: str, more: str = "") -> str:
-    """Return an expression for a field of the kind of this batch: its key, and `more` of the key.
+def _of_kind(key: str, key_end: str = "") -> str:
+    """Return an expression for a field of the kind of this batch.
 
-    Only integers travel through the DAG; the kinds stand once in the Workflow.
+    `key_end` is an expression for the end of the key. Only integers travel through the DAG; the
+    kinds stand once in the Workflow.
     """
-    path = f"'$[' + inputs.parameters.kind + '].{key}'{more}"
+    path = f"'$[' + inputs.parameters.kind + '].{key}'{key_end}"
     return f"jsonpath(workflow.outputs.parameters.kinds, {path})"
 
 
@@ -503,10 +527,9 @@ def _turns(installation: Installation) -> m.Synchronization | None:
     if installation.parallel_batches == 1:
         return None
     turn = _of_kind("turn")
-    turn = f"{turn} == '' ? inputs.parameters.batch : {turn}"
-    return m.Synchronization(
-        mutexes=[m.Mutex(name=f"perfdag-{{{{workflow.uid}}}}-{{{{={turn}}}}}")]
-    )
+    turn_or_batch = f"{turn} == '' ? inputs.parameters.batch : {turn}"
+    name = f"perfdag-{{{{workflow.uid}}}}-{{{{={turn_or_batch}}}}}"
+    return m.Synchronization(mutexes=[m.Mutex(name=name)])
 
 
 def _measure(installation: Installation, pod: Container) -> DAG:
@@ -521,27 +544,31 @@ def _measure(installation: Installation, pod: Container) -> DAG:
     notes = _annotation(NOTES)
     ours = f"{notes} startsWith workflow.uid + ' '"
     final = f"{notes} contains '\"' + inputs.parameters.batch + '{FINAL}\":'"
-    expression = f"!({refused}) && {{{{=!({ours} && {final})}}}}"
+    retries = RetryStrategy(
+        limit=str(RETRIES),
+        retry_policy="Always",
+        expression=f"!({refused}) && {{{{=!({ours} && {final})}}}}",
+    )
+    pods = m.Sequence(count=m.IntOrString(root=f"{{{{={_of_kind('pods')}}}}}"))
+    of_kind = {name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND}
+    port = _of_kind("ports[", " + item + ']'")
+    patch = _of_kind("", " + (item == '0' ? 'lead' : 'peer')")
     with DAG(
         name="measure",
         inputs=[Parameter(name="batch"), Parameter(name="kind")],
         fail_fast=False,
-        retry_strategy=RetryStrategy(
-            limit=str(RETRIES), retry_policy="Always", expression=expression
-        ),
+        retry_strategy=retries,
         synchronization=_turns(installation),
     ) as attempt:
-        port = _of_kind("ports[", " + item + ']'")
-        patch = _of_kind("", " + (item == '0' ? 'lead' : 'peer')")
         Task(
             name="host",
             template=pod,
-            with_sequence=m.Sequence(count=m.IntOrString(root=f"{{{{={_of_kind('pods')}}}}}")),
+            with_sequence=pods,
             arguments={
                 "rank": "{{item}}",
                 "batch": "{{inputs.parameters.batch}}",
                 "attempt": "{{retries}}",
-                **{name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND},
+                **of_kind,
                 "port": f"{{{{={port}}}}}",
                 "pod": f"{{{{=toJson({patch})}}}}",
             },
@@ -555,50 +582,55 @@ def host(installation: Installation) -> Container:
     What the shape of the batch adds to the pod is its input `pod`.
     """
     role = "{{=inputs.parameters.rank == '0' ? 'lead' : 'peer'}}"
-    given = ("rank", "batch", "attempt", *_KIND, "port", "pod")
-    options = {
-        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("batch", "rank", "attempt")},
-        "port": "{{inputs.parameters.port}}",
-        "pending": "{{workflow.outputs.parameters.pending}}",
+    inputs = ("rank", "batch", "attempt", *_KIND, "port", "pod")
+    args = []
+    for name in ("batch", "rank", "attempt", "port"):
+        args += [f"--{name}", f"{{{{inputs.parameters.{name}}}}}"]
+    args += ["--pending", "{{workflow.outputs.parameters.pending}}"]
+    labels = {
+        ROLE: "measure",
+        MEASURING: "true",
+        RUN: _RUN,
+        SUITE: "{{workflow.outputs.parameters.suitename}}",
     }
-    variables = store_variables(installation.store_secret)
+    for name in ("benchmark", "entry", "batch", "rank", "attempt"):
+        labels[f"{LABEL}/{name}"] = f"{{{{inputs.parameters.{name}}}}}"
+    annotations = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        # Volcano's gang; the plan step creates its PodGroup, and other schedulers ignore it
+        "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
+        # the key depends on the shape, since Multus' own keys may not be empty
+        "{{inputs.parameters.netkey}}": "{{inputs.parameters.network}}",
+    }
+    sources = store_variables(installation.store_secret)
     # missing where the Workflow is tried again after a run that succeeded: the pod says so
     keys = m.SecretVolumeSource(secret_name="perfdag-ssh-{{workflow.uid}}", optional=True)
-    patch = "inputs.parameters.pod"
-    placeholders = {BATCH_NUMBER: "batch", ATTEMPT_NUMBER: "attempt", f'"{PORT}"': "port"}
-    for placeholder, value in placeholders.items():
-        patch = f"replace({patch}, '{placeholder}', inputs.parameters.{value})"
+    # only a lead has figures
+    summary = m.ValueFrom(path=SUMMARY, default="")
     return Container(
         name="host",
-        inputs=[Parameter(name=name) for name in given],
-        # only a lead has figures
-        outputs=[Parameter(name="summary", value_from=m.ValueFrom(path=SUMMARY, default=""))],
-        labels={
-            ROLE: "measure",
-            MEASURING: "true",
-            RUN: _RUN,
-            SUITE: "{{workflow.outputs.parameters.suitename}}",
-            **{
-                f"{LABEL}/{name}": f"{{{{inputs.parameters.{name}}}}}"
-                for name in ("benchmark", "entry", "batch", "rank", "attempt")
-            },
-        },
-        annotations={
-            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-            # Volcano's gang; the plan step creates its PodGroup, and other schedulers ignore it
-            "scheduling.k8s.io/group-name": "perfdag-{{workflow.uid}}-b{{inputs.parameters.batch}}",
-            # the key depends on the shape, since Multus' own keys may not be empty
-            "{{inputs.parameters.netkey}}": "{{inputs.parameters.network}}",
-        },
+        inputs=[Parameter(name=name) for name in inputs],
+        outputs=[Parameter(name="summary", value_from=summary)],
+        labels=labels,
+        annotations=annotations,
         service_account_name="perfdag-measure",
         affinity=m.Affinity(),  # none of the Workflow's
-        pod_spec_patch=f"{{{{={patch}}}}}",
+        pod_spec_patch=_batch_patch(),
         image="{{inputs.parameters.image}}",
         image_pull_policy=installation.pull_policy,
         command=["perfdag", "step", role],
-        args=[word for name, value in options.items() for word in (f"--{name}", value)],
+        args=args,
         env=[m.EnvVar(name="PERFDAG_RUN", value=_RUN)],
-        env_from=[m.EnvFromSource.model_validate(each) for each in variables],
+        env_from=[m.EnvFromSource.model_validate(source) for source in sources],
         volumes=[m.Volume(name="ssh", secret=keys)],
         volume_mounts=[m.VolumeMount(name="ssh", mount_path=SSH, read_only=True)],
     )
+
+
+def _batch_patch() -> str:
+    """Return an expression: the input `pod` with the numbers of the batch in its placeholders."""
+    patch = "inputs.parameters.pod"
+    placeholders = {BATCH_NUMBER: "batch", ATTEMPT_NUMBER: "attempt", f'"{PORT}"': "port"}
+    for placeholder, name in placeholders.items():
+        patch = f"replace({patch}, '{placeholder}', inputs.parameters.{name})"
+    return f"{{{{={patch}}}}}"
