@@ -24,9 +24,8 @@ import numpy as np
 
 from perfdag.analysis.verdict import compare_sides
 from perfdag.stats.levels import Level, Levels, levels_of
-from perfdag.stats.references import Nights
 from perfdag.stats.robust import spread
-from perfdag.stats.scale import noise_of
+from perfdag.stats.scale import Nights, noise_of
 
 Array = np.ndarray
 Random = np.random.Generator

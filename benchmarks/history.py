@@ -30,7 +30,7 @@ from perfdag.analysis import medians
 from perfdag.analysis.compare import compare_selections
 from perfdag.analysis.history import series_of
 from perfdag.analysis.verdict import Tuning
-from perfdag.results.runs import Selection
+from perfdag.results.run_store import Selection
 from perfdag.results.schema import SAMPLES
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store

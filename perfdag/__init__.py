@@ -25,7 +25,7 @@ _HOMES = {
     "PerfdagError": "perfdag.problems",
     "BadDocument": "perfdag.suite.document",
     "StoreError": "perfdag.store.base",
-    "SelectionError": "perfdag.results.runs",
+    "SelectionError": "perfdag.results.run_store",
     "RunError": "perfdag.runs",
 }
 __all__ = ["__version__", *_HOMES]

@@ -2,7 +2,7 @@ from perfdag.analysis.compare import compare as compare
 from perfdag.analysis.gate import check as check
 from perfdag.analysis.verdict import Verdict as Verdict
 from perfdag.problems import PerfdagError as PerfdagError
-from perfdag.results.runs import SelectionError as SelectionError
+from perfdag.results.run_store import SelectionError as SelectionError
 from perfdag.results.schema import load as load
 from perfdag.runs import RunError as RunError
 from perfdag.runs.finish import Run as Run

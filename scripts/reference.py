@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from perfdag.analysis.publish import markdown_table
+from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
 from perfdag.commands.benchmarks import describe
 from perfdag.commands.main import EPILOG, GROUPS, VERBS, parser

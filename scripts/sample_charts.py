@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from perfdag.benchmark.contract import Benchmark, Measurement
 from perfdag.benchmark.registry import get
-from perfdag.charts.files import to_bytes
-from perfdag.charts.pages.pick import charts
+from perfdag.charts.pictures import charts, to_bytes
 from perfdag.charts.view import figures
 from perfdag.results.samples import as_rows
 from perfdag.results.summary import points_of

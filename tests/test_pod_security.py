@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Object
-from perfdag.kube.labels import LEVEL
-from perfdag.kube.patch import LEVELS, level_needs, own_image
+from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
 from perfdag.plan import make_plan
 from perfdag.runs.cluster import check_pod_security
 from perfdag.shape import Shape

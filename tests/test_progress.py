@@ -10,7 +10,7 @@ import pytest
 
 from perfdag.plan import SAMPLE_OVERHEAD, Plan, TimeLeft, make_plan
 from perfdag.results.collect import collect
-from perfdag.results.runs import ANY, with_learned_times
+from perfdag.results.run_store import ANY, with_learned_times
 from perfdag.results.samples import SampleRecord, sample_key
 from perfdag.steps.loop import PRECISE
 from perfdag.steps.pods import lead

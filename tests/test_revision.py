@@ -84,7 +84,7 @@ def test_a_pull_request_answers_for_its_own_change_alone(
     monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     days = (f"202611{day:02}T020000Z-1a2b3c4d" for day in range(1, 31))
-    for module in ("perfdag.plan", "perfdag.results.runs"):
+    for module in ("perfdag.plan", "perfdag.results.run_store"):
         monkeypatch.setattr(f"{module}.new_run_id", lambda: next(days))
     Path("bench.yaml").write_text(f"checks: [{{metric: rate, op: '>', value: 1}}]\n{SUITE}")
 
@@ -111,7 +111,7 @@ def test_an_alert_leads_to_the_commit_that_made_it_slow(
     monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     days = (f"202611{day:02}T020000Z-1a2b3c4d" for day in range(1, 31))
-    for module in ("perfdag.plan", "perfdag.results.runs"):
+    for module in ("perfdag.plan", "perfdag.results.run_store"):
         monkeypatch.setattr(f"{module}.new_run_id", lambda: next(days))
     Path("bench.yaml").write_text(SUITE)
     Path(".gitignore").write_text("perfdag-results")

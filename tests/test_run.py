@@ -26,7 +26,7 @@ from perfdag.commands.main import main
 from perfdag.hosts import disturbance
 from perfdag.plan import prepare_duet
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import RunStore
+from perfdag.results.run_store import RunStore
 from perfdag.results.schema import SAMPLES, load_rows
 from perfdag.results.summary import points_of
 from perfdag.runs.cluster import cluster_plan

@@ -17,7 +17,7 @@ import pytest
 from perfdag.commands.main import main
 from perfdag.plan import Plan, prepare_duet
 from perfdag.results.collect import collect
-from perfdag.results.runs import RunStore, put_plan, stored_plan
+from perfdag.results.run_store import RunStore, put_plan, stored_plan
 from perfdag.runs import local
 from perfdag.runs.finish import check_age
 from perfdag.signals import EXIT_GATE

@@ -10,9 +10,7 @@ from typing import Any
 from perfdag import IMAGES
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Object
-from perfdag.kube.labels import LEVEL, MEASURING
-from perfdag.kube.patch import PRIORITY_CLASSES, account_of
-from perfdag.kube.services import SSH_PORT
+from perfdag.kube.patch import LEVEL, MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
 
 SHARED = {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
 """The labels of objects that all installations of a cluster share."""

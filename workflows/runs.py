@@ -23,8 +23,7 @@ from hera.workflows import (
 )
 
 from perfdag.kube.client import Object
-from perfdag.kube.labels import RUN, SUITE
-from perfdag.kube.patch import hardened, pod_security
+from perfdag.kube.patch import RUN, SUITE, hardened, pod_security
 from perfdag.plan import make_plan
 from perfdag.suite.document import BadDocument, Problem, dump
 from perfdag.suite.load import load_model, parse_suite

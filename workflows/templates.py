@@ -23,26 +23,24 @@ from hera.workflows import (
 )
 
 from perfdag.kube.client import Object
-from perfdag.kube.labels import (
-    LABEL,
-    MEASURING,
-    ROLE,
-    RUN,
-    STEP,
-    STEP_BEGAN,
-    STEP_REFUSED,
-    STORE_ADDRESS,
-    SUITE,
-)
 from perfdag.kube.patch import (
     ATTEMPT_NUMBER,
     BATCH_NUMBER,
     HELPER,
+    LABEL,
+    MEASURING,
     MESSAGE,
     PORT,
     REPORT,
+    ROLE,
+    RUN,
     SSH,
+    STEP,
+    STEP_BEGAN,
+    STEP_REFUSED,
     STORE,
+    STORE_ADDRESS,
+    SUITE,
     SUMMARY,
     hardened,
     node_loss_tolerations,

@@ -20,11 +20,20 @@ from perfdag.analysis.gate_result import GateResult
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
-from perfdag.charts.files import to_bytes, to_svg
-from perfdag.charts.pages import pick, screen
+from perfdag.charts.pages import screen
+from perfdag.charts.pictures import (
+    INLINE,
+    Picture,
+    draw_pictures,
+    file_name,
+    inline_picture,
+    printable,
+    to_bytes,
+    to_svg,
+)
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
-from perfdag.results.runs import result_key
+from perfdag.results.run_store import result_key
 from perfdag.results.schema import revisions_of
 from perfdag.results.summary import (
     PointState,
@@ -77,7 +86,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=pick.printable,
+        finalize=printable,
     )
     environment.filters["plural"] = plural
     environment.filters["code"] = code
@@ -109,7 +118,7 @@ def write(
     `root` is the address of the store, `site` whether it has pages over all runs, and `gate` the
     answers about the series of the run.
     """
-    pictures = list(pick.draw(summary))
+    pictures = list(draw_pictures(summary))
     for picture in pictures:
         put(f"{picture.name}.svg", picture.svg)
         put(f"{picture.name}.png", picture.png)
@@ -120,7 +129,7 @@ def write(
 def report(
     summary: Summary,
     plan: Plan,
-    pictures: Sequence[pick.Picture],
+    pictures: Sequence[Picture],
     root: str,
     site: bool,
     gate: GateResult | None,
@@ -141,7 +150,7 @@ def report(
         "colour": screen.colour(said.word),
         "rows": shown,
         "more": sum(len(headlines(state)) for state in states) - len(shown),
-        "first": Markup("") if first is None else pick.picture(first, 0),
+        "first": Markup("") if first is None else inline_picture(first, 0),
         "points": points,
         "key": [
             (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
@@ -180,30 +189,30 @@ def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     return screen.card(Judged(summary, gate), plan.suite, head(summary.table))
 
 
-def _first_picture(run: Judged, pictures: Sequence[pick.Picture]) -> pick.Picture | None:
+def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
     """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
     for line in run.deciding()[:1]:
         if line.answer.word in ("worse", "better") and line.levels.measured >= STEP:
             with style.narrow():
                 narrow = to_svg(screen.history(line))
             svg, png = to_bytes(screen.history(line))
-            return pick.Picture("history", "first", line.name, svg, png, narrow)
-    shown = [pick.file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
+            return Picture("history", "first", line.name, svg, png, narrow)
+    shown = [file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
     own = [drawn for drawn in pictures if drawn.benchmark in shown]
-    return next((drawn for drawn in own if len(drawn.svg) <= pick.INLINE), None)
+    return next((drawn for drawn in own if len(drawn.svg) <= INLINE), None)
 
 
 def _charts(
-    names: Sequence[str], pictures: Sequence[pick.Picture], room: int
+    names: Sequence[str], pictures: Sequence[Picture], room: int
 ) -> dict[str, list[Markup | str]]:
     """Return the charts of each benchmark in `room` bytes. Those that do not fit are names."""
     charts: dict[str, list[Markup | str]] = {}
     number = 0
     for name in names:
         for drawn in pictures:
-            if drawn.benchmark == pick.file_name(name):
+            if drawn.benchmark == file_name(name):
                 number += 1
-                chart: Markup | str = pick.picture(drawn, number)
+                chart: Markup | str = inline_picture(drawn, number)
                 size = len(chart.encode("utf-8", "replace"))
                 chart, size = (chart, size) if size + 300 <= room else (f"{drawn.name}.svg", 300)
                 room -= size

@@ -17,9 +17,9 @@ from perfdag.analysis.history import Series as Line
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import Verdict
 from perfdag.charts import style
-from perfdag.charts.files import to_bytes
+from perfdag.charts.pictures import to_bytes
 from perfdag.charts.series import amount, spread_text
-from perfdag.results.runs import day_of
+from perfdag.results.run_store import day_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
 from perfdag.stats.evidence import STEP
 

@@ -19,7 +19,7 @@ from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
 from perfdag.identity import digest
-from perfdag.results.runs import PARTIAL, RunStore, SelectionError, month_of
+from perfdag.results.run_store import PARTIAL, RunStore, SelectionError, month_of
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store, store_option
 

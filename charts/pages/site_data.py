@@ -23,7 +23,7 @@ from perfdag.analysis.verdict import (
     within,
 )
 from perfdag.identity import digest
-from perfdag.results.runs import Selection, month_of, report_key, result_key
+from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
 from perfdag.stats.evidence import STEP

@@ -37,7 +37,7 @@ from perfdag.analysis.verdict import (
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
-from perfdag.results.runs import RunStore, Selection, SelectionError, read_checks
+from perfdag.results.run_store import RunStore, Selection, SelectionError, read_checks
 from perfdag.results.schema import codes, explain_unreadable, load_rows
 from perfdag.results.selections import explain_last, select
 from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo
@@ -45,9 +45,8 @@ from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
-from perfdag.stats.references import Nights
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.stats.scale import Array, finite
+from perfdag.stats.scale import Array, Nights, finite
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.units import plural

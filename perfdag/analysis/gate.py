@@ -38,18 +38,18 @@ from perfdag.analysis.medians import (
 from perfdag.analysis.pairs import TOO_FEW, matrices
 from perfdag.analysis.verdict import Tuning, covers
 from perfdag.plan import Plan
-from perfdag.results.baselines import baseline
-from perfdag.results.history_store import StoreWithHistory, with_history
-from perfdag.results.runs import (
+from perfdag.results.run_store import (
     PARTIAL,
     RunStore,
     SelectionError,
+    StoreWithHistory,
     read_checks,
     report_key,
     stored_plan,
+    with_history,
 )
 from perfdag.results.schema import explain_unreadable, load_rows
-from perfdag.results.selections import explain_last, select_one
+from perfdag.results.selections import baseline, explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.stats.scale import Array, Word

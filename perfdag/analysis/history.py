@@ -35,16 +35,14 @@ from perfdag.analysis.verdict import (
 )
 from perfdag.problems import Form
 from perfdag.results.labels import difference, exact, has_name
-from perfdag.results.runs import PARTIAL, day_of
+from perfdag.results.run_store import PARTIAL, day_of
 from perfdag.results.schema import facts_of_nodes, load_rows
 from perfdag.results.summary import SeriesInfo
-from perfdag.stats.drift import Drift, drift_of
 from perfdag.stats.evidence import STEP
-from perfdag.stats.levels import Level, Levels, levels_of
+from perfdag.stats.levels import Drift, Level, Levels, drift_of, levels_of
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
-from perfdag.stats.references import WINDOW
 from perfdag.stats.robust import Spread, median
-from perfdag.stats.scale import Array, Word, side_word, two_speeds
+from perfdag.stats.scale import WINDOW, Array, Word, side_word, two_speeds
 from perfdag.store.base import Store
 from perfdag.units import short
 

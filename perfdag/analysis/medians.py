@@ -23,12 +23,11 @@ from perfdag.analysis.environment import (
 )
 from perfdag.plan import gc_paused
 from perfdag.results.labels import words_by_point
-from perfdag.results.runs import month_of, result_key, rollup_key, runs_with_rows
+from perfdag.results.run_store import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.stats.references import Nights
 from perfdag.stats.robust import spread
-from perfdag.stats.scale import Array
+from perfdag.stats.scale import Array, Nights
 from perfdag.store.base import Store, StoreError
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from perfdag.results.runs import day_of
+from perfdag.results.run_store import day_of
 from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level, Levels
-from perfdag.stats.references import WINDOW
 from perfdag.stats.robust import Spread
-from perfdag.stats.scale import MIN_EFFECT, MIN_FRACTION, Array, Scale, Word, side_word
+from perfdag.stats.scale import MIN_EFFECT, MIN_FRACTION, WINDOW, Array, Scale, Word, side_word
 from perfdag.suite.model import Check
 from perfdag.units import plural
 

@@ -22,7 +22,7 @@ from perfdag.commands.options import (
 )
 from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
-from perfdag.results.runs import RunStore, put_plan, variants
+from perfdag.results.run_store import RunStore, put_plan, variants
 from perfdag.runs.duet import CANNOT_TELL, outcome_text
 from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
 from perfdag.stats.paired import LOOKS

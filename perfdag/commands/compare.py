@@ -20,9 +20,8 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.results.baselines import baselines, put_baseline
-from perfdag.results.runs import RunStore
-from perfdag.results.selections import select
+from perfdag.results.run_store import RunStore
+from perfdag.results.selections import baselines, put_baseline, select
 from perfdag.store.base import store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table

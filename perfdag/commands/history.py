@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
 
+from perfdag.analysis.alerts import gate_lines, junit, markdown, publish
 from perfdag.analysis.environment import REVISION, Changes
 from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
@@ -23,7 +24,6 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.publish import gate_lines, junit, markdown, publish
 from perfdag.analysis.verdict import RANK, JudgedSeries, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
@@ -44,7 +44,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.results.labels import exact, has_name
-from perfdag.results.runs import RunStore, day_of, read_checks
+from perfdag.results.run_store import RunStore, day_of, read_checks
 from perfdag.results.schema import explain_unreadable
 from perfdag.results.selections import select
 from perfdag.runs.finish import check_age

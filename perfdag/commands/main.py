@@ -80,8 +80,7 @@ MODULES = {
     "plan": "run",
     "completion": "main",
     "import": "imports",
-    "logs": "status",
-    **dict.fromkeys(("install", "submit", "render"), "cluster"),
+    **dict.fromkeys(("install", "submit", "status", "logs", "render"), "cluster"),
 }
 """The module of each verb."""
 DESTRUCTIVE = ("rm", "prune")

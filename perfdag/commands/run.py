@@ -23,7 +23,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.plan import make_plan, with_revisions
-from perfdag.results.runs import ANY, with_learned_times
+from perfdag.results.run_store import ANY, with_learned_times
 from perfdag.runs.local import absent_program, refuse_absent_programs, refuse_to_resume, run_plan
 from perfdag.store.base import StoreError
 from perfdag.store.s3 import open_store

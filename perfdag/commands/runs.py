@@ -29,9 +29,8 @@ from perfdag.commands.options import (
 )
 from perfdag.plan import Plan
 from perfdag.problems import PerfdagError
-from perfdag.results.baselines import baselines
 from perfdag.results.collect import collect, gather, write_exports
-from perfdag.results.runs import (
+from perfdag.results.run_store import (
     RunStore,
     age_of,
     month_of,
@@ -41,7 +40,7 @@ from perfdag.results.runs import (
     run_folder,
 )
 from perfdag.results.schema import NewerSchemaError, read_rows, revisions_of
-from perfdag.results.selections import read_run
+from perfdag.results.selections import baselines, read_run
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.revision import short_revision
 from perfdag.runs.finish import Run, finish_run, judge

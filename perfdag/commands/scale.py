@@ -660,7 +660,7 @@ def audit(args: argparse.Namespace) -> int:
 def plot(args: argparse.Namespace) -> int:
     """Write times.csv and the chart of its times. Return 1 without data. Raises ValueError."""
     from perfdag.charts import scale as charts
-    from perfdag.charts.files import to_bytes
+    from perfdag.charts.pictures import to_bytes
 
     (folder, _), skip = folder_of(args), args.skip_errors
     workloads = runai.read_times(folder)

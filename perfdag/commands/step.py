@@ -107,7 +107,7 @@ def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
 @verb("step lead", "Measure a batch.", "", *RANK)
 def lead(pod: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
-    from perfdag.results.runs import stored_plan
+    from perfdag.results.run_store import stored_plan
     from perfdag.steps.pods import context, lead
 
     end_once(context.exit_retryable)

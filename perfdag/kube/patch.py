@@ -1,17 +1,40 @@
-"""What a measuring pod is made of: placement, security, volumes, and its podSpecPatch.
+"""What a measuring pod is made of: labels, placement, security, volumes, ports, its podSpecPatch.
 
 The patch has what a shape adds to the measuring pods of every run. Argo merges it into the pod by
 container name, after the patch of the Workflow, which has what Pod Security `restricted` asks of
-every container. One patch serves all batches of a shape, so it has placeholders.
+every container. One patch serves all batches of a shape, so it has placeholders. Services
+forward to the ports of pods that may be servers.
 """
 
+import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from perfdag.kube.client import Kube, Object, ignore_status
-from perfdag.kube.labels import ATTEMPT, BATCH, HOSTNAME, LEVEL, MEASURING, RUN, ZONE
 from perfdag.shape import ACROSS, Shape, Volume
+
+LABEL = "perfdag"
+RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
+"""Labels: the run that an object belongs to, and its suite."""
+STORE_ADDRESS = f"{LABEL}/store"
+"""Annotation of a WorkflowTemplate: the address of the store of its installation."""
+BATCH, ATTEMPT, RANK = f"{LABEL}/batch", f"{LABEL}/attempt", f"{LABEL}/rank"
+"""Labels of a measuring pod: numbers from 0."""
+ROLE = f"{LABEL}/role"
+"""Label of a pod: its step. It is "measure" in a batch."""
+MEASURING = f"{LABEL}/measuring"
+"""Label of every measuring pod, with the value "true"."""
+STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED = f"{LABEL}/step", "began", "ended", "refused"
+"""Annotation of a Workflow: its uid, the step that began last, and the state of the step.
+
+The state is STEP_BEGAN while the step runs, and STEP_ENDED once it failed by itself. It is
+STEP_REFUSED if the step refused the run: then Argo creates no other pod."""
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+LEVEL = "pod-security.kubernetes.io/enforce"
+"""The label of a namespace that names its level."""
 
 BATCH_NUMBER = "@BATCH@"
 """The number of the batch."""
@@ -21,11 +44,17 @@ PORT = "@PORT@"
 """The port of a rank's sshd on a host network."""
 WIDE_GANG = 32
 """Pods of a gang above which anti-affinity is too slow, so topologySpread is used."""
-
 CLEARING = 660
 """Grace period in seconds of a benchmark that has to delete objects on the cluster."""
 LOST_NODE_SECONDS = 60
 """Seconds after which Kubernetes deletes a pod whose node does not answer."""
+SSH_PORT = 2222
+FORWARDED = {"service": "ClusterIP", "nodeport": "NodePort"}
+"""Types of Services, by `network.path`."""
+PORTS_EACH = 2
+"""Ports that a Service forwards, for TCP and for UDP. A port has one number on its whole path."""
+_FIRST, _PORTS = 30000, 2768
+"""The range of node ports, if the API server has its default."""
 
 
 def node_loss_tolerations(seconds: int = LOST_NODE_SECONDS) -> list[Object]:
@@ -409,3 +438,59 @@ def _mtu(shape: Shape, spec: Object, context: Context, resources: Object) -> Non
             "resources": resources,
         }
     )
+
+
+def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
+    """Return the port where the peer of a rank listens for the lead.
+
+    On a host network the run id decides, so that the ports of any gang are in 20000 to 29999.
+    """
+    if shape.network.host:
+        return 20000 + _hash(run_id) % (10000 - 2 * 4096) + rank
+    return SSH_PORT
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -> Iterator[Object]:
+    """Yield the Services of the ranks of a batch that may be servers.
+
+    `workflow` is the name and the uid.
+    """
+    kind = FORWARDED.get(shape.network.path or "")
+    name, uid = workflow
+    for rank in range(int(shape.hosts.pairs is None), shape.hosts.count if kind else 0):
+        yield {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": f"perfdag-{uid}-b{batch}-r{rank}"},
+            "spec": {
+                "type": kind,
+                "selector": {
+                    "workflows.argoproj.io/workflow": name,
+                    RUN: run_id,
+                    BATCH: str(batch),
+                    RANK: str(rank),
+                },
+                "ipFamilies": ["IPv6" if shape.network.family == "ipv6" else "IPv4"],
+                "ports": service_ports(f"{uid} {batch} {rank}", kind == "NodePort"),
+            },
+        }
+
+
+def service_ports(seed: str, on_nodes: bool) -> list[Object]:
+    """Return the ports of a Service; another `seed` gives others."""
+    first = _FIRST + PORTS_EACH * (_hash(seed) % (_PORTS // PORTS_EACH))
+    return [
+        {
+            "name": f"{protocol.lower()}-{port - first}",
+            "protocol": protocol,
+            "port": port,
+            "targetPort": port,
+            **({"nodePort": port} if on_nodes else {}),
+        }
+        for port in range(first, first + PORTS_EACH)
+        for protocol in ("TCP", "UDP")
+    ]

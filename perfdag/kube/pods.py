@@ -11,8 +11,7 @@ from datetime import datetime
 import orjson
 
 from perfdag.kube.client import Kube, Object, ignore_status
-from perfdag.kube.labels import ATTEMPT, BATCH, MEASURING, RANK, RUN, ZONE
-from perfdag.kube.patch import MTU
+from perfdag.kube.patch import ATTEMPT, BATCH, MEASURING, MTU, RANK, RUN, ZONE
 from perfdag.shape import Shape, Toleration
 from perfdag.units import parse_quantity
 

@@ -21,7 +21,7 @@ from perfdag.benchmark import registry
 from perfdag.identity import canonical, digest
 from perfdag.plan import Plan, gc_paused
 from perfdag.results.labels import span_of
-from perfdag.results.runs import month_of, put_plan, result_key, rollup_key, run_folder
+from perfdag.results.run_store import month_of, put_plan, result_key, rollup_key, run_folder
 from perfdag.results.samples import (
     SampleRecord,
     read_samples,

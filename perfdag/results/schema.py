@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from perfdag.results.runs import RunStore, SelectionError, result_key, runs_with_rows
+from perfdag.results.run_store import RunStore, SelectionError, result_key, runs_with_rows
 from perfdag.store.base import NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import choices

@@ -12,8 +12,15 @@ from dataclasses import dataclass, field
 import yaml
 
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
-from perfdag.kube.labels import RUN, STORE_ADDRESS, SUITE
-from perfdag.kube.patch import LEVELS, enforced_level, label_command, level_needs
+from perfdag.kube.patch import (
+    LEVELS,
+    RUN,
+    STORE_ADDRESS,
+    SUITE,
+    enforced_level,
+    label_command,
+    level_needs,
+)
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
@@ -28,7 +35,7 @@ from perfdag.kube.pods import (
 )
 from perfdag.plan import Plan, is_run_id, make_plan, place_hosts
 from perfdag.redaction import print_now
-from perfdag.results.runs import LAST, ambiguous
+from perfdag.results.run_store import LAST, ambiguous
 from perfdag.revision import stated_revision
 from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_REACH

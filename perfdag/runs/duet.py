@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import orjson
 
+from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
-from perfdag.analysis.publish import markdown_table
 from perfdag.analysis.verdict import Tuning, percent
 from perfdag.plan import Duet
 from perfdag.results.collect import collect

@@ -16,7 +16,7 @@ from perfdag.analysis.sentence import Banner, Judged, banner
 from perfdag.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.collect import CollectionResult, collect, write_exports
-from perfdag.results.runs import (
+from perfdag.results.run_store import (
     RunStore,
     SelectionError,
     age_of,
@@ -99,7 +99,7 @@ class Run:
         tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
         gate = []
         if self.gate and gated(self.plan):
-            from perfdag.analysis.publish import gate_lines
+            from perfdag.analysis.alerts import gate_lines
 
             gate = [styled(gate_lines(self.gate))]
         counts = judged.past.counted if judged.past else ""
@@ -286,7 +286,7 @@ def _lines(result: Run) -> list[str]:
         f"trust   {summary.trust.text}",
     ]
     if result.gate and result.gate.runs > 1 and not gated(plan):
-        from perfdag.analysis.publish import answer_lines
+        from perfdag.analysis.alerts import answer_lines
 
         lines += answer_lines(result.gate)
     verdicts = [
@@ -348,7 +348,7 @@ def finish_run(
         logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
     files = write_exports(store, plan.run_id, table)
     if publishes and gate and gated(plan):
-        from perfdag.analysis.publish import junit, publish
+        from perfdag.analysis.alerts import junit, publish
 
         published = publish(store, gate)
         store.put(f"runs/{plan.run_id}/check.xml", junit(gate))
@@ -418,7 +418,7 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
 
     4: the webhook did not take the message. Raises SelectionError, StoreError.
     """
-    from perfdag.analysis.publish import send
+    from perfdag.analysis.alerts import send
     from perfdag.results.selections import select_one
 
     run_id, suite = select_one(RunStore(store), selector, suite)

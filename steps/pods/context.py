@@ -12,12 +12,23 @@ from types import FrameType
 
 from perfdag.hosts.local import hidden
 from perfdag.kube.client import KubeError, Object, run_with_client
-from perfdag.kube.labels import RUN, STEP, STEP_BEGAN, STEP_ENDED, STEP_REFUSED, SUITE
-from perfdag.kube.patch import MESSAGE, REPORT, STORE, STORE_VARIABLES, Context
+from perfdag.kube.patch import (
+    MESSAGE,
+    REPORT,
+    RUN,
+    STEP,
+    STEP_BEGAN,
+    STEP_ENDED,
+    STEP_REFUSED,
+    STORE,
+    STORE_VARIABLES,
+    SUITE,
+    Context,
+)
 from perfdag.kube.pods import ARGO
 from perfdag.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
-from perfdag.results.runs import report_key, run_folder
+from perfdag.results.run_store import report_key, run_folder
 from perfdag.store.base import NotStoredError, Store, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store, print_wait
 from perfdag.suite.document import BadDocument, Problem

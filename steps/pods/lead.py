@@ -25,11 +25,10 @@ from perfdag.hosts.base import Forwarding, Host
 from perfdag.hosts.local import LocalHost
 from perfdag.hosts.ssh import SshHost
 from perfdag.kube.client import Kube
-from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of
+from perfdag.kube.patch import SSH, SUMMARY, VOLUME, account_of, ssh_port
 from perfdag.kube.pods import Pod, read_pod, selector
-from perfdag.kube.services import ssh_port
 from perfdag.plan import Plan, TimeLeft, stored_duet
-from perfdag.results.runs import plan_of_batch, variants
+from perfdag.results.run_store import plan_of_batch, variants
 from perfdag.results.samples import (
     MissingReason,
     SampleRecord,

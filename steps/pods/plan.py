@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import LABEL
 from perfdag.kube.patch import (
+    LABEL,
     PRIORITY_CLASSES,
     Context,
     account_of,
@@ -24,11 +24,13 @@ from perfdag.kube.patch import (
     own_image,
     patch,
     priority_class,
+    service_ports,
+    services,
     shared_claim,
+    ssh_port,
 )
-from perfdag.kube.services import service_ports, services, ssh_port
 from perfdag.plan import Batch, Plan, gated, make_plan, place_hosts
-from perfdag.results.runs import (
+from perfdag.results.run_store import (
     ROUNDS,
     put_plan,
     put_rechecks,

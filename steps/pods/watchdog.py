@@ -14,7 +14,7 @@ from datetime import datetime
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.labels import ROLE, RUN
+from perfdag.kube.patch import ROLE, RUN
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
@@ -29,7 +29,7 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan import Plan
-from perfdag.results.runs import plan_of_batch, stored_plan, variants
+from perfdag.results.run_store import plan_of_batch, stored_plan, variants
 from perfdag.results.samples import (
     NOTES,
     MissingReason,

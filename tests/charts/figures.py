@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from perfdag.charts.pages.pick import charts
+from perfdag.charts.pictures import charts
 from perfdag.charts.view import figures
 from perfdag.results.summary import points_of
 

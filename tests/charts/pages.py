@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from perfdag.charts.pages import pick, report
-from perfdag.charts.pages.pick import Picture
+from perfdag.charts.pages import report
+from perfdag.charts.pictures import Picture, draw_pictures
 from perfdag.plan import Plan
 from perfdag.results.summary import summarise
 from tests.charts.rows import RUN
@@ -22,7 +22,7 @@ def report_of(
     table: pa.Table, plan: Plan | None = None, pictures: Sequence[Picture] | None = None
 ) -> str:
     """Return the report of rows, with their charts or with these pictures."""
-    drawn = list(pick.draw(summarise(table))) if pictures is None else pictures
+    drawn = list(draw_pictures(summarise(table))) if pictures is None else pictures
     return report.report(
         summarise(table), plan or plan_of(), drawn, "./perfdag-results", False, None
     )

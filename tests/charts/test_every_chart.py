@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from perfdag.charts.pages import pick
+from perfdag.charts.pictures import draw_pictures, inline_picture
 from perfdag.results.summary import summarise
 from tests.charts import rows
 from tests.charts.browser import FAULTS, Page
@@ -33,10 +33,10 @@ async def test_texts_do_not_overlap_and_are_not_cut(
     figures: list[str] = []
     whole, failed = samples.sample_table(benchmark), rows.table(*lost)
     for table in (whole, failed, pa.concat_tables([whole, failed])):
-        for drawn in pick.draw(summarise(table)):
+        for drawn in draw_pictures(summarise(table)):
             assert drawn.slug != "error", drawn.title
             assert len(drawn.title) <= 60, drawn.title
-            shown = pick.picture(drawn, len(figures))
+            shown = inline_picture(drawn, len(figures))
             figures.append(f'<section id="{len(figures)} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"
     file.write_text(document("".join(figures)))

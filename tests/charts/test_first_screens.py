@@ -11,7 +11,8 @@ from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import Rules
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark.contract import VERDICT
-from perfdag.charts.pages import pick, report
+from perfdag.charts.pages import report
+from perfdag.charts.pictures import draw_pictures
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import summarise
 from perfdag.store.base import FolderStore
@@ -58,7 +59,7 @@ def judged(folder: Path, nights: int, factor: float, machine: float = 1, *lost: 
     table = load_rows(store, suites=["net"], runs=[run])
     gate, plan = judge_run(store, "net", run, Rules()), plan_of(run_id=run, suite="net")
     summary = summarise(table)
-    return report.report(summary, plan, list(pick.draw(summary)), ".", True, gate)
+    return report.report(summary, plan, list(draw_pictures(summary)), ".", True, gate)
 
 
 def of(*samples: list[dict[str, Any]]) -> Callable[[Path], str]:

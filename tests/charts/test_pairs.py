@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from perfdag.charts import pairs
-from perfdag.charts.pages import pick
+from perfdag.charts.benchmarks import pair_figures
+from perfdag.charts.pictures import draw_pictures
 from perfdag.identity import canonical
 from perfdag.results.schema import SAMPLES
 from perfdag.results.summary import points_of, summarise
@@ -48,7 +48,7 @@ def table(
 
 
 def only(rows: pa.Table) -> tuple[str, Figure]:
-    (result,) = pairs.figures(points_of(rows), rows)
+    (result,) = pair_figures(points_of(rows), rows)
     return result
 
 
@@ -122,5 +122,7 @@ def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None
         f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
     }
     both = pa.concat_tables([rows, made.iperf_paths()])
-    assert {"iperf-pairs-throughput"} < {picture.name for picture in pick.draw(summarise(both))}
-    assert [picture.name for picture in pick.draw(summarise(rows))] == ["iperf-pairs-throughput"]
+    assert {"iperf-pairs-throughput"} < {picture.name for picture in draw_pictures(summarise(both))}
+    assert [picture.name for picture in draw_pictures(summarise(rows))] == [
+        "iperf-pairs-throughput"
+    ]

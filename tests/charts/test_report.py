@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from matplotlib.figure import Figure
 
-from perfdag.charts import style
-from perfdag.charts.pages import pick, report
+from perfdag.charts import pictures, style
+from perfdag.charts.pages import report
+from perfdag.charts.pictures import Picture, draw_pictures
 from perfdag.identity import canonical
 from perfdag.results.summary import summarise
 from tests.charts import rows
@@ -128,7 +129,7 @@ def test_nothing_from_outside_becomes_markup() -> None:
 def test_a_file_name_cannot_leave_the_folder() -> None:
     values = {streams: [rows.throughput(streams * 1e9)] for streams in (1, 2)}
     table = rows.table(*(rows.sample("../../x", {"streams": n}, 1, v) for n, v in values.items()))
-    assert {picture.benchmark for picture in pick.draw(summarise(table))} == {"------x"}
+    assert {picture.benchmark for picture in draw_pictures(summarise(table))} == {"------x"}
 
 
 def test_write_puts_every_file_once_and_the_report_last() -> None:
@@ -156,7 +157,7 @@ def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out()
     ]
     table = rows.table(*many)
     pictures = [
-        pick.Picture(
+        Picture(
             f"b{k}",
             f"points-{i}",
             "t",
@@ -183,7 +184,7 @@ def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     table = rows.plain()
     warm_up = pa.array(["warmup"] * table.num_rows, table.schema.field("phase").type)
     table = table.set_column(table.schema.get_field_index("phase"), "phase", warm_up)
-    (picture,) = pick.draw(summarise(table))
+    (picture,) = draw_pictures(summarise(table))
     assert b"no data" in picture.svg
 
 
@@ -208,10 +209,11 @@ def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_pat
         tmp_path / "empty": {"PYTHONHASHSEED": "2"},
     }
     code = (
-        "import hashlib; from perfdag.charts.pages import pick; from tests.charts import rows; "
+        "import hashlib; from perfdag.charts.pictures import draw_pictures; "
+        "from tests.charts import rows; "
         "from perfdag.results.summary import summarise; "
         "print([hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in "
-        "pick.draw(summarise(rows.fio((1, 2, 4))))])"
+        "draw_pictures(summarise(rows.fio((1, 2, 4))))])"
     )
     running = [
         subprocess.Popen(
@@ -235,8 +237,8 @@ def test_a_chart_that_fails_is_a_picture_that_says_so(
         yield "first", style.no_data("drawn before the fault")
         raise RuntimeError("no such column")
 
-    monkeypatch.setattr(pick, "figures", broken)
-    outcome = list(pick.draw(summarise(rows.plain())))
+    monkeypatch.setattr(pictures, "figures", broken)
+    outcome = list(draw_pictures(summarise(rows.plain())))
     assert [picture.slug for picture in outcome] == ["first", "error"]
     assert b"RuntimeError: no such column" in outcome[1].svg
 
@@ -248,5 +250,5 @@ def test_a_metric_of_two_units_has_no_chart_since_one_axis_cannot_show_both() ->
         for name, unit in kinds.items()
         for n in (1.0, 2.0)
     ]
-    assert list(pick.draw(summarise(rows.table(*samples[:2]))))
-    assert not list(pick.draw(summarise(rows.table(*samples))))
+    assert list(draw_pictures(summarise(rows.table(*samples[:2]))))
+    assert not list(draw_pictures(summarise(rows.table(*samples))))

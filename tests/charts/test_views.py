@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from perfdag.charts import style
-from perfdag.charts.files import to_bytes
+from perfdag.charts.pictures import to_bytes
 from perfdag.results.summary import points_of
 from tests.charts import rows
 from tests.charts.figures import artist, artists, drawn, medians, names, title, words

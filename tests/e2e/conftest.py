@@ -22,7 +22,7 @@ import pytest
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
-from perfdag.results.runs import stored_plan
+from perfdag.results.run_store import stored_plan
 from perfdag.results.samples import stored_samples
 from perfdag.runs.cluster import View
 from perfdag.store.s3 import open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.plan import stored_duet
-from perfdag.results.runs import stored_plan, variants
+from perfdag.results.run_store import stored_plan, variants
 from perfdag.results.schema import load_rows
 from perfdag.store.s3 import open_store
 

@@ -12,7 +12,7 @@ import yaml
 from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.plan import make_plan, new_run_id
 from perfdag.results.collect import collect
-from perfdag.results.runs import result_key, stored_plan
+from perfdag.results.run_store import result_key, stored_plan
 from perfdag.results.samples import SampleRecord, sample_key, stored_samples
 from perfdag.steps.pods.cluster import cluster_facts
 from perfdag.store.s3 import open_store

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from perfdag.kube.client import Kube, run_with_client
-from perfdag.kube.labels import ZONE
+from perfdag.kube.patch import ZONE
 
 from .conftest import Namespace, installed
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfdag.charts import pairs
+from perfdag.charts.benchmarks import pair_figures
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.results.collect import gather
-from perfdag.results.runs import report_key, stored_plan
+from perfdag.results.run_store import report_key, stored_plan
 from perfdag.results.summary import points_of
 from perfdag.store.s3 import open_store
 
@@ -87,7 +87,7 @@ def test_pairs_name_a_slow_node(bench: Namespace) -> None:
     table, _ = gather(store, stored_plan(store, run.id))
     titles = [
         " ".join(text.get_text().split())
-        for _, figure in pairs.figures(points_of(table), table)
+        for _, figure in pair_figures(points_of(table), table)
         for text in figure.texts
         if text.get_gid() == "title"
     ]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from perfdag.results.collect import gather
-from perfdag.results.runs import stored_plan
+from perfdag.results.run_store import stored_plan
 from perfdag.store.s3 import open_store
 
 from .conftest import Namespace, installed, samples_of

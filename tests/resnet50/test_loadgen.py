@@ -12,8 +12,16 @@ import numpy as np
 import pytest
 
 from perfdag.benchmark.contract import Failed, Invalid
-from perfdag.steps.resnet50.program import Batcher, Stub, measure, settings
-from perfdag.steps.resnet50.rate import SLOWER, BatchTimes, largest_rate, late_share
+from perfdag.steps.resnet50.program import (
+    SLOWER,
+    Batcher,
+    BatchTimes,
+    Stub,
+    largest_rate,
+    late_share,
+    measure,
+    settings,
+)
 from perfdag.steps.resnet50.workload import SHARE_OF_LARGEST, Workload, mllog, result_of
 from tests.recorded.measured import values
 from tests.resnet50.harness import Indices, fail, needs_loadgen, recorded, run_resnet50

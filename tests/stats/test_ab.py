@@ -12,7 +12,7 @@ import pytest
 
 from perfdag.commands.main import main
 from perfdag.plan import Duet, on_cluster, prepare_duet
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.run_store import RunStore, stored_plan
 from perfdag.runs.duet import conclude, outcome_text
 from perfdag.stats.paired import Paired, within
 from perfdag.stats.robust import Spread

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from perfdag.analysis.alerts import gate_lines
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
-from perfdag.analysis.publish import gate_lines
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import Tuning, answer_of, compare_sides
 from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.plan import make_plan, new_run_id
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.run_store import RunStore, stored_plan
 from perfdag.results.samples import check_possible
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, summarise

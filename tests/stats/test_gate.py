@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import store_record
+from perfdag.analysis.alerts import send, store_record
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
-from perfdag.analysis.publish import send
 from perfdag.commands.main import main
 from perfdag.plan import make_plan
-from perfdag.results.runs import plan_key
+from perfdag.results.run_store import plan_key
 from perfdag.store.base import Store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check

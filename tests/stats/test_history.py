@@ -19,7 +19,7 @@ from perfdag.analysis.compare import analyse, compare_selections
 from perfdag.analysis.verdict import Tuning
 from perfdag.commands.main import main
 from perfdag.plan import make_plan, stored_duet
-from perfdag.results.runs import RunStore, SelectionError, stored_plan
+from perfdag.results.run_store import RunStore, SelectionError, stored_plan
 from perfdag.results.selections import select
 from perfdag.steps.loop import MeasuringLoop
 from perfdag.store.base import FolderStore, Store, StoreError

@@ -12,7 +12,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Measurement
 from perfdag.plan import make_plan
 from perfdag.results.collect import collect, gather
-from perfdag.results.runs import RunStore, stored_plan
+from perfdag.results.run_store import RunStore, stored_plan
 from perfdag.results.samples import SampleRecord, as_rows, now, sample_key
 from perfdag.results.selections import select
 from perfdag.results.summary import points_of

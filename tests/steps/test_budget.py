@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perfdag.plan import Plan, make_plan
-from perfdag.results.runs import recheck_plans
+from perfdag.results.run_store import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead

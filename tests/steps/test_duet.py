@@ -3,7 +3,7 @@
 import pytest
 
 from perfdag.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
-from perfdag.results.runs import stored_plan, variants
+from perfdag.results.run_store import stored_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
 from perfdag.steps.pods import lead

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from perfdag.benchmark import registry
-from perfdag.commands.imports.kube_perftest import COMMON, KINDS
+from perfdag.commands.imports.suites import COMMON, KINDS
 from perfdag.suite.load import load_suite
 from perfdag.suite.points import enumerate_points
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import Kube
-from perfdag.kube.labels import ZONE
+from perfdag.kube.patch import ZONE
 from perfdag.shape import Shape
 from perfdag.steps.pods.cluster import has_class, requirements, unmet
 from tests.fakes.api_server import ApiServer

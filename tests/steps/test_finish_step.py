@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.results.runs import stored_plan
+from perfdag.results.run_store import stored_plan
 from perfdag.results.samples import as_annotation
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import OwnVerdict

@@ -15,7 +15,7 @@ import yaml
 from perfdag.kube.client import Kube, run_with_client
 from perfdag.plan import make_plan
 from perfdag.results.collect import gather
-from perfdag.results.runs import stored_plan
+from perfdag.results.run_store import stored_plan
 from perfdag.steps.pods.context import PodContext
 from perfdag.steps.pods.plan import step
 from perfdag.store.s3 import open_store

@@ -16,7 +16,7 @@ from perfdag.commands.main import parser
 from perfdag.kube.client import KubeError
 from perfdag.plan import Plan, make_plan, prepare_duet
 from perfdag.results.collect import gather
-from perfdag.results.runs import resume_command, resume_obstacle, stored_plan
+from perfdag.results.run_store import resume_command, resume_obstacle, stored_plan
 from perfdag.results.samples import (
     MissingReason,
     SampleRecord,

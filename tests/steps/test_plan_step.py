@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdag.kube.patch import BATCH_NUMBER
-from perfdag.kube.services import ssh_port
+from perfdag.kube.patch import BATCH_NUMBER, ssh_port
 from perfdag.plan import make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.steps.pods.context import PodContext, from_environment

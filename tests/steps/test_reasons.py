@@ -8,7 +8,7 @@ import pytest
 from perfdag.kube.client import KubeError
 from perfdag.plan import Duet, Plan, make_plan
 from perfdag.results.collect import gather
-from perfdag.results.runs import put_plan, put_rechecks
+from perfdag.results.run_store import put_plan, put_rechecks
 from perfdag.results.samples import (
     NOTES,
     MissingReason,

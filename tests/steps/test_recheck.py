@@ -5,7 +5,7 @@ samples.
 import pytest
 
 from perfdag.plan import Plan, make_plan
-from perfdag.results.runs import (
+from perfdag.results.run_store import (
     ROUNDS,
     plan_of_batch,
     put_rechecks,

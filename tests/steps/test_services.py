@@ -12,8 +12,8 @@ import pytest
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.client import KubeError, Object
+from perfdag.kube.patch import service_ports, services
 from perfdag.kube.pods import Pod, read_pod
-from perfdag.kube.services import service_ports, services
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods import lead

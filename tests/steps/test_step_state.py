@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfdag.kube.client import KubeError
-from perfdag.kube.labels import STEP
+from perfdag.kube.patch import STEP
 from perfdag.steps.pods.context import run_step
 from perfdag.suite.document import BadDocument, Problem
 from tests.fakes.api_server import ApiServer

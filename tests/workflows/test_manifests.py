@@ -17,8 +17,7 @@ import yaml
 
 from perfdag import Entry, Suite
 from perfdag.benchmark.contract import Rights
-from perfdag.kube.patch import PORT, Context, claim_spec, patch
-from perfdag.kube.services import ssh_port
+from perfdag.kube.patch import PORT, Context, claim_spec, patch, ssh_port
 from perfdag.plan import make_plan
 from perfdag.shape import Shape
 from perfdag.steps.pods.plan import MAX_KINDS

@@ -2,11 +2,7 @@
 
 import argparse
 import logging
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from perfdag.commands.imports.history import import_history
 from perfdag.commands.options import (
@@ -18,30 +14,11 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.suite.document import BadDocument, Document, Where, dump, explain
+from perfdag.suite.document import dump
 from perfdag.suite.load import parse_suite, suite_name
 from perfdag.suite.points import enumerate_points
 
 logger = logging.getLogger(__name__)
-Values = dict[str, Any]
-M = TypeVar("M", bound=BaseModel)
-
-
-class Imported:
-    """The entries of a suite by name, what each does not keep, and what is left out of them."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Values] = {}
-        self.lost: dict[str, dict[str, None]] = {}
-        self.left_out: list[str] = []
-
-    def lose(self, text: str, entry: str = "") -> None:
-        """Note what the suite does not keep of an entry, or of all."""
-        self.lost.setdefault(text, {})[entry] = None
-
-    def notes(self) -> list[str]:
-        """Return a line for each text, after the entries that it is about."""
-        return [": ".join(filter(None, (", ".join(of), text))) for text, of in self.lost.items()]
 
 
 verb(
@@ -64,8 +41,9 @@ def import_suite(args: argparse.Namespace) -> int:
 
     Return 1 if a benchmark is left out. Raises BadDocument, or CommandError if nothing is left.
     """
-    reader = import_module(f"perfdag.commands.imports.{SUITES[args.action][0]}")
-    imported: Imported = reader.read(args.files)
+    from perfdag.commands.imports.suites import READERS
+
+    imported = READERS[args.action](args.files)
     names = [Path(file).name for file in args.files]
     entries = imported.entries
     if not entries:
@@ -88,22 +66,13 @@ def import_suite(args: argparse.Namespace) -> int:
     return EXIT_FAILED if imported.left_out else EXIT_OK
 
 
-def validated(document: Document, data: Any, model: type[M], at: Where = ()) -> M:
-    """Return the model of the data at `at` of a document. Raises BadDocument."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as errors:
-        mistakes = (explain(document, at, error, model) for error in errors.errors())
-        raise BadDocument(mistakes) from None
-
-
-SUITES = {
-    "kube-perftest": ("kube_perftest", "its benchmarks and BenchmarkSets"),
-    "perfscale-load-generator": ("load_generator", "its workloads of KubeVirt"),
+KINDS = {
+    "kube-perftest": "its benchmarks and BenchmarkSets",
+    "perfscale-load-generator": "its workloads of KubeVirt",
 }
-"""The module that reads each format, and what it reads."""
+"""What a suite is made from, by the tool."""
 
-for name, (_, kind) in SUITES.items():
+for name, kind in KINDS.items():
     verb(
         f"import {name}",
         f"Print a suite from {kind}.",

@@ -16,7 +16,7 @@ from typing import Any
 from perfdag import __version__
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
-from perfdag.results.runs import result_key, runs_with_rows
+from perfdag.results.run_store import result_key, runs_with_rows
 from perfdag.store.base import Store
 from perfdag.suite.load import suite_name
 from perfdag.units import NEVER_ALERTS, impossible, plural, to_base, usual_direction

@@ -1,19 +1,31 @@
-"""Suites from kube-perftest: the fields of its CRDs, and what each becomes.
+"""Suites from the files of other tools: what their fields become, and what is not kept.
 
-Source: python/perftest of stackhpc/kube-perftest, at commit 28e2db3: the models, and the templates
-of the pods.
+Of kube-perftest, the fields of its CRDs. Source: python/perftest of stackhpc/kube-perftest, at
+commit 28e2db3: the models, and the templates of the pods. Of KubeVirt's perfscale-load-generator,
+its workloads.
 """
 
 import itertools
 import math
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
 
-from perfdag.commands.imports import Imported, Values, validated
+from perfdag.commands.options import CommandError
 from perfdag.identity import merge
 from perfdag.problems import Form
 from perfdag.suite.document import (
@@ -22,12 +34,44 @@ from perfdag.suite.document import (
     Where,
     choices,
     dump,
+    explain,
     parse_document,
+    read_document,
     read_text,
 )
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
-from perfdag.units import Quantity
+from perfdag.units import GoDuration, Quantity
+
+Values = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+
+class Imported:
+    """The entries of a suite by name, what each does not keep, and what is left out of them."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Values] = {}
+        self.lost: dict[str, dict[str, None]] = {}
+        self.left_out: list[str] = []
+
+    def lose(self, text: str, entry: str = "") -> None:
+        """Note what the suite does not keep of an entry, or of all."""
+        self.lost.setdefault(text, {})[entry] = None
+
+    def notes(self) -> list[str]:
+        """Return a line for each text, after the entries that it is about."""
+        return [": ".join(filter(None, (", ".join(of), text))) for text, of in self.lost.items()]
+
+
+def validated(document: Document, data: Any, model: type[M], at: Where = ()) -> M:
+    """Return the model of the data at `at` of a document. Raises BadDocument."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as errors:
+        mistakes = (explain(document, at, error, model) for error in errors.errors())
+        raise BadDocument(mistakes) from None
+
 
 PERFTEST_OPTIONS = {
     **dict.fromkeys(("-d", "--ib-dev"), "device"),
@@ -271,7 +315,7 @@ class BenchmarkSet(BaseModel, extra="forbid"):
     permutations: _Permutations = _Permutations()
 
 
-def read(files: Sequence[str]) -> Imported:
+def read_kube_perftest(files: Sequence[str]) -> Imported:
     """Return the resources of the files as entries. Raises BadDocument."""
     imported = Imported()
     for document in (document for file in files for document in _documents(file)):
@@ -422,3 +466,92 @@ def _entry(product: list[Values], explicit: list[Values]) -> Values:
         rest = varied[len(product) :]
         entry["permutations"] = {"product": axes} | ({"explicit": rest} if rest else {})
     return entry
+
+
+LEAST_TIMEOUT, TIMEOUT = 30.0, 300.0
+"""The load generator replaces timeouts up to the first by the second."""
+ACTION = re.compile(r"\{\{-?\s*\.(\w+)\s*-?\}\}|\{\{.*")
+IMAGE = {
+    "containerPrefix": ("DOCKER_PREFIX", "registry:5000/kubevirt"),
+    "containerTag": ("DOCKER_TAG", "devel"),
+}
+"""Input variables that may be empty -> environment variable and default, as that tool has them."""
+
+
+class _Object(BaseModel):
+    template: str = Field(alias="templateFile")
+    variables: Values = Field({}, alias="inputVars")
+
+
+class Workload(BaseModel, extra="allow"):
+    """A workload of perfscale-load-generator."""
+
+    name: str
+    object: _Object
+    type: Literal["burst", "steady-state", ""] = "burst"
+    timeout: GoDuration = 300.0
+    count: int = Field(ge=1)
+    churn: int = Field(0, ge=0)
+    pause: GoDuration = Field(20.0, alias="minChurnSleep")
+
+
+def read_load_generator(files: Sequence[str]) -> Imported:
+    """Return the workloads of the files as entries. Raises CommandError, BadDocument."""
+    imported = Imported()
+    imported.lose("the names of the objects: perfdag numbers them by run")
+    for file in files:
+        document = read_document(file)
+        workload = validated(document, document.data, Workload)
+        name = re.sub(r"[^a-z0-9-]+", "-", workload.name.lower())[:60].strip("-") or "workload"
+        if name in imported.entries:
+            raise CommandError(f"{file}: the name {workload.name} stands twice; rename one")
+        template, namespace = _template(Path(file), workload, imported)
+        # one creation after the other, without a primer and without gates
+        timeout = workload.timeout if workload.timeout > LEAST_TIMEOUT else TIMEOUT
+        params: Values = {"counts": [workload.count], "timeout": f"{timeout:g}s"}
+        if workload.type == "steady-state":
+            pace = {"pause": f"{workload.pause:g}s", "duration": f"{timeout:g}s"}
+            params = {"count": workload.count, "churn": max(1, workload.churn), **pace}
+        params |= {"template": template, "namespace": namespace, "parallel": 1}
+        params |= {"primer": False, "api_gates": False}
+        # A template's own ${X}, as of a shell, stands for itself.
+        if own := sorted(set(re.findall(r"\$\{(\w+)\}", template)) - {"name"}):
+            params["variables"] = {variable: f"${{{variable}}}" for variable in own}
+        benchmark = "vmi-steady" if workload.type == "steady-state" else "vmi-burst"
+        imported.entries[name] = {"name": name, "benchmark": benchmark, "params": params}
+        if unknown := ", ".join(workload.model_extra or {}):
+            imported.lose(f"{unknown}: no such key is known", name)
+    return imported
+
+
+def _template(path: Path, workload: Workload, imported: Imported) -> tuple[str, str]:
+    """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
+    source = path.parent / workload.object.template
+    variables = {"replica": "${index}", "iteration": "${name}", **workload.object.variables}
+    for name, (variable, default) in IMAGE.items():
+        if variables.get(name) == "":
+            variables[name] = os.environ.get(variable) or default
+            imported.lose(f"{name} is empty: it is {variables[name]}; set {variable}")
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] in variables:
+            return str(variables[match[1]])
+        why = f"no input variable `{match[1]}`; add it to inputVars of {path}"
+        if not match[1]:
+            why = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
+        raise CommandError(f"{source}: {why}")
+
+    body: Any = parse_document(ACTION.sub(fill, read_text(source)), str(source)).data
+    if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
+        raise CommandError(f"{source}: no object of Kubernetes: it has no metadata")
+    metadata = body["metadata"]
+    namespace = variables.get("namespace", metadata.pop("namespace", None) or "default")
+    metadata["name"] = "${name}"
+    return yaml.safe_dump(body, sort_keys=False, width=100), str(namespace)
+
+
+READERS: Mapping[str, Callable[[Sequence[str]], Imported]] = {
+    "kube-perftest": read_kube_perftest,
+    "perfscale-load-generator": read_load_generator,
+}
+"""What reads the files of a tool."""

@@ -1,10 +1,13 @@
-"""The chart of each benchmark, and all pictures of a run, as files and inside its page."""
+"""The pictures of a run: figures as reproducible SVG and PNG files, and inside its page."""
 
 import base64
+import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,12 +16,18 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from perfdag.charts import pairs, style
-from perfdag.charts.benchmarks import CHARTS, headlines
-from perfdag.charts.files import to_bytes, to_svg
+from perfdag.charts import style
+from perfdag.charts.benchmarks import CHARTS, headlines, pair_figures
+from perfdag.charts.style import HOVERS, PNG_DPI, house
 from perfdag.charts.view import Chart, figures
 from perfdag.results.summary import PointState, Summary
 
+_FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
+_ID = re.compile(rb' id="([^"]*)"')
+_REFERENCES = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
+_MARKS = re.compile(rb'<g id="(marks-\d+)">.*?</g>\s*</g>', re.S)
+_MARK = re.compile(rb"(<use [^>]*?)/>")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 NARROW = 60_000  # bytes of an SVG for phones above which the wide one scrolls there
 _VARIABLES = {
@@ -36,13 +45,77 @@ _HEAD = re.compile(r"^.*?(?=<svg)", re.S)
 _METADATA = re.compile(r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>", re.S)
 _SIZE = re.compile(r"^<svg\b[^>]*>")
 _STYLE = re.compile(r'style="[^"]*"')
-_ID = re.compile(r'(\bid="|xlink:href="#|url\(#)')
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_ID_OR_USE = re.compile(r'(\bid="|xlink:href="#|url\(#)')
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+
+def to_bytes(fig: Figure, dpi: int = PNG_DPI) -> tuple[bytes, bytes]:
+    """Return a figure as (SVG, PNG). Equal input gives equal bytes: no date and no random ids."""
+    # Both files share one layout.
+    svg, png = to_svg(fig, hovers=True), io.BytesIO()
+    with house(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        fig.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    return svg, png.getvalue()
+
+
+def to_svg(fig: Figure, *, hovers: bool = False) -> bytes:
+    """Return a figure as SVG, with `hovers` as titles of its marks."""
+    with house(), warnings.catch_warnings():
+        # names in any script: the browser's fonts have them
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        svg = io.BytesIO()
+        engine = fig.get_layout_engine()
+        if engine is not None:
+            engine.execute(fig)
+            # With an engine, each saving would lay out the figure.
+            fig.set_layout_engine(None)
+            _round_positions(fig)
+        texts = _named_marks(fig) if hovers else {}
+        fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return _clean(_with_titles(svg.getvalue(), texts))
+
+
+def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
+    """Give the lines with hover texts ids of their own. Return the texts by id."""
+    lines = [line for axes in fig.axes for line in axes.lines if line in HOVERS]
+    for number, line in enumerate(lines):
+        line.set_gid(f"marks-{number}")
+    return {f"marks-{number}".encode(): HOVERS[line] for number, line in enumerate(lines)}
+
+
+def _with_titles(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
+    """Put the hover texts as titles into the marks of their lines."""
+
+    def with_titles(group: re.Match[bytes]) -> bytes:
+        if len(_MARK.findall(group[0])) != len(hovers[group[1]]):
+            return group[0]  # a mark lies outside of the figure
+        texts = iter(hovers[group[1]])
+        return _MARK.sub(
+            lambda mark: mark[1] + f"><title>{escape(next(texts, ''))}</title></use>".encode(),
+            group[0],
+        )
+
+    return _MARKS.sub(with_titles, svg) if hovers else svg
+
+
+def _round_positions(fig: Figure) -> None:
+    """Round positions. The last bits of the layout vary by process, and ids depend on them."""
+    for axes in fig.axes:
+        x, y, width, height = axes.get_position(original=True).bounds
+        axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
+
+
+def _clean(svg: bytes) -> bytes:
+    """Clean an SVG: only ids in use, only characters that XML allows, fonts for other machines."""
+    references = set(_REFERENCES.findall(svg))
+    svg = _ID.sub(lambda match: match[0] if match[1] in references else b"", svg)
+    return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))
 
 
 def printable(value: Any) -> Any:
     """Replace the characters that a page may not hold."""
-    return value if isinstance(value, Markup) else _CONTROL.sub(" ", str(value))
+    return value if isinstance(value, Markup) else _UNPRINTABLE.sub(" ", str(value))
 
 
 @dataclass(frozen=True)
@@ -78,7 +151,7 @@ def benchmarks(table: pa.Table) -> list[str]:
     return [name for name in pc.unique(table["benchmark"]).to_pylist() if name and name != "canary"]
 
 
-def draw(run: Summary) -> Iterator[Picture]:
+def draw_pictures(run: Summary) -> Iterator[Picture]:
     """Yield the pictures of all benchmarks. A chart that fails becomes a picture of its error."""
     for name in benchmarks(run.table):
         rows = run.table.filter(pc.equal(run.table["benchmark"], name))
@@ -109,7 +182,7 @@ def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tu
         yield from figures(alone, whole, charts(name))
     if whole.num_rows < rows.num_rows:
         paired = [state for state in states if state.pair is not None]
-        yield from pairs.figures(paired, rows.filter(of_pairs))
+        yield from pair_figures(paired, rows.filter(of_pairs))
 
 
 def file_name(benchmark: str) -> str:
@@ -124,7 +197,7 @@ def _picture(benchmark: str, slug: str, figure: Figure, narrow: bytes = b"") -> 
     return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png, narrow)
 
 
-def picture(drawn: Picture, number: int) -> Markup:
+def inline_picture(drawn: Picture, number: int) -> Markup:
     """Return a picture inside the page, with a second one for phones.
 
     It is SVG in the colours of the page, or a smaller PNG.
@@ -147,5 +220,5 @@ def _svg(data: bytes, prefix: str, attributes: str) -> str:
     svg = _METADATA.sub("", _HEAD.sub("", data.decode()))
     svg = _SIZE.sub(lambda tag: re.sub(r' (width|height)="[^"]*"', "", tag[0]), svg)
     svg = _STYLE.sub(lambda match: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], match[0]), svg)
-    svg = _ID.sub(lambda match: f"{match[1]}{prefix}", svg)
+    svg = _ID_OR_USE.sub(lambda match: f"{match[1]}{prefix}", svg)
     return svg.replace("<svg ", f"<svg {attributes} ", 1)
