@@ -157,11 +157,14 @@ def test_a_workflow_that_argo_submitted_has_the_labels_of_its_run_at_the_end(
 ) -> None:
     plan = make_plan(parse_suite(SUITE))
     bench.add(workflow({}, run_id=""))
-    label_workflow(replace(pod_context(), workflow="w"), plan, FolderStore("store"))
+    pod = replace(pod_context(), workflow="w")
+    label_workflow(pod, plan, FolderStore("store"), "worse", "8 % slower")
     [labelled] = bench.of("Workflow")
-    assert labelled["metadata"]["labels"] == {"perfdag/run": plan.run_id, "perfdag/suite": "s"}
-    report = labelled["metadata"]["annotations"]["perfdag/report"]
-    assert report.endswith(f"/runs/{plan.run_id}/report.html")
+    labels = {"perfdag/run": plan.run_id, "perfdag/suite": "s", "perfdag/verdict": "worse"}
+    assert labelled["metadata"]["labels"] == labels
+    annotations = labelled["metadata"]["annotations"]
+    assert annotations["perfdag/report"].endswith(f"/runs/{plan.run_id}/report.html")
+    assert annotations["workflows.argoproj.io/description"] == "8 % slower", "in Argo's UI"
 
 
 async def test_a_watch_survives_a_connection_that_is_lost_twice(
@@ -222,6 +225,22 @@ def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
     assert f"3/12 of the started batches | batch 2 | pods 1 Running | {last}" in describe(
         running, [last]
+    )
+
+
+def test_who_measures_is_said() -> None:
+    """Of a run what its batch measures, and while it waits for the lock who has it."""
+    items = [{"benchmark": "skipped", "n": ""}, {"benchmark": "iperf streams=1..16", "n": "2"}]
+    given = {"parameters": [{"name": "batches", "value": json.dumps(items)}]}
+    lead = Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1")
+    nodes = {"f": {"templateName": "batches", "inputs": given}}
+    outputs = {"parameters": [{"name": "stall", "value": "4260s"}]}
+    running = view("Running", lead, nodes=nodes, outputs=outputs)
+    assert "| batch 2 (iperf streams=1..16) |" in describe(running)
+    assert running.stall == "ends early if it stands still for 1 h 11 min"
+    waiting = {"mutex": {"waiting": [{"mutex": "m", "holder": "other/perfdag-daily-x7"}]}}
+    assert describe(view("Pending", synchronization=waiting)) == (
+        "Pending | other/perfdag-daily-x7 measures now"
     )
 
 

@@ -26,6 +26,7 @@ from perfdag.kube.client import Object
 from perfdag.kube.patch import (
     ATTEMPT_NUMBER,
     BATCH_NUMBER,
+    DESCRIPTION,
     HELPER,
     LABEL,
     MEASURING,
@@ -42,6 +43,7 @@ from perfdag.kube.patch import (
     STORE_ADDRESS,
     SUITE,
     SUMMARY,
+    WATCHDOG,
     hardened,
     node_loss_tolerations,
     pod_security,
@@ -65,7 +67,7 @@ _RUN = "{{workflow.outputs.parameters.run}}"
 """The run id as an output of the plan step, for the steps after it."""
 PROGRESS = {"name": "ARGO_PROGRESS_PATCH_TICK_DURATION", "value": "1s"}
 """Passes on at once what a lead reports of its progress; Argo's default is once a minute."""
-_GLOBAL = ("kindof", "kinds", "run", "pending", "suitename")
+_GLOBAL = ("kindof", "kinds", "run", "pending", "stall", "suitename")
 """Outputs of the plan step that the pods of all steps read."""
 _KIND = ("image", "benchmark", "entry", "netkey", "network")
 """Fields of the kind of a batch that are inputs of its pods."""
@@ -79,7 +81,9 @@ Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the 
   the samples. Argo makes two more attempts, but none where the API server refused a pod (an Error
   at once), and none at a batch that is "final" in the annotation {NOTES}.
 - watchdog lasts as long as the run. It fails pods that cannot start or are on a lost node, and
-  writes into that annotation why samples are missing.
+  writes into that annotation why samples are missing. It stops a run that does not go on for
+  `stall` seconds. It fails itself where a batch was not measured, so that `argo retry` creates
+  another one, and writes into the annotation {WATCHDOG} that this is no reason to repeat it.
 - recheck plans batches that measure suspicious points again, if the suite runs on a schedule or
   has checks.
 - finish collects the samples, judges them and writes the report. It is the exit handler.
@@ -139,7 +143,8 @@ def run(installation: Installation) -> Object:
         plan = _retried("plan", _plan(installation), _lost(installation, "plan", PLAN_SECONDS))
         plan.inputs = [suite]
         plan.tasks[0].arguments = [passed_suite]
-        watchdog = _retried("watchdog", _watchdog(installation))
+        watchdog_ended = f"{_annotation(WATCHDOG)} startsWith workflow.uid"
+        watchdog = _retried("watchdog", _watchdog(installation), f"{{{{=!({watchdog_ended})}}}}")
         recheck_lost = _lost(installation, "recheck", FINISH_SECONDS)
         recheck = _retried("recheck", _recheck(installation), recheck_lost)
         finish_lost = _lost(installation, "finish", FINISH_SECONDS)
@@ -260,7 +265,7 @@ def _template(
     A Workflow of it stays for a while, its pods for a shorter one, and no pod gets a sidecar.
     """
     annotations = {
-        "workflows.argoproj.io/description": description,
+        DESCRIPTION: description,
         STORE_ADDRESS: installation.store,
     }
     secrets = [m.LocalObjectReference(name=secret) for secret in installation.pull_secrets]
@@ -470,7 +475,10 @@ def _watchdog(installation: Installation) -> Container:
     return _step(
         installation,
         "watchdog",
-        ["--pending", "{{workflow.outputs.parameters.pending}}"],
+        [
+            *("--pending", "{{workflow.outputs.parameters.pending}}"),
+            *("--stall", "{{workflow.outputs.parameters.stall}}"),
+        ],
         run=_RUN,
         store=False,  # it may run on a node that the claim of a store is not on
         requests={"cpu": "10m", "memory": "64Mi"},

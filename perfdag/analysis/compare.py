@@ -46,7 +46,7 @@ from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import levels_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.stats.scale import Array, Nights, finite
+from perfdag.stats.scale import Array, Nights, Word, finite
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.units import plural
@@ -397,6 +397,14 @@ class Outcome:
         if self.absent or not bounds or "beyond" in bounds:
             return EXIT_GATE
         return EXIT_UNCLEAR if "unclear" in bounds else EXIT_OK
+
+    @property
+    def word(self) -> Word:
+        """The verdict on the duet: that of the series that matters most."""
+        words = {line.judged.word for line in self.lines}
+        if self.failed or not words:
+            return "failed"
+        return min(words, key=RANK.index)
 
     @property
     def decided(self) -> bool:

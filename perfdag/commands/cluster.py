@@ -555,6 +555,8 @@ def show_status(args: argparse.Namespace) -> int:
     print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
     began = datetime.fromisoformat(view.workflow["metadata"]["creationTimestamp"])
     print(f"{clock(max(0.0, time.time() - began.timestamp()))} | {line}")
+    if view.stall:
+        print(view.stall)
     return EXIT_OK
 
 

@@ -5,6 +5,7 @@ launcher of MPI starts many remote shells.
 """
 
 import argparse
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,13 @@ PENDING = option(
     metavar="TIME",
     default=0.0,
     help="how long Argo lets pods of a batch be Pending",
+)
+STALL = option(
+    "--stall",
+    type=duration,
+    metavar="TIME",
+    default=math.inf,
+    help="stop a run that does not go on for this time",
 )
 RANK = (
     option("--batch", type=int, required=True),
@@ -93,15 +101,23 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@verb("step watchdog", "Record why pods cannot start.", "", PENDING)
+@verb("step watchdog", "Record why pods cannot start.", "", PENDING, STALL)
 def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
-    """Watch the run until its last batch ends."""
-    from perfdag.kube.client import run_with_client
-    from perfdag.steps.pods.context import PENDING_GRACE
-    from perfdag.steps.pods.watchdog import watch_pods
+    """Watch the run until its last batch ends. Return 1 if a batch was not measured.
 
-    run_with_client(lambda kube: watch_pods(kube, pod, args.pending - PENDING_GRACE))
-    return EXIT_OK
+    Then `argo retry` creates another watchdog for it.
+    """
+    from perfdag.kube.client import run_with_client
+    from perfdag.steps.pods.context import PENDING_GRACE, explain_end
+    from perfdag.steps.pods.watchdog import watch_pods
+    from perfdag.units import plural
+
+    limit = args.pending - PENDING_GRACE
+    unmeasured = run_with_client(lambda kube: watch_pods(kube, pod, limit, args.stall))
+    if not unmeasured:
+        return EXIT_OK
+    explain_end(f"{plural(len(unmeasured), 'batch')} not measured")
+    return EXIT_FAILED
 
 
 @verb("step lead", "Measure a batch.", "", *RANK)

@@ -18,6 +18,15 @@ from perfdag.shape import ACROSS, Shape, Volume
 LABEL = "perfdag"
 RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
 """Labels: the run that an object belongs to, and its suite."""
+VERDICT = f"{LABEL}/verdict"
+"""Label of a Workflow that has ended: the verdict on its run, or `first` without a past."""
+WATCHDOG = f"{LABEL}/watchdog"
+"""Annotation of a Workflow: its watchdog has ended, or has ended it, and why.
+
+It begins with the owner of the annotations (`perfdag.steps.pods.watchdog.owner`). Argo creates no
+other watchdog until `argo retry`."""
+DESCRIPTION = "workflows.argoproj.io/description"
+"""Annotation that Argo's UI shows below the name of a Workflow or of a template."""
 STORE_ADDRESS = f"{LABEL}/store"
 """Annotation of a WorkflowTemplate: the address of the store of its installation."""
 BATCH, ATTEMPT, RANK = f"{LABEL}/batch", f"{LABEL}/attempt", f"{LABEL}/rank"

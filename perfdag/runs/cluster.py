@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import orjson
 import yaml
 
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
@@ -44,6 +45,7 @@ from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
 from perfdag.terminal import Finding
+from perfdag.units import go_seconds, short_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,30 @@ class View:
         """The batches with pods that are running or pending."""
         active = (pod for pod in self.pods if pod.phase in ("Running", "Pending"))
         return sorted({pod.batch for pod in active if pod.batch is not None})
+
+    @property
+    def measured(self) -> dict[int, str]:
+        """What each batch measures, by number, as the nodes of Argo say it."""
+        fans = (node for node in nodes_of(self.workflow).values() if template_of(node) == "batches")
+        items = [
+            item for fan in fans for item in orjson.loads(parameters_of(fan).get("batches") or "[]")
+        ]
+        return {int(item["n"]): item["benchmark"] for item in items if item["n"]}
+
+    @property
+    def turn(self) -> str:
+        """Which Workflow measures while this one waits for the lock; empty where none does."""
+        mutex = (self.status.get("synchronization") or {}).get("mutex") or {}
+        holders = [lock["holder"] for lock in mutex.get("waiting") or [] if lock.get("holder")]
+        return f"{holders[0]} measures now" if holders else ""
+
+    @property
+    def stall(self) -> str:
+        """How long the run may stand still; empty where it has no plan yet, or is over."""
+        limit = parameters_of(self.status, "outputs").get("stall")
+        if not limit or self.phase in DONE:
+            return ""
+        return f"ends early if it stands still for {short_seconds(go_seconds(limit))}"
 
     @property
     def progress(self) -> str:
@@ -341,10 +367,15 @@ def clock(seconds: float) -> str:
 def describe(view: View, lines: Iterable[str] = ()) -> str:
     """Return the phase, progress, batches, pods by phase, `lines` and troubles in one line."""
     phases = sorted(Counter(pod.phase for pod in view.pods if pod.batch is not None).items())
+    texts = view.measured
+    batches = [
+        f"{batch} ({texts[batch]})" if batch in texts else f"{batch}" for batch in view.batches
+    ]
     parts = [
         f"{view.phase} ({view.message})" if view.message else view.phase,
+        view.turn,
         view.progress,
-        f"batch {', '.join(map(str, view.batches))}" if view.batches else "",
+        f"batch {', '.join(batches)}" if batches else "",
         f"pods {', '.join(f'{count} {phase}' for phase, count in phases)}" if phases else "",
     ]
     return " | ".join([*filter(None, parts), *lines, *view.troubles()[:MAX_TROUBLES]])

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST = "first"
+"""The label of a run that has no verdict, because its suite has no earlier run."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -456,15 +459,17 @@ def step(pod: "PodContext", phase: str) -> int:
     if plan.trigger == "ab":
         outcome = finish_variants(store, plan)
         text, code = outcome_text(outcome, store), outcome.exit_code
+        verdict = Banner(outcome.word, "")
     else:
         for run_id in plan.options.rechecks:
             context.end_clock(store, run_id)
             collect(store, stored_plan(store, run_id))
         result = finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
-        context.explain_end(why or result.answer.sentence)
+        verdict = result.answer
+        context.explain_end(why or verdict.sentence)
     print_now(text)
-    context.label_workflow(pod, plan, store)
+    context.label_workflow(pod, plan, store, verdict.word or FIRST, why or verdict.sentence)
     if phase == "Succeeded":
         plan_step.release(pod, plan)
     if plan.trigger != "ab":

@@ -13,6 +13,7 @@ from types import FrameType
 from perfdag.hosts.local import hidden
 from perfdag.kube.client import KubeError, Object, run_with_client
 from perfdag.kube.patch import (
+    DESCRIPTION,
     MESSAGE,
     REPORT,
     RUN,
@@ -23,6 +24,7 @@ from perfdag.kube.patch import (
     STORE,
     STORE_VARIABLES,
     SUITE,
+    VERDICT,
     Context,
 )
 from perfdag.kube.pods import ARGO
@@ -173,15 +175,21 @@ def _record(context: PodContext, name: str, state: str) -> None:
     _patch_workflow(context, {"annotations": annotations}, f"that {name} {state}")
 
 
-def label_workflow(context: PodContext, plan: Plan, store: Store) -> None:
-    """Put the report's address, the run id and the suite on the run's Workflow.
+def label_workflow(
+    context: PodContext, plan: Plan, store: Store, verdict: str, sentence: str
+) -> None:
+    """Put the verdict, the report's address, the run id and the suite on the run's Workflow.
 
-    `perfdag submit` sets the labels at once; a Workflow that was created otherwise gets them here.
-    The report becomes an artifact where Argo has a repository for it. Raises StoreError.
+    `perfdag submit` sets the labels of a run at once; a Workflow that was created otherwise gets
+    them here. Argo's UI shows the sentence about the run below the name of the Workflow. The report
+    becomes an artifact where Argo has a repository for it. Raises StoreError.
     """
     report = report_key(plan.run_id)
     annotations = {"perfdag/run": plan.run_id, "perfdag/report": store.url(report)}
-    metadata = {"annotations": annotations, "labels": {RUN: plan.run_id, SUITE: plan.suite}}
+    if sentence:
+        annotations[DESCRIPTION] = redact(sentence)
+    labels = {RUN: plan.run_id, SUITE: plan.suite, VERDICT: verdict}
+    metadata = {"annotations": annotations, "labels": labels}
     workflow = _patch_workflow(context, metadata, "its report")
     reference = (workflow.get("status") or {}).get("artifactRepositoryRef") or {}
     if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file

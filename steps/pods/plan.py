@@ -236,10 +236,23 @@ def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[
         "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
         "kinds": kinds_of(plan, replace(context, priority_class=priority), context.allowed),
         "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
+        "stall": f"{stall_limit(plan):.0f}s",
         "run": plan.run_id,
         "suitename": plan.suite,
         "gated": str(gated(plan)).lower(),
     }
+
+
+def stall_limit(plan: Plan) -> float:
+    """Return the seconds after which a run that stands still is stopped.
+
+    They are three times its expected time, what its batches may wait for room, and an hour or the
+    longest timeout of a sample: a sample that needs all of its timeout is no standstill.
+    """
+    expected = sum(batch.seconds for batch in plan.batches)
+    waits = len(plan.batches) * plan.options.pending_limit
+    longest = max((point.timeout for point in plan.points), default=0.0)
+    return 3 * expected + waits + max(3600.0, longest)
 
 
 def write_outputs(out: Path, values: Mapping[str, Any]) -> None:

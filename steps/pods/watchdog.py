@@ -14,7 +14,7 @@ from datetime import datetime
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import ROLE, RUN
+from perfdag.kube.patch import ROLE, RUN, WATCHDOG
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
@@ -31,7 +31,6 @@ from perfdag.kube.pods import (
 from perfdag.plan import Plan
 from perfdag.results.run_store import plan_of_batch, stored_plan, variants
 from perfdag.results.samples import (
-    NOTES,
     MissingReason,
     as_annotation,
     forget_reasons,
@@ -240,10 +239,8 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
     if _ended_early(workflow):
         return True
     nodes = nodes_of(workflow).values()
-    leads = [_pod_of(node) for node in nodes if node.get("phase") == "Succeeded"]
-    measured: set[int | None] = {lead[0] for lead in leads if lead and lead[2] == "0"}
-    measured |= {pod.batch for pod in pods if pod.rank == 0 and pod.ended_at and not pod.trouble}
-    fans = [node for node in nodes if template_of(node) == "batches"]
+    measured = _measured(workflow, pods)
+    fans = _fans(workflow)
     rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}
     if not fans or not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
         return False
@@ -253,9 +250,32 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
     return rechecks <= _DONE and ("Succeeded" not in rechecks or len(fans) > 1)
 
 
+def unmeasured(workflow: Object, pods: Iterable[Pod]) -> list[int]:
+    """Return the batches that no lead has measured."""
+    planned = {batch for fan in _fans(workflow) for batch in _batches(fan)}
+    return sorted(planned - _measured(workflow, pods))
+
+
+def _fans(workflow: Object) -> list[Object]:
+    return [node for node in nodes_of(workflow).values() if template_of(node) == "batches"]
+
+
+def _measured(workflow: Object, pods: Iterable[Pod]) -> set[int]:
+    """Return the batches of which a lead ended well."""
+    nodes = nodes_of(workflow).values()
+    leads = [_pod_of(node) for node in nodes if node.get("phase") == "Succeeded"]
+    by_node = {lead[0] for lead in leads if lead and lead[2] == "0"}
+    ended = [pod for pod in pods if pod.rank == 0 and pod.ended_at and not pod.trouble]
+    return by_node | {pod.batch for pod in ended if pod.batch is not None}
+
+
 def _batches(fan: Object) -> set[int]:
     """Return the numbers of the batches of a fan that the cluster does not refuse."""
-    return {int(item["n"]) for item in orjson.loads(parameters_of(fan)["batches"]) if item["n"]}
+    return {
+        int(item["n"])
+        for item in orjson.loads(parameters_of(fan).get("batches") or "[]")
+        if item["n"]
+    }
 
 
 def _ended_early(workflow: Object) -> bool:
@@ -264,13 +284,37 @@ def _ended_early(workflow: Object) -> bool:
     return phase in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
-async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
+class Standstill:
+    """Tells when a run has not gone on for `limit` seconds: it holds the lock of all that measure.
+
+    A run goes on while a step or a batch of it begins or ends, or a sample ends.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._state: list[tuple[str | None, str | None]] = []
+        self._since = 0.0
+
+    def lasts(self, workflow: Object, now: float) -> bool:
+        """Return whether the run stands still at `now`, in monotonic seconds."""
+        nodes = nodes_of(workflow).values()
+        state = [(node.get("phase"), node.get("progress")) for node in nodes]
+        if state != self._state:
+            self._state = state
+            self._since = now
+        return now - self._since >= self.limit
+
+
+async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float) -> list[int]:
     """Look at the pods until the last batch is over, also while the API server is out of reach.
 
-    `limit` is the suite's pending_limit in seconds. Raises KubeError.
+    `limit` is the suite's pending_limit in seconds, and `stall` the seconds after which a run that
+    stands still is stopped. Return the batches that were not measured. Raises KubeError.
     """
     labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
+    standstill = Standstill(stall)
+    ending = "ended"
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
@@ -282,19 +326,23 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float) -> None:
             doomed: list[Pod] = []
             if not _ended_early(workflow):  # else Argo ended the pods
                 doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
-            if await _parent_ended(kube, workflow):
+            over = finished(workflow, run_pods)
+            stands = not over and standstill.lasts(workflow, time.monotonic())
+            if stands:
+                ending = f"was stopped: it did not go on for {short_seconds(stall)}"
+            if stands or await _parent_ended(kube, workflow):
                 body: Object = {"spec": {"shutdown": "Stop"}}
                 await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
-            over = finished(workflow, run_pods)
             # what was final has to go at the end: `argo retry` would read it
             final = set[int]() if over else watchdog.unrecoverable
             notes = as_annotation(ours, watchdog.reasons, final)
-            if notes != {NOTES: before.get(NOTES)}:
+            notes[WATCHDOG] = f"{ours} {ending}" if over or stands else None
+            if notes != {name: before.get(name) for name in notes}:
                 # before the pods end: then Argo decides about a retry
                 body = {"metadata": {"annotations": notes}}
                 await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
             if over:
-                return
+                return unmeasured(workflow, run_pods)
             await _give_up(kube, context, doomed)
         except KubeError as error:
             if error.status in (401, 403, 404):
@@ -385,6 +433,10 @@ def end_of(workflow: Object, now: float) -> str | None:
     """Return what ended a Workflow from outside, None where nothing did; `now` in s since 1970."""
     status = workflow.get("status") or {}
     shutdown = workflow["spec"].get("shutdown")
+    annotation = (workflow["metadata"].get("annotations") or {}).get(WATCHDOG) or ""
+    stopped = annotation.removeprefix(f"{owner(workflow)} ")
+    if shutdown and stopped.startswith("was "):
+        return stopped
     if shutdown:
         return f"was ended by `argo {shutdown.lower()}`"
     stored = status.get("storedWorkflowTemplateSpec") or {}

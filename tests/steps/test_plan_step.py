@@ -89,6 +89,7 @@ def test_outputs_are_numbers_and_kinds() -> None:
         }
     ]
     assert parameters["gated"] == "false"
+    assert parameters["stall"] == f"{3 * 4 * 1.3 + 2 * 600 + 3600:.0f}s"
     assert len(json.dumps(parameters)) < 256 * 1024
 
 

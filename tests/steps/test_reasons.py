@@ -78,7 +78,7 @@ def tells(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ],
 )
 def test_what_ended_a_workflow(workflow: dict[str, Any], now: float, message: str | None) -> None:
-    assert end_of(workflow, now) == message
+    assert end_of({"metadata": {}} | workflow, now) == message
 
 
 def test_a_batch_has_its_own_reason_and_the_rest_that_of_the_workflow(

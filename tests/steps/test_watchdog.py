@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from perfdag.kube.client import KubeError
+from perfdag.kube.patch import WATCHDOG
 from perfdag.kube.pods import Pod, nodes_of, pod_trouble, read_pod, with_events
 from perfdag.results.samples import as_annotation, from_annotations
 from perfdag.steps.pods.context import EXIT_RETRYABLE
 from perfdag.steps.pods.watchdog import (
+    Standstill,
     Watchdog,
+    end_of,
     finished,
     owner,
     watch_pods,
@@ -222,7 +225,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
 
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
-    await watch_pods(server.client(), here, 60.0)
+    await watch_pods(server.client(), here, 60.0, 3600.0)
     done = [
         (each.path.split("/namespaces/")[1].split("/")[1], each.body)
         for each in server.requests
@@ -310,8 +313,53 @@ async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
     server.on("GET .*/workflows/wf", lambda _: next(looks))
     server.on("PATCH .*/workflows/wf", patched)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    await watch_pods(server.client(), place(), 60.0)
+    await watch_pods(server.client(), place(), 60.0, 3600.0)
     assert bodies.count({"spec": {"shutdown": "Stop"}}) == stops
+
+
+async def test_a_run_that_stands_still_is_stopped_and_says_why() -> None:
+    nodes = {
+        "f": {"templateName": "batches", "phase": "Running", "inputs": ONE_BATCH},
+        "n": node("", "Running", rank="0"),
+    }
+    server = ApiServer(workflow_of(place(), phase="Running", nodes=nodes))
+    assert await watch_pods(server.client(), place(), 60.0, 0.0) == [0], "`argo retry` measures it"
+    [workflow] = server.of("Workflow")
+    assert workflow["spec"] == {"shutdown": "Stop"}
+    assert end_of(workflow, time.time()) == "was stopped: it did not go on for 0 ms"
+    workflow["status"]["startedAt"] = "2026-01-03T00:00:00Z"
+    assert end_of(workflow, time.time()) == "was ended by `argo stop`", "after `argo retry`"
+
+
+def test_a_run_goes_on_while_a_sample_or_a_step_of_it_ends() -> None:
+    standstill, lead = Standstill(60.0), node("", "Running", rank="0")
+    workflow = workflow_of(place(), nodes={"n": lead})
+    looks = [({}, 0, False), ({}, 59, False), ({"progress": "1/9"}, 60, False), ({}, 119, False)]
+    looks += [({}, 120, True), ({"phase": "Succeeded"}, 121, False), ({}, 181, True)]
+    for change, now, lasts in looks:
+        lead |= change
+        assert standstill.lasts(workflow, now) == lasts, now
+
+
+async def test_argo_creates_no_other_watchdog_until_it_retries_the_workflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An expression of its retryStrategy reads the annotation, which the next watchdog removes."""
+    nodes = {"f": {"templateName": "batches", "phase": "Failed", "inputs": ONE_BATCH}}
+    nodes["f"]["phase"] = "Running"
+    before = {WATCHDOG: f"{RETRIED} ended"}
+    server = ApiServer(workflow_of(place(), before, phase="Running", nodes=nodes))
+    patches: list[Any] = []
+
+    def patched(request: Any) -> dict[str, Any]:
+        patches.append(request.body["metadata"]["annotations"][WATCHDOG])
+        server.of("Workflow")[0]["status"]["nodes"]["f"]["phase"] = "Failed"
+        return {}
+
+    server.on("PATCH .*/workflows/wf", patched)
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+    assert await watch_pods(server.client(), place(), 60.0, 3600.0) == [0]
+    assert patches == [None, f"{OURS} ended"]
 
 
 def waits(reason: str, message: str) -> dict[str, Any]:
@@ -626,7 +674,7 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
     server.on("GET .*/pods", list_pods)
     server.on("PATCH .*/pods/p1/status", set_status)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
-    await watch_pods(server.client(), here, 60.0)
+    await watch_pods(server.client(), here, 60.0, 3600.0)
     patches = [
         each.body for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
     ]
@@ -663,7 +711,7 @@ async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_k
     )
     monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.ENDED_SECONDS", 0.0)
-    await watch_pods(server.client(), place(), 60.0)
+    await watch_pods(server.client(), place(), 60.0, 3600.0)
     [request] = [
         each for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
     ]
@@ -685,7 +733,7 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, 
     }
     server = ApiServer(workflow_of(here, phase="Running", nodes=over) | {"spec": end})
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [lead]})
-    await watch_pods(server.client(), here, 60.0)
+    await watch_pods(server.client(), here, 60.0, 3600.0)
     [workflow] = server.of("Workflow")
     notes = workflow["metadata"].get("annotations", {})
     why = (
@@ -702,5 +750,5 @@ async def test_the_watchdog_ends_with_a_workflow_that_was_deleted(
     server = ApiServer()
     async with asyncio.timeout(10):
         with pytest.raises(KubeError) as error:
-            await watch_pods(server.client(), place(), 60.0)
+            await watch_pods(server.client(), place(), 60.0, 3600.0)
     assert error.value.status == 404
