@@ -45,8 +45,7 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
         title = f"Overhead {100 * interval[1]:.1f}\u00a0%: {words[0]}"
     note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
     subtitle = f"{note}; {notes(points, rows)}"
-    heights = (0.9 + 0.42 * len(states),)
-    fig, (ax,) = style.figure(heights=heights, title=title, subtitle=subtitle)
+    fig, (ax,) = style.figure([0.9 + 0.42 * len(states)], title=title, subtitle=subtitle)
     ends = [0.0]
     for row, (state, word) in enumerate(zip(states, words, strict=True)):
         low, mean, high = _interval(state) or (0.0, 0.0, 0.0)
@@ -60,7 +59,7 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
         text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(state)])
         text = word if style.is_narrow() else text
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-        ax.annotate(text, (mean, row), color=colour, fontsize=8.5, **place)
+        ax.annotate(text, (mean, row), color=colour, **place)
         ends += [low, high, float(state.params.get("limit", LIMIT))]
     room = (max(ends) - min(ends)) * 0.1
     ax.set_xlim(min(ends) - room, max(ends) + room)
@@ -164,9 +163,8 @@ def _matrix_figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
     grid = np.full((count, count), np.nan)
     for (a, b), series in by_place.items():
         grid[a, b] = series.middle
-    height = (min(6.5, 0.32 * count + 1.6),)
     subtitle = "; ".join(filter(None, (why, _matrix_subtitle(states, by_place), about)))
-    fig, (ax,) = style.figure(title=title, subtitle=subtitle, heights=height)
+    fig, (ax,) = style.figure([min(6.5, 0.32 * count + 1.6)], title=title, subtitle=subtitle)
     finite = grid[np.isfinite(grid)]
     # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
     middle = float(np.median(finite))

@@ -189,7 +189,7 @@ def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
             text = amount(series.middle, series.display_unit)
             text = text if style.is_narrow() else value_words(series)
             text = "unusable" if unusable(series) else text + (" ~" if item.state.noise else "")
-            side: Any = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
+            side: Any = {"transform": ax.get_yaxis_transform(), "va": "center"}
             ax.text(1.015, rows.index(row), text, **side)
     else:
         at: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}

@@ -122,7 +122,7 @@ def printable(value: Any) -> Any:
 class Picture:
     """One figure of a benchmark as files. `title` is its result in words.
 
-    `narrow` is an SVG for phones, or empty.
+    `narrow` is an SVG for phones, or empty. A `wide` one is as wide as a page.
     """
 
     benchmark: str
@@ -131,6 +131,7 @@ class Picture:
     svg: bytes
     png: bytes
     narrow: bytes = b""
+    wide: bool = False
 
     @property
     def name(self) -> str:
@@ -164,10 +165,10 @@ def draw_pictures(run: Summary) -> Iterator[Picture]:
                         (slug, to_svg(figure)) for slug, figure in _all(name, states, rows)
                     )
                 for slug, figure in _all(name, states, rows):
-                    yield _picture(name, slug, figure, small.get(slug, b""))
+                    yield picture_of(name, slug, figure, small.get(slug, b""))
             except Exception as error:
                 reason = f"the chart of {name} failed ({type(error).__name__}: {error})"
-                yield _picture(name, "error", style.no_data(f"{reason}; the rows are complete"))
+                yield picture_of(name, "error", style.no_data(f"{reason}; the rows are complete"))
 
 
 def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
@@ -190,11 +191,14 @@ def file_name(benchmark: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
 
 
-def _picture(benchmark: str, slug: str, figure: Figure, narrow: bytes = b"") -> Picture:
+def picture_of(benchmark: str, slug: str, figure: Figure, narrow: bytes = b"") -> Picture:
+    """Return a figure with its files."""
     clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
     title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
+    wide = figure.get_figwidth() > style.HALF.width
     svg, png = to_bytes(figure)
-    return Picture(file_name(benchmark), clean, " ".join(title.split()), svg, png, narrow)
+    name = file_name(benchmark)
+    return Picture(name, clean, " ".join(title.split()), svg, png, narrow, wide)
 
 
 def inline_picture(drawn: Picture, number: int) -> Markup:
@@ -203,16 +207,17 @@ def inline_picture(drawn: Picture, number: int) -> Markup:
     It is SVG in the colours of the page, or a smaller PNG.
     """
     title = Markup.escape(printable(drawn.title))
+    kinds = ["wide"] if drawn.wide else []
     if len(drawn.svg) > INLINE and len(drawn.png) * 4 / 3 < len(drawn.svg):
         data = base64.b64encode(drawn.png).decode()
-        return Markup(f'<figure><img alt="{title}" src="data:image/png;base64,{data}"></figure>')
-    shown = _svg(drawn.svg, f"c{number}-", f'role="img" tabindex="0" aria-label="{title}"')
-    if 0 < len(drawn.narrow) <= NARROW:
-        own = f'class="narrow" role="img" aria-label="{title}"'
-        return Markup(
-            f'<figure class="both">{shown}{_svg(drawn.narrow, f"n{number}-", own)}</figure>'
-        )
-    return Markup(f"<figure>{shown}</figure>")
+        shown = f'<img alt="{title}" src="data:image/png;base64,{data}">'
+    else:
+        shown = _svg(drawn.svg, f"c{number}-", f'role="img" tabindex="0" aria-label="{title}"')
+        if 0 < len(drawn.narrow) <= NARROW:
+            attributes = f'class="narrow" role="img" aria-label="{title}"'
+            shown += _svg(drawn.narrow, f"n{number}-", attributes)
+            kinds.append("both")
+    return Markup(f'<figure class="{" ".join(kinds)}">{shown}</figure>')
 
 
 def _svg(data: bytes, prefix: str, attributes: str) -> str:

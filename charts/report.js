@@ -10,6 +10,6 @@ function markdownOf(figure) {
 
 document.querySelectorAll("table.values").forEach((table) => sortable(table));
 for (const figure of document.querySelectorAll("figure")) {
-  figure.after(make("div", { className: "controls copy" }, copyButton("PNG", "image/png", () => pngOf(figure)), copyButton("Markdown", "text/plain", () => markdownOf(figure))));
+  figure.append(make("div", { className: "controls copy" }, copyButton("PNG", "image/png", () => pngOf(figure)), copyButton("Markdown", "text/plain", () => markdownOf(figure))));
 }
 document.body.dataset.ready = "yes";

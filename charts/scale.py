@@ -131,7 +131,7 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
         return style.no_data("no stage was reached")
     last = max(moments, key=lambda stage: max(stage.at))
     fig, (ax,) = style.figure(
-        heights=(0.34 * len(moments) + 0.9,),
+        [0.34 * len(moments) + 0.9],
         title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
         subtitle=f"line: first to last object; bar: middle half; tick: median; {caption}",
     )
@@ -152,7 +152,7 @@ def by_order(stages: Sequence[Stage], title: str, subtitle: str = "") -> Figure:
     reached = [stage for stage in stages if stage.seconds]
     if not reached:
         return style.no_data("no stage was reached")
-    fig, axes = style.figure(len(reached), (1.5,), 1, title, subtitle, sharex=True)
+    fig, axes = style.figure([1.5] * len(reached), 1, title, subtitle, sharex=True)
     for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
         colour = style.SERIES[k % len(style.SERIES)]
         values, since = stage.seconds, stage.since.replace("_", " ")
@@ -229,7 +229,7 @@ def detailed(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
         return style.no_data("no stage was seen")
     title = f"{_of(len(deltas), total)}, stage by stage"
     subtitle = "; ".join(["left: over the time of submission; right: how often", *exclusions])
-    fig, axes = style.figure(len(stages), (1.5,), 2, title, subtitle)
+    fig, axes = style.figure([1.5] * len(stages), 2, title, subtitle)
     for left, right, stage in zip(axes[::2], axes[1::2], stages, strict=True):
         left.plot(stage.at, stage.seconds, ".", markersize=3, color=style.SERIES[0])
         left.set_title(f"{stage.name} since {stage.since}")

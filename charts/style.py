@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,8 +35,25 @@ DASHES: tuple[Any, ...] = (
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-WIDTH, NARROW = 7.2, 3.75  # inches of a figure, and of one that a phone can show
 PNG_DPI = 144
+
+
+@dataclass(frozen=True)
+class Size:
+    """The width of a figure in inches, and the letters in a line of its title and subtitle."""
+
+    width: float
+    title: int
+    subtitle: int
+
+
+PHONE = Size(3.75, 34, 48)
+HALF = Size(6.75, 70, 100)
+FULL = Size(13.75, 145, 205)
+"""The widths of a phone, and of half a page and a page of 1,320 pixels.
+
+A page shows a point as 4/3 pixels, so that all letters have one size.
+"""
 RC: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -47,14 +65,14 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.titlecolor": MUTED,
     "axes.titlelocation": "left",
-    "axes.titlesize": 8.5,
+    "axes.titlesize": 9,
     "axes.unicode_minus": False,
     "figure.facecolor": PAPER,
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": 9,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 5,
@@ -64,10 +82,10 @@ RC: Any = {
     "text.parse_math": False,
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
-    "xtick.labelsize": 8.5,
+    "xtick.labelsize": 9,
     "ytick.color": MUTED,
     "ytick.labelcolor": INK,
-    "ytick.labelsize": 8.5,
+    "ytick.labelsize": 9,
 }
 
 
@@ -109,43 +127,43 @@ def wrap(name: str, width: int = 0) -> str:
 
 
 def figure(
-    rows: int = 1,
-    heights: Sequence[float] = (3.2,),
+    heights: Sequence[float],
     columns: int = 1,
     title: str = "",
     subtitle: str = "",
-    **subplot_options: Any,
+    *,
+    wide: bool = False,
+    **subplots: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of WIDTH inches and its axes, row by row.
+    """Return a figure and its axes, row by row, which has rows of `heights` inches.
 
-    It has `rows` panels of `heights` inches. `title` is the result in words. `subtitle` names the
-    number of samples, the band and the run. `subplot_options` go to
-    Figure.subplots (sharex, sharey).
+    It is half a page wide, or a page where it is `wide` or has several columns. `title` is the
+    result in words. `subtitle` says how to read it. `subplots` go to Figure.subplots (sharex).
     """
-    width, letters, small = (NARROW, 34, 50) if is_narrow() else (WIDTH, 70, 104)
-    lines = textwrap.wrap(title, letters, break_on_hyphens=False)
-    under = textwrap.wrap(subtitle, small, break_on_hyphens=False)
-    all_heights = [heights[min(i, len(heights) - 1)] for i in range(rows)]
-    head = 0.2 * len(lines) + 0.17 * len(under) + 0.1
-    room = (0, 0, 1, 1 - head / (sum(all_heights) + head))
-    layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.05, hspace=0.03)
-    fig = Figure(figsize=(width, sum(all_heights) + head), layout=layout)
-    axes = fig.subplots(rows, columns, squeeze=False, height_ratios=all_heights, **subplot_options)
-    top = sum(all_heights) + head
+    size = PHONE if is_narrow() else FULL if wide or columns > 1 else HALF
+    lines = textwrap.wrap(title, size.title, break_on_hyphens=False)
+    below = textwrap.wrap(subtitle, size.subtitle, break_on_hyphens=False)
+    head = 0.2 * len(lines) + 0.17 * len(below) + 0.1
+    height = sum(heights) + head
+    room = (0, 0, 1, 1 - head / height)
+    layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.03, hspace=0.03)
+    fig = Figure(figsize=(size.width, height), layout=layout)
+    shape: Any = {"squeeze": False, "height_ratios": heights, **subplots}
+    axes = fig.subplots(len(heights), columns, **shape)
     if lines:
         bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
-        fig.text(0.012, 1 - 0.06 / top, "\n".join(lines), va="top", **bold)
-    if under:
-        at = 1 - (0.09 + 0.2 * len(lines)) / top
-        look: Any = {"va": "top", "fontsize": 8.5, "color": MUTED, "gid": "subtitle"}
-        fig.text(0.012, at, "\n".join(under), **look)
+        fig.text(0.002, 1 - 0.06 / height, "\n".join(lines), va="top", **bold)
+    if below:
+        top = 1 - (0.09 + 0.2 * len(lines)) / height
+        look: Any = {"va": "top", "color": MUTED, "gid": "subtitle"}
+        fig.text(0.002, top, "\n".join(below), **look)
     return fig, list(axes.flat)
 
 
-def no_data(why: str = "no data") -> Figure:
+def no_data(reason: str = "no data") -> Figure:
     """Return a figure with a message instead of data."""
-    lines = textwrap.wrap(why, 34 if is_narrow() else 70)
-    fig, (ax,) = figure(heights=(1.0 + 0.2 * len(lines),))
+    lines = textwrap.wrap(reason, 34 if is_narrow() else 60)
+    fig, (ax,) = figure([1.0 + 0.2 * len(lines)])
     ax.set_axis_off()
     middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
     ax.text(0.5, 0.5, "\n".join(lines), color=MUTED, fontsize=11, **middle)

@@ -234,8 +234,8 @@ def _multiples(
     """
     columns = 1 if style.is_narrow() else min(3, max(1, len({facet for _, facet in panels})))
     rows = -(-len(panels) // columns)
-    heights = [(height if columns == 1 else height * 0.85) + below / rows]
-    fig, axes = style.figure(rows, heights, columns, title, subtitle)
+    heights = [(height if columns == 1 else height * 0.85) + below / rows] * rows
+    fig, axes = style.figure(heights, columns, title, subtitle)
     for ax in axes[len(panels) :]:
         ax.remove()
     for ax, (_, facet) in zip(axes, panels, strict=False):
@@ -331,7 +331,6 @@ def _dots(panels: Panels, note: str) -> Figure:
         drawn[metric] = dict(list(groups.items())[: len(style.SERIES)])
     every = [item for items in panels.values() for item in items]
     fig, axes = style.figure(
-        len(drawn),
         [draw.dots_height(groups) for groups in drawn.values()],
         title=claim(panels, pair=joined),
         subtitle="; ".join(filter(None, (cut, band_words(every), note))),
@@ -427,7 +426,7 @@ def _samples(states: Sequence[PointState], note: str) -> Iterator[tuple[str, Fig
     own = series[0]
     value = "unusable" if unusable(own) else amount(own.middle, own.display_unit)
     subtitle = f"each sample, and the median of n={len(own.values)}; {note}"
-    fig, (ax,) = style.figure(heights=(2.4,), title=f"{own.metric}: {value}", subtitle=subtitle)
+    fig, (ax,) = style.figure([2.4], title=f"{own.metric}: {value}", subtitle=subtitle)
     order = range(1, len(own.values) + 1)
     ax.plot(order, own.values, "o", color=style.SERIES[0], gid="samples", label="sample")
     ax.axhline(own.middle, color=style.MUTED, lw=1, gid="median")

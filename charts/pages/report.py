@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfdag.analysis.gate_result import GateResult
+from perfdag.analysis.history import Series as History
 from perfdag.analysis.sentence import Judged, banner
 from perfdag.benchmark import registry
 from perfdag.charts import style
@@ -27,8 +28,8 @@ from perfdag.charts.pictures import (
     draw_pictures,
     file_name,
     inline_picture,
+    picture_of,
     printable,
-    to_bytes,
     to_svg,
 )
 from perfdag.plan import Plan
@@ -62,11 +63,10 @@ MARKS = {
     "unusable": "unusable: the samples are too far apart",
 }
 KINDS = {
-    "same": "measured",
     "noisy": "noisy",
     "unusable": "unusable",
     "lost": "measured in part",
-    "bad": "failed",
+    "failed": "failed",
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
@@ -137,21 +137,25 @@ def report(
     """Return the page of a run. Equal input gives an equal page."""
     table, states = summary.table, summary.points
     run, trust, said = Judged(summary, gate), summary.trust, banner(Judged(summary, gate))
-    first = _first_picture(run, pictures)
+    first = _first_pictures(run, pictures)
     names = list(dict.fromkeys(state.benchmark for state in states))
     points = [_point(names.index(state.benchmark), state, trust) for state in states]
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
-    shown = list(screen.rows(run))
+    tiles = screen.tiles(run)
     context = {
         "plan": plan,
         "site": site,
         "head": head(table),
         "banner": said,
+        "reasons": [text for text in said.why if not text.startswith("trust ")],
         "colour": screen.colour(said.word),
-        "rows": shown,
-        "more": sum(len(headlines(state)) for state in states) - len(shown),
-        "first": Markup("") if first is None else inline_picture(first, 0),
-        "points": points,
+        "doubts": screen.doubts(run),
+        "trust": trust.text,
+        "tiles": tiles,
+        "more": sum(len(headlines(state)) for state in states) - len(tiles),
+        "first": [inline_picture(drawn, -number) for number, drawn in enumerate(first)],
+        "points": len(points),
+        "remarkable": [point for point in points if point[1] != "same"],
         "key": [
             (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
         ],
@@ -180,7 +184,7 @@ def report(
     }
     template = templates().get_template("report.html")
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
-    others = [picture for picture in pictures if picture is not first]
+    others = [picture for picture in pictures if picture not in first]
     return template.render(context, charts=_charts(names, others, room))
 
 
@@ -189,17 +193,33 @@ def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     return screen.card(Judged(summary, gate), plan.suite, head(summary.table))
 
 
-def _first_picture(run: Judged, pictures: Sequence[Picture]) -> Picture | None:
-    """Return the picture that shows the sentence: a history that changed, or a chart of the run."""
-    for line in run.deciding()[:1]:
-        if line.answer.word in ("worse", "better") and line.levels.measured >= STEP:
-            with style.narrow():
-                narrow = to_svg(screen.history(line))
-            svg, png = to_bytes(screen.history(line))
-            return Picture("history", "first", line.name, svg, png, narrow)
-    shown = [file_name(state.benchmark) for state, _ in screen.values(run)[:1]]
-    own = [drawn for drawn in pictures if drawn.benchmark in shown]
-    return next((drawn for drawn in own if len(drawn.svg) <= INLINE), None)
+def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
+    """Return one or two pictures that show the sentence.
+
+    They are the histories of what changed, the pairs of a slow node, or charts of the first values.
+    """
+    changed = [line for line in run.deciding() if line.answer.word in screen.CHANGED]
+    lines = [line for line in changed if line.levels.measured >= STEP][:2]
+    if lines:
+        return [_history(line, wide=len(lines) == 1) for line in lines]
+    small = [drawn for drawn in pictures if len(drawn.svg) <= INLINE]
+    if banner(run).word == "slow":
+        return [drawn for drawn in small if drawn.title.startswith("Slow ")][:1]
+    names = [file_name(tile.state.benchmark) for tile in screen.tiles(run)]
+    by_name: dict[str, list[Picture]] = {name: [] for name in names}
+    for drawn in small:
+        by_name.get(drawn.benchmark, []).append(drawn)
+    leading = [own[0] for own in by_name.values() if own]
+    seconds = [own[1] for own in by_name.values() if own[1:]]
+    chosen = [*leading, *seconds][:1]
+    halves = [drawn for drawn in [*leading, *seconds] if not drawn.wide]
+    return chosen if chosen and chosen[0].wide else halves[:2]
+
+
+def _history(line: History, wide: bool) -> Picture:
+    with style.narrow():
+        narrow = to_svg(screen.history(line))
+    return picture_of("history", line.info.series_id, screen.history(line, wide), narrow)
 
 
 def _charts(
@@ -243,7 +263,7 @@ def _distinct(column: Any) -> list[str]:
 def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, str]:
     """Return section, class and title of the square of a point: its failure, or its trust."""
     if state.why:
-        kind, why = "bad" if state.point in trust.points else "skipped", state.why
+        kind, why = "failed" if state.point in trust.points else "skipped", state.why
     else:
         own, lost = trust.points[state.point], state.statuses.keys() & BAD
         kind = "lost" if lost else "same" if own.level == "good" else own.level

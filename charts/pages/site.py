@@ -19,13 +19,13 @@ from perfdag.analysis.gate import judged_clusters
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
 from perfdag.identity import digest
-from perfdag.results.run_store import PARTIAL, RunStore, SelectionError, month_of
+from perfdag.results.run_store import PARTIAL, RunStore, SelectionError, month_of, report_key
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 6
 """Version of the data. The site of another version is written again."""
 SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""
@@ -155,6 +155,8 @@ def _write_suite(store: Store, suite: str) -> None:
     folder, records = _Folder(store, suite), read_records(store, suite)
     rules, clusters = judged_clusters(store, medians)
     runs = site_data.run_data(store, medians, folder.runs(), records)
+    if not folder.old:
+        _link_reports(store, runs)
     lost = site_data.add_words(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
     _write_runs(folder, medians, runs)
@@ -180,6 +182,17 @@ def _write_suite(store: Store, suite: str) -> None:
     store.put(f"{folder.prefix}/{HEAD}", script(f"{suite}/{HEAD}", head))
     for key in folder.present - {f"{folder.prefix}/{path}" for path in (*folder.marks, HEAD)}:
         store.delete(key)
+
+
+def _link_reports(store: Store, runs: list[site_data.Data]) -> None:
+    """Let the newest reports that were written before the site lead to it."""
+    for run in runs[-site_data.REPORTS_LATER :]:
+        if run.get("report"):
+            key = report_key(run["id"])
+            page = store.get(key)
+            linked = page.replace(b'<span class="site" hidden>', b'<span class="site">')
+            if linked != page:
+                store.put(key, linked)
 
 
 def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, str]) -> None:

@@ -14,7 +14,7 @@
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const node = walk.currentNode, element = node.parentElement, svg = element.closest("svg"), said = node.textContent.trim();
-    if (!said || element.closest("script, style, title, option") || !element.checkVisibility({ visibilityProperty: true })) continue;
+    if (!said || element.closest("script, style, title, option") || !element.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
     const where = element.closest("section")?.id ?? "", style = getComputedStyle(element), matrix = element.closest("text")?.getCTM();
     const fault = (kind) => faults.add(`${where}: ${kind}: ${said.slice(0, 60)}`);
     const size = parseFloat(style.fontSize) * (matrix?.a ?? 1);

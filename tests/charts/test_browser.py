@@ -62,7 +62,7 @@ async def test_a_mark_shows_its_value_spread_and_n_under_the_mouse(page: Page) -
 
 
 async def test_a_chart_is_copied_as_a_picture_and_as_markdown(page: Page) -> None:
-    assert await page.value("document.querySelectorAll('figure + .copy button').length") > 2
+    assert await page.value("document.querySelectorAll('figure > .copy button').length") > 2
     figure = "document.querySelector('figure')"
     kind, size = await page.value(f"pngOf({figure}).then((png) => [png.type, png.size])")
     assert (kind, size > 10_000) == ("image/png", True)

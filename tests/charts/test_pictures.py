@@ -25,7 +25,7 @@ FIRST_SCREENS = ("first run", "failed", "too noisy", "regressed", "200 points")
 REPORTS = (*FIRST_SCREENS, *list(CASES)[-3:])
 LINE = 30
 """Pixels by which a box may move: a line of text, as with the fonts of another machine."""
-BOXES = """Object.fromEntries(["h1", ".banner", ".sentence", ".row b", ".rows", "figure", ".squares", "h2"].flatMap((name) => {
+BOXES = """Object.fromEntries(["h1", ".banner", ".sentence", ".tile b", ".tiles", "figure", ".squares", "h2"].flatMap((name) => {
   const box = document.querySelector(name)?.getBoundingClientRect();
   return box && box.top < 900 ? [[name, [box.left, box.top, box.right, box.bottom].map(Math.round)]] : [];
 }))"""  # noqa: E501
