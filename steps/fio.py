@@ -419,17 +419,25 @@ class Fio(Benchmark[FioParams]):
 
 
 def cached_direct(params: FioParams, filesystems: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a note for each kind of file system that takes direct I/O and may cache it anyway.
-
-    ZFS does so before 2.3, and later with `direct=disabled` (zfsprops(7)). 9p and FUSE leave it to
-    the server, which may have a page cache.
-    """
-    kinds = {str(facts.get("type")) for facts in filesystems} if params.direct else ()
+    """Return a note for each kind of file system that takes direct I/O and may cache it anyway."""
+    kinds = {str(facts.get("type")) for facts in filesystems if params.direct and _caches(facts)}
     return [
         f"direct I/O: {kind} may serve it from a cache, so that these are not the disk's figures"
         for kind in sorted(kinds)
-        if kind in ("zfs", "9p", "virtiofs") or kind.startswith("fuse")
     ]
+
+
+def _caches(facts: Mapping[str, Any]) -> bool:
+    """Return whether a file system may serve direct I/O from memory.
+
+    ZFS does so before 2.3 (zfsprops(7)). 9p and FUSE leave it to the server, which may have a page
+    cache.
+    """
+    kind = str(facts.get("type"))
+    if kind == "zfs":
+        version = re.match(r"(\d+)\.(\d+)", facts.get("zfs_version") or "")
+        return version is None or (int(version[1]), int(version[2])) < (2, 3)
+    return kind in ("9p", "virtiofs") or kind.startswith("fuse")
 
 
 @contextmanager

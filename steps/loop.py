@@ -31,7 +31,7 @@ from perfdag.benchmark.contract import (
     Skip,
 )
 from perfdag.benchmark.declarations import find_remarks, state_of_stderr
-from perfdag.hosts import disturbance, facts as host_facts
+from perfdag.hosts import disturbance
 from perfdag.hosts.base import Host, plain
 from perfdag.hosts.facts import env_class
 from perfdag.hosts.local import LocalHost, descendants
@@ -84,7 +84,7 @@ class LocalPool:
     Another pool of hosts overrides what differs. `where` is the provenance of every sample (image
     digest, Workflow), `facts` are facts of every sample. `volume` is where the volume of the shape
     is mounted, `earlier_attempts` counts attempts at the batch before this one. `zones` has the
-    zones by node name, if hosts are numbered by zone. `beside` is what else measures here.
+    zones by node name, if hosts are numbered by zone. `beside` tells what else measures here now.
     """
 
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class LocalPool:
     volume: str | None = None
     earlier_attempts: int = 0
     zones: Mapping[str, str] = field(default_factory=dict)
-    beside: str = ""
+    beside: Callable[[], str] = str
 
     def hosts_for(self, shape: Shape) -> Sequence[Host]:
         """Return the hosts for a shape."""
@@ -210,6 +210,7 @@ class Sampler:
         record.benchmark_version = str(benchmark.version)
         # Before facts are read and hosts asked, whose load would be taken for that of others.
         guard = disturbance.Guard(self.counters)
+        beside = self.pool.beside()
         try:
             hosts = self.pool.hosts_for(shape)
             starter = hosts[0] if hosts else None
@@ -222,7 +223,7 @@ class Sampler:
             self.pool.check(point, whole)
             guard.include(hosts)
             gang = Gang(hosts, shape, point.timeout, scratch, self.pool.volume, starter=starter)
-            self._run(record, benchmark, point, gang)
+            self._run(record, benchmark, point, gang, guard.unseen())
             if fault := self.pool.mismatch(hosts):
                 record.status, record.error = "invalid", fault
         except SampleError as error:
@@ -238,7 +239,8 @@ class Sampler:
             record.error = f"{type(error).__name__}: {error}"
             record.texts["traceback"] = traceback.format_exc()
         seen = guard.end(record.env.get("cpu_threads") or 1)
-        record.noise = ", ".join(filter(None, (seen.noise, self.pool.beside))) or None
+        beside = self.pool.beside() or beside
+        record.noise = ", ".join(filter(None, (seen.noise, beside))) or None
         if record.status == "ok" and seen.throttled:
             record.status, record.error = "invalid", seen.throttled
         if record.error:
@@ -248,7 +250,12 @@ class Sampler:
         return record
 
     def _run(
-        self, record: SampleRecord, benchmark: Benchmark[Any], point: Point, gang: Gang
+        self,
+        record: SampleRecord,
+        benchmark: Benchmark[Any],
+        point: Point,
+        gang: Gang,
+        unseen: Sequence[str],
     ) -> None:
         params = benchmark.Params.model_validate(point.params)
         benchmark.require(gang, params)
@@ -272,7 +279,7 @@ class Sampler:
         record.rows = as_rows(benchmark, measurements, point.params, wall)
         record.facts["stderr"] = state_of_stderr(record.texts)
         notes = [*output.notes]
-        notes += [f"not seen: {what}, no file of its cgroup" for what in host_facts.unseen()]
+        notes += [f"not seen: {what}, no file of its cgroup" for what in unseen]
         for effect, line in find_remarks(benchmark.remarks, record.texts):
             if effect == "note":
                 notes.append(line)

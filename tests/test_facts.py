@@ -293,6 +293,15 @@ def test_the_file_system_of_a_path_that_is_not_yet_there_and_the_disk_below_lvm(
         **{"read_ahead_bytes": 4096, "nr_requests": 64, "nomerges": 0},
         **{"write_cache": "write through", "total_bytes": 4096, "free_bytes": 1024},
     }
+    listed["filesystems"][0] |= {
+        "fstype": "zfs",
+        "options": "rw,lowerdir=/s/7/fs:/s/6/fs,upperdir=/s/8/fs,workdir=/s/8/work,index=off",
+    }
+    write_programs(tmp_path / "bin", {"findmnt": f"echo '{json.dumps(listed)}'"})
+    write_files(tmp_path, {"sys/module/zfs/version": "2.2.2-0ubuntu9\n"})
+    facts = filesystem(path, root)
+    assert facts["options"] == "rw,index=off", "where a container's layers lie is new in every run"
+    assert facts["zfs_version"] == "2.2.2-0ubuntu9"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert set(filesystem(path, root).values()) == {str(path), None}
 

@@ -88,6 +88,13 @@ def test_what_happened_to_a_peer(
     assert (seen.throttled, seen.starved and seen.starved[:20]) == (throttled, starved)
 
 
+def test_what_the_cgroup_of_a_peer_does_not_show_is_named() -> None:
+    guard = disturbance.Guard({})
+    guard.include([Peer(""), Peer("throttled_usec 5\noom_kill 0\n"), Peer("oom_kill 1\n")])  # type: ignore[list-item]
+    absent = ["throttling by a CPU quota", "kills for a memory limit", "throttling by a CPU quota"]
+    assert guard.unseen() == [*facts.unseen(), *(f"{what} on node-2" for what in absent)]
+
+
 def test_the_canary_takes_at_most_0_3_seconds_and_is_positive() -> None:
     best, wall = 1.0, 9.0
     for _ in range(5):  # the limit is the canary's own work; a busy machine may add to most of five

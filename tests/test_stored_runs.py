@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -332,34 +334,61 @@ def test_a_second_run_waits_for_the_first_and_says_for_whom(
     assert f"(pid {os.getpid()}), which measures on this machine" in told[0]
 
 
+@contextlib.contextmanager
+def another_run(force: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that measures for a minute, and leaves one of its own that does not end with it."""
+    code = (
+        "import subprocess, sys, time; from perfdag.runs import local\n"
+        f"local.MEASURING = chr(0) + {local.MEASURING[1:]!r}\n"
+        f"with local.alone_on_machine({force}):\n"
+        "    left = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "    print(left.pid, flush=True); time.sleep(60)"
+    )
+    Path("other.py").write_text(code)
+    with subprocess.Popen([sys.executable, "other.py"], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        left = int(run.stdout.readline())
+        try:
+            yield run
+        finally:
+            run.kill()
+            os.kill(left, signal.SIGKILL)
+
+
 @pytest.mark.usefixtures("lock")
-def test_force_goes_on_beside_another_run_and_trust_says_so(
+def test_force_goes_on_beside_another_run_and_trust_says_which(
     write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     suite = str(write_suite.sleeps(1, 1))
-    with local.alone_on_machine():
-        assert "other-run" in cli(["run", suite, "--no-report", "--force"]).out
+    with another_run() as other:
+        output = cli(["run", suite, "--no-report", "--force"])
+    named = f"other-run other.py (pid {other.pid})"
+    assert named in next(line for line in output.out.splitlines() if line.startswith("trust"))
+    assert f"{named} measures here too" in output.err
     assert "other-run" not in cli(["run", suite, "--no-report"]).out
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_run_that_is_disturbed_by_a_forced_one_names_it() -> None:
+    with local.alone_on_machine() as beside:
+        with another_run(force=True) as other:
+            assert beside() == f"other-run other.py (pid {other.pid})"
+        assert beside() == ""
 
 
 @pytest.mark.usefixtures("lock")
 def test_a_dead_run_and_a_run_above_this_one_hold_nobody_up(
     write_suite: SuiteWriter, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a killed run leaves behind holds no lock, as a descriptor that it inherited would."""
     suite = str(write_suite.sleeps(1, 1))
-    code = (
-        "import sys, time; from perfdag.runs import local; local.MEASURING = chr(0) + sys.argv[1]\n"
-        "with local.alone_on_machine(): print(flush=True); time.sleep(60)"
-    )
-    argv = [sys.executable, "-c", code]
-    with subprocess.Popen([*argv, local.MEASURING[1:]], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with another_run() as other:
         monkeypatch.setattr(local, "descendants", lambda pid: [os.getpid()] * (pid == other.pid))
         assert "other-run" in cli(["run", suite, "--no-report"]).out
         other.kill()
-    monkeypatch.setattr(local, "wait", lambda: pytest.fail("it waits"))
-    assert "other-run" not in cli(["run", suite, "--no-report"]).out
+        other.wait()
+        monkeypatch.setattr(local, "wait", lambda: pytest.fail("it waits"))
+        assert "other-run" not in cli(["run", suite, "--no-report"]).out
 
 
 @pytest.mark.parametrize("reached", range(4))

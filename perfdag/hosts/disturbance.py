@@ -34,7 +34,8 @@ waits for them.
 class Moment:
     """Counters at one moment.
 
-    CPU times are in jiffies, throttling of the cgroups in microseconds, `at` in seconds.
+    CPU times are in jiffies, throttling of the cgroups in microseconds, `at` in seconds. `unseen`
+    names what the cgroup of a peer does not show.
     """
 
     stolen: int
@@ -42,6 +43,7 @@ class Moment:
     throttled_us: int
     oom_kills: int = 0
     at: float = 0.0
+    unseen: tuple[str, ...] = ()
 
     def steal_since(self, before: "Moment") -> float:
         """Return the fraction of CPU time that the hypervisor took since an earlier moment."""
@@ -123,11 +125,22 @@ class Guard:
             self._counters.pop(host, None)
             with contextlib.suppress(SampleError):
                 # Half of the files belong to the other version of cgroups, and do not exist.
-                found = facts.pressure_in(host.run(["cat", *facts.COUNTERS], timeout=10).stdout)
-                self._counters[host] = Moment(0, 0, found[0] or 0, found[1] or 0, time.monotonic())
+                text = host.run(["cat", *facts.COUNTERS], timeout=10).stdout
+                throttled, kills = facts.pressure_in(text)
+                figures = {facts.THROTTLING: throttled, facts.KILLS: kills}
+                unseen = tuple(name for name, figure in figures.items() if figure is None)
+                now = time.monotonic()
+                self._counters[host] = Moment(0, 0, throttled or 0, kills or 0, now, unseen)
 
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(read, hosts))
+
+    def unseen(self) -> list[str]:
+        """Return what the cgroups of this machine and of its peers do not show."""
+        absent = facts.unseen()
+        for host, before in self._others.items():
+            absent += [f"{what} on {host.name}" for what in before.unseen]
+        return absent
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""

@@ -21,6 +21,10 @@ from typing import Any
 
 ROOT = Path("/")
 _UNLIMITED = 1 << 60  # version 1 writes a page-rounded 2^63 for "no limit"
+THROTTLING, KILLS = "throttling by a CPU quota", "kills for a memory limit"
+"""What the files of a cgroup show."""
+_OF_MOUNT = re.compile(r",?\b(lowerdir|upperdir|workdir|clientaddr|rfdno|wfdno)=[^,]*")
+"""Options that are new at every mount: the layers of a container, and who mounted."""
 # the files where a container sees its own cgroup, versions 2 and 1
 COUNTERS = tuple(
     f"/sys/fs/cgroup/{name}"
@@ -115,9 +119,9 @@ def unseen(root: Path = ROOT) -> list[str]:
     cpu, memory = _cgroups("cpu", root), _cgroups("memory", root)
     absent = []
     if cpu and not any((folder / "cpu.stat").exists() for folder in cpu):
-        absent.append("throttling by a CPU quota")
+        absent.append(THROTTLING)
     if memory and not any(folder.exists() for folder in memory):
-        absent.append("kills for a memory limit")
+        absent.append(KILLS)
     return absent
 
 
@@ -180,12 +184,14 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
                 check=False,
             )
             found = json.loads(listed.stdout)["filesystems"][0]
+    zfs = read_text(root / "sys/module/zfs/version") if found.get("fstype") == "zfs" else None
     return {
         "path": str(path),
         "type": found.get("fstype"),
+        **({"zfs_version": zfs} if zfs else {}),
         "device": found.get("source"),
         "mount": found.get("target"),
-        "options": found.get("options"),
+        "options": _OF_MOUNT.sub("", found.get("options") or "") or None,
         **_queue(root / "sys/dev/block" / found.get("maj:min", "none")),
         "total_bytes": found.get("size"),
         "free_bytes": found.get("avail"),

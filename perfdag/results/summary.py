@@ -394,7 +394,7 @@ def unusable(series: Series) -> bool:
 def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     if not state.statuses.get("ok"):
         return PointTrust("failed", {"no valid sample": "no valid sample"})
-    kinds = [part.split(" ")[0] for mark in state.noise for part in mark.split(", ")]
+    kinds = [_kind(part) for mark in state.noise for part in mark.split(", ")]
     reasons = dict(zip(kinds, kinds, strict=True))
     broken = registry.fault(state.benchmark)  # of a package that is not installed here
     for part in DEPENDS_ON if broken else registry.get(state.benchmark).canaries:
@@ -406,6 +406,11 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
         reasons["spread"] = f"spread {100 * spread:,.0f} % of {state.name} {series.name}"
     apart = spreads and all(map(unusable, headlines(state)))
     return PointTrust("unusable" if apart else "noisy" if reasons else "good", reasons, spread)
+
+
+def _kind(mark: str) -> str:
+    """Return the kind of a noise: its first word, but of another run all, as that names it."""
+    return mark if mark.startswith("other-run ") else mark.split(" ")[0]
 
 
 def _canary_moves(table: pa.Table) -> dict[str, float]:

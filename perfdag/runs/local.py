@@ -8,14 +8,14 @@ import re
 import shlex
 import shutil
 import socket
-import struct
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdag.hosts.base import Failed
+from perfdag.hosts.facts import read_text
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan import Duet, Plan, make_plan, with_first_blocks, with_revisions
 from perfdag.results.run_store import put_plan, put_rechecks, resume_command, with_learned_times
@@ -147,7 +147,9 @@ def run_plan(
         return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 
 
-def measure_again(store: Store, plan: Plan, command: str, beside: str, gate: "GateResult") -> None:
+def measure_again(
+    store: Store, plan: Plan, command: str, beside: Callable[[], str], gate: "GateResult"
+) -> None:
     """Measure the suspicious points of a run twice more, as two runs. `command` resumes the run.
 
     Raises StoreError, and RunError if it is interrupted.
@@ -187,11 +189,11 @@ def measure_turns(
     store: Store,
     plans: Mapping[str, Plan],
     turns: Iterable[tuple[str, Sequence[int]]],
-    beside: str = "",
+    beside: Callable[[], str] = str,
 ) -> None:
     """Measure the samples that are not stored yet, within the budget of the plans.
 
-    A turn is the name of a plan and positions in its order. `beside` is what else measures here.
+    A turn is the name of a plan and positions in its order. `beside` tells what else measures.
     """
     budget = next(iter(plans.values())).budget
     deadline = time.monotonic() + budget if budget else None
@@ -353,56 +355,71 @@ def only_process(plan: Plan) -> Iterator[None]:
 
 
 MEASURING = f"\0perfdag-measures-{os.getuid()}"
-"""The address that a run of this user holds while it measures."""
+"""The address that a run of this user holds while it measures.
+
+Each that measures holds one more, with its process and its command, which the kernel lists.
+"""
 wait = partial(time.sleep, 1.0)
 """Waits between two looks whether the other run has ended."""
 
 
 @contextlib.contextmanager
-def alone_on_machine(force: bool = False) -> Iterator[str]:
-    """Wait until no other run of this user measures here. Yield what measures beside this one.
+def alone_on_machine(force: bool = False) -> Iterator[Callable[[], str]]:
+    """Wait until no other run of this user measures here. Yield what tells who measures beside it.
 
     With `force`, or below a command that the other run measures, this one goes on beside it. Linux
-    frees the address with its process. A pod is alone in its network, and takes none; so does no
+    frees an address with its process. A pod is alone in its network, and takes none; so does no
     process with PERFDAG_LOCK=none.
     """
     if os.environ.get("PERFDAG_LOCK") == "none" or "KUBERNETES_SERVICE_HOST" in os.environ:
-        yield ""
+        yield lambda: ""
         return
-    with socket.socket(socket.AF_UNIX) as holder:
-        other, beside = "", ""
-        while not _bound(holder):
-            if not other:
-                pid, other = _holder()
-                if force or os.getpid() in descendants(pid):
-                    logger.warning(f"{other} measures here too, and each disturbs the other")
-                    beside = f"other-run {other} measures too"
-                    break
+    name = _address()
+    with socket.socket(socket.AF_UNIX) as holder, socket.socket(socket.AF_UNIX) as named:
+        waiting = False
+        while not _bound(holder, MEASURING) and not force:
+            others = _measuring()
+            if any(os.getpid() in descendants(pid) for pid in others):
+                break  # the run above this one measures it, and is not disturbed
+            if not waiting:
+                other = ", ".join(others.values()) or "another run"
                 logger.info(f"waits for {other}, which measures on this machine; --force does not")
+            waiting = True
             wait()
+        else:
+            _bound(named, name)
+        beside = partial(_beside, os.getpid())
+        if text := beside():
+            logger.warning(f"{text} measures here too, and each disturbs the other")
         yield beside
 
 
-def _bound(holder: socket.socket) -> bool:
-    """Return whether the address is ours now, or this system has no such addresses."""
+def _bound(holder: socket.socket, address: str) -> bool:
+    """Return whether an address is ours now, or this system has no such addresses."""
     try:
-        holder.bind(MEASURING)
-        holder.listen()
+        holder.bind(address)
     except OSError as error:
         return error.errno != errno.EADDRINUSE
     return True
 
 
-def _holder() -> tuple[int, str]:
-    """Return the process that holds the address, and its command for people."""
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError, ValueError):
-        probe.connect(MEASURING)
-        pid: int = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[
-            0
-        ]
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
-        return pid, f"{' '.join(words[1:]).strip()[-80:]} (pid {pid})"
-    return 0, "another run"
+def _address() -> str:
+    """Return the address that names this process and its command."""
+    words = (read_text(Path("/proc/self/cmdline")) or "").split("\0")[1:]
+    command = re.sub(r"[\s,]+", " ", " ".join(words)).strip().encode()[-60:]
+    return f"{MEASURING} {os.getpid()} {command.decode(errors='ignore')}"
+
+
+def _measuring() -> dict[int, str]:
+    """Return the commands that measure here, by process."""
+    listed = read_text(Path("/proc/net/unix")) or ""
+    runs = re.findall(rf"@{re.escape(MEASURING[1:])} (\d+) (.*)", listed)
+    return {int(pid): f"{command} (pid {pid})" for pid, command in runs}
+
+
+def _beside(pid: int) -> str:
+    """Return the runs that measure beside this process, as noise of a sample."""
+    return ", ".join(f"other-run {name}" for at, name in _measuring().items() if at != pid)
 
 
 class Suite(model.Suite):

@@ -339,21 +339,21 @@ def test_a_date_without_nanoseconds_costs_precision_and_no_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "direct", "told"),
+    ("facts", "direct", "cached"),
     [
-        *(("zfs", True, True), ("9p", True, True), ("fuse.sshfs", True, True)),
-        *(("ext4", True, False), ("zfs", False, False)),
+        ({"type": "zfs"}, True, True),
+        ({"type": "zfs", "zfs_version": "2.2.2-0ubuntu9.1"}, True, True),
+        ({"type": "zfs", "zfs_version": "2.3.0-1"}, True, False),
+        ({"type": "zfs", "zfs_version": "2.10.0-rc1"}, True, False),
+        ({"type": "zfs"}, False, False),
+        ({"type": "9p"}, True, True),
+        ({"type": "fuse.sshfs"}, True, True),
+        ({"type": "ext4"}, True, False),
     ],
 )
 def test_a_file_system_that_may_cache_direct_io_is_told(
-    kind: str, direct: bool, told: bool
+    facts: dict[str, str], direct: bool, cached: bool
 ) -> None:
-    notes = fio.cached_direct(FioParams(direct=direct, ioengine="psync"), [{"type": kind}])
-    assert (
-        notes
-        == [
-            f"direct I/O: {kind} may serve it from a cache, so that these are not the "
-            "disk's figures"
-        ]
-        * told
-    )
+    kind = f"direct I/O: {facts['type']} may serve it from a cache, so that these are not the"
+    notes = fio.cached_direct(FioParams(direct=direct, ioengine="psync"), [facts])
+    assert notes == [f"{kind} disk's figures"] * cached
