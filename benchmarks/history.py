@@ -5,7 +5,7 @@
 Prints seconds, and the ratio to reading the same runs file by file without the roll-up, measured in
 the same run; exit 1 where a limit is not held: history within 1 s from a folder and 3 s from S3, as
 a command within 1 s more (it starts and imports first), the change points of noisy series (CV 5 %)
-within 12 s of CPU time, compare within 1 s.
+within 12 s of CPU time, check of the newest run within 0.7 s of CPU time, compare within 1 s.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from limits import at_most
 
 from perfdag.analysis import medians
 from perfdag.analysis.compare import compare_selections
+from perfdag.analysis.gate import check
 from perfdag.analysis.history import series_of
 from perfdag.analysis.verdict import Tuning
 from perfdag.results.run_store import Selection
@@ -134,6 +135,9 @@ def main() -> int:
             f"{walls[0] / whole[0]:.1f} times the answer alone"
         )
         ok.append(at_most("wall time", walls[0], 4.0 if remote else 2.0, "s"))
+        judging = best_time(lambda: check(trends.runs[-1].run_id, store.root))
+        print(f"check of the newest run               {text_of(judging)}")
+        ok.append(at_most("CPU time", judging[1], 0.7, "s"))
         noise = np.random.default_rng(0).normal(0, 0.05, trends.value.shape)
         noisy = replace(trends, value=np.exp(noise))
         folding = best_time(lambda: series_of(noisy, Tuning()), 1)

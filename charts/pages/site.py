@@ -25,7 +25,7 @@ from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 """Version of the data. The site of another version is written again."""
 SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""

@@ -212,7 +212,8 @@ def _answers(line: Series) -> Data:
 
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
     has those about two in one level, and `between` those about two in different newest levels.
-    Samples whose spread exceeds the median and `whole` cannot be trusted, unless that is None.
+    Samples whose spread exceeds the median and `least` cannot be trusted, unless the series is
+    judged by `absolute` differences, nor can a point all of whose headline series spread so.
     """
     better, levels = line.info.better, line.levels.levels
     newest = levels[-LEVELS:]
@@ -224,7 +225,9 @@ def _answers(line: Series) -> Data:
         return _cells(found) if found and a is not b else None
 
     return {
-        "whole": None if limits.absolute else int(limits.fraction),
+        "point": line.info.point,
+        "least": int(limits.fraction),
+        "absolute": limits.absolute,
         "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
         "within": [_cells(within(level, better)) for level in levels],

@@ -238,15 +238,36 @@ function answerOf(series, a, b) {
   return beyond ? ["unclear", `unclear: ${beyond} is beyond its level, and one run decides nothing`] : series.within[to];
 }
 
-/** Return an answer about two points, as unclear where the samples of one of them spread too far. */
-const trusted = (found, whole, ...points) => points.map(({ value, low, high }) => (high - low) / (Math.max(Math.abs(value), whole) || Infinity)).filter((share) => share > 1 && whole !== null && found[0] !== "unclear").map((share) => ["unclear", `unclear: the samples of a run spread by ${percent(share, false)}`, ...found.slice(2, 6), true])[0] ?? found;
+/** Return the spread of the samples of a point as a share of their median, or of `least` where that is larger. */
+const shareOf = ({ value, low, high, n }, least) => n > 1 ? (high - low) / Math.max(Math.abs(value), least) || 0 : 0;
+
+/** Return the points none of whose headline values in a run can be used, with their least spread. */
+function unusable(series, valueOf) {
+  const shares = new Map();
+  for (const line of series) {
+    const point = line.headline && valueOf(line.id);
+    if (point) shares.set(line.point, Math.min(shares.get(line.point) ?? Infinity, shareOf(point, line.least)));
+  }
+  return new Map([...shares].filter(([, share]) => share > 1));
+}
+
+/** Return an answer about two values as unclear where the samples of B or A spread too far, or the point was unusable in it. */
+function trusted(found, line, shares, bad) {
+  if (found[0] === "unclear" || found[0] === "failed") return found;
+  const because = (what, side, share) => ["unclear", `unclear: ${found[2]}, but ${what}the samples of ${side} spread by ${Math.round(100 * share).toLocaleString("en")} %`, ...found.slice(2, 6), true];
+  const wide = line.absolute ? [] : ["B", "A"].filter((side) => shares[side] > 1).map((side) => because("", side, shares[side]));
+  const points = ["B", "A"].filter((side) => bad[side].has(line.point)).map((side) => because(`the point was unusable in ${side}: `, side, bad[side].get(line.point)));
+  return [...wide, ...points, found][0];
+}
 
 /** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
   const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
   const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
+  const bad = { B: unusable(series, (id) => at(id, b)), A: unusable(series, (id) => at(id, a)) };
   const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
-    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"] : trusted(answerOf(line, left, right), line.whole, right, left);
+    : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"]
+      : trusted(answerOf(line, left, right), line, { B: shareOf(right, line.least), A: shareOf(left, line.least) }, bad);
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];

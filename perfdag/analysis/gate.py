@@ -250,7 +250,7 @@ class _Judge:
 
     def _shares(self, other: RunInfo) -> bool:
         """Return whether a run has a point of this one. One without is of another command."""
-        return bool(self.run.points.keys() & other.points.keys() - {"canary"})
+        return any(point in other.points for point in self.run.points if point != "canary")
 
     def judge(self) -> None:
         """Fill the gate: answers, cases, alerts and suspects."""

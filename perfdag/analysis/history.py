@@ -268,7 +268,7 @@ def series_of(
         if not levels.levels:
             continue
         starts = _accepted_starts(runs, name, info.series_id, accepted)
-        steps = tuple(_steps(medians, info, levels))
+        steps = tuple(_steps(medians, runs, info, levels))
         now = standing(levels.levels, info.better, starts)
         left = next((step for step in steps if step.after is now.left), None)
         at = int(levels.nights.at[-1])
@@ -360,9 +360,10 @@ def _accepted_starts(
     ]
 
 
-def _steps(medians: RunMedians, info: SeriesInfo, levels: Levels) -> Iterator[Step]:
+def _steps(
+    medians: RunMedians, runs: Sequence[str], info: SeriesInfo, levels: Levels
+) -> Iterator[Step]:
     measured = levels.nights.at
-    runs = [run.run_id for run in medians.runs]
     for before, after in pairwise(levels.levels):
         last = int(measured[np.searchsorted(measured, after.first) - 1])
         yield Step(

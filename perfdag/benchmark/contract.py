@@ -24,6 +24,7 @@ from perfdag.benchmark.declarations import (
     Equal as Equal,
     FreeOptions as FreeOptions,
     Identity as Identity,
+    Measurement as Measurement,
     Remark as Remark,
 )
 from perfdag.hosts.base import (
@@ -72,26 +73,6 @@ VERDICT = "verdict"
 """The metric of a benchmark's own verdict."""
 VerdictWord = Literal["failed", "inconclusive", "passed"]
 VERDICT_VALUES: dict[VerdictWord, float] = {"failed": 0.0, "inconclusive": 0.5, "passed": 1.0}
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One value of one metric.
-
-    `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
-    observations behind the value. `subject` names the part of the sample that it belongs to.
-    `note` says what a number cannot, such as the figure that decided a verdict. `step` is by how
-    much the tool's clock or its print can be off, in the unit of the value.
-    """
-
-    metric: str
-    value: float
-    stat: str = "value"
-    coords: Mapping[str, Any] = field(default_factory=dict)
-    n: int | None = None
-    subject: str | None = None
-    note: str | None = None
-    step: float = 0.0
 
 
 def verdict(

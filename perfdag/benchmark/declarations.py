@@ -1,4 +1,4 @@
-"""What a benchmark declares of its tool: relations of figures, free options, and remarks.
+"""A measurement, and what a benchmark declares of its tool: relations, free options, remarks.
 
 A tool that prints two figures of one thing may print two that cannot both be right: a receiver got
 more than was sent, or a rate is not its count by its time. A benchmark declares what always holds,
@@ -30,19 +30,24 @@ ROUNDING = 0.02
 """Share by which two figures of one thing may differ, as tools print three digits or more."""
 
 
-class Figure(Protocol):
-    """What an identity needs of a measurement."""
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one metric.
 
-    @property
-    def metric(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def stat(self) -> str: ...
-    @property
-    def coords(self) -> Mapping[str, Any]: ...
-    @property
-    def subject(self) -> str | None: ...
+    `coords` are coordinates that the tool reports (message_bytes, direction). `n` counts the
+    observations behind the value. `subject` names the part of the sample that it belongs to.
+    `note` says what a number cannot, such as the figure that decided a verdict. `step` is by how
+    much the tool's clock or its print can be off, in the unit of the value.
+    """
+
+    metric: str
+    value: float
+    stat: str = "value"
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    n: int | None = None
+    subject: str | None = None
+    note: str | None = None
+    step: float = 0.0
 
 
 @dataclass
@@ -73,7 +78,7 @@ class Group:
 class Identity(Protocol):
     """A relation that always holds."""
 
-    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+    def broken_by(self, figures: Sequence[Measurement], groups: Sequence[Group]) -> str | None:
         """Return what contradicts it, or None."""
         ...
 
@@ -90,7 +95,7 @@ class Equal:
     tolerance: float = ROUNDING
     step: float = 0.0
 
-    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+    def broken_by(self, figures: Sequence[Measurement], groups: Sequence[Group]) -> str | None:
         for left, right in _pairs(groups, self.left, self.right):
             if not math.isclose(left, right, rel_tol=self.tolerance, abs_tol=self.step):
                 return f"{_text(self.left)} is {left:g}, and {_text(self.right)} is {right:g}"
@@ -105,7 +110,7 @@ class AtMost:
     right: Product
     tolerance: float = ROUNDING
 
-    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+    def broken_by(self, figures: Sequence[Measurement], groups: Sequence[Group]) -> str | None:
         for left, right in _pairs(groups, self.left, self.right):
             if left > right * (1 + self.tolerance):
                 return f"{_text(self.left)} is {left:g}, above {_text(self.right)}, {right:g}"
@@ -120,7 +125,7 @@ class Between:
     parts: str
     tolerance: float = ROUNDING
 
-    def broken_by(self, figures: Sequence[Figure], groups: Sequence[Group]) -> str | None:
+    def broken_by(self, figures: Sequence[Measurement], groups: Sequence[Group]) -> str | None:
         parts = [figure.value for figure in figures if figure.metric == self.parts]
         if not parts:
             return None
@@ -135,7 +140,7 @@ class Between:
         return None
 
 
-def contradiction(identities: Iterable[Identity], figures: Sequence[Figure]) -> str | None:
+def contradiction(identities: Iterable[Identity], figures: Sequence[Measurement]) -> str | None:
     """Return the first contradiction among the figures of a sample, or None."""
     groups = _groups(figures)
     for identity in identities:
@@ -144,7 +149,7 @@ def contradiction(identities: Iterable[Identity], figures: Sequence[Figure]) -> 
     return None
 
 
-def _groups(figures: Sequence[Figure]) -> list[Group]:
+def _groups(figures: Sequence[Measurement]) -> list[Group]:
     groups: dict[tuple[Any, ...], Group] = {}
     for figure in figures:
         if figure.stat in ("value", "mean"):

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -57,7 +57,9 @@ class KubeError(PerfdagError):
     repeated = False
 
     def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
-        self.status, self.reason, self.message = status, reason, message
+        self.status = status
+        self.reason = reason
+        self.message = message
         super().__init__(f"{message}; {hint}" if hint else message)
 
     @property
@@ -127,8 +129,12 @@ class Cluster:
         A token without a time of expiry is used for ten minutes.
         """
         extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
-        wanted = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential"}
-        info = orjson.dumps({**wanted, "spec": {"interactive": False}}).decode()
+        request = {
+            "apiVersion": plugin.get("apiVersion"),
+            "kind": "ExecCredential",
+            "spec": {"interactive": False},
+        }
+        info = orjson.dumps(request).decode()
         try:
             done = subprocess.run(
                 [plugin["command"], *(plugin.get("args") or [])],
@@ -169,7 +175,8 @@ def load_config() -> Cluster:
     configured = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if files := [file for file in map(Path, configured.split(os.pathsep)) if file.is_file()]:
         return _from_files(files)
-    host, token = os.environ.get("KUBERNETES_SERVICE_HOST", ""), SERVICE_ACCOUNT / "token"
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    token = SERVICE_ACCOUNT / "token"
     if os.environ.get("KUBECONFIG") or not host or not token.is_file():
         text = f"no cluster: no kubeconfig at {configured}, and not in a pod"
         raise KubeError(0, "Config", text, "set KUBECONFIG=/path/to/kubeconfig")
@@ -190,23 +197,15 @@ def _from_files(paths: list[Path]) -> Cluster:
     """
     import yaml
 
-    where, name = os.pathsep.join(map(str, paths)), ""
-    entries: dict[str, dict[str, Any]] = {}
+    where = os.pathsep.join(map(str, paths))
     try:
-        for path in paths:
-            document = yaml.load(path.read_text(), yaml.CSafeLoader) or {}
-            name = name or document.get("current-context") or ""
-            for kind in ("cluster", "context", "user"):
-                for entry in document.get(f"{kind}s") or []:
-                    values = {**(entry.get(kind) or {}), "folder": path.parent}
-                    entries.setdefault(f"{kind} {entry['name']}", values)
+        documents = [yaml.load(path.read_text(), yaml.CSafeLoader) or {} for path in paths]
+        names = [document.get("current-context") for document in documents]
+        name: str | None = next(filter(None, names), None)
         if not name:
-            raise KubeError(
-                0,
-                "Config",
-                f"{where} has no current-context",
-                "choose one with `kubectl config use-context`",
-            )
+            advice = "choose one with `kubectl config use-context`"
+            raise KubeError(0, "Config", f"{where} has no current-context", advice)
+        entries = _named_entries(documents, paths)
         context = entries[f"context {name}"]
         cluster = entries[f"cluster {context['cluster']}"]
         user = entries[f"user {context['user']}"] if context.get("user") else {}
@@ -236,6 +235,19 @@ def _from_files(paths: list[Path]) -> Cluster:
         raise KubeError(0, "Config", text) from None
 
 
+def _named_entries(
+    documents: Iterable[dict[str, Any]], paths: Iterable[Path]
+) -> dict[str, dict[str, Any]]:
+    """Return the entries of kubeconfig documents by kind and name, such as `user admin`."""
+    entries: dict[str, dict[str, Any]] = {}
+    for document, path in zip(documents, paths, strict=True):
+        for kind in ("cluster", "context", "user"):
+            for entry in document.get(f"{kind}s") or []:
+                values = {**(entry.get(kind) or {}), "folder": path.parent}
+                entries.setdefault(f"{kind} {entry['name']}", values)
+    return entries
+
+
 def _pem(entry: dict[str, Any], key: str) -> str | None:
     """Return a certificate or key that is inline (`<key>-data`, base64) or in a file."""
     if data := entry.get(f"{key}-data"):
@@ -250,12 +262,14 @@ def _environment_proxy(server: str) -> str | None:
     """
     from urllib.request import getproxies, proxy_bypass
 
-    url, proxies = urlsplit(server), getproxies()
-    host, excluded = url.hostname or "", proxies.get("no", "").split(",")
+    url = urlsplit(server)
+    proxies = getproxies()
+    host = url.hostname or ""
     direct = host == "localhost" or bool(proxy_bypass(host))
     with suppress(ValueError):  # a name is no address
         address = ip_address(host)
-        networks = (ip_network(part.strip(), strict=False) for part in excluded if "/" in part)
+        excluded = (part.strip() for part in proxies.get("no", "").split(",") if "/" in part)
+        networks = (ip_network(part, strict=False) for part in excluded)
         direct |= address.is_loopback or any(address in network for network in networks)
     return None if direct else proxies.get(url.scheme)
 
@@ -280,7 +294,8 @@ class Kube:
         self.cluster = cluster or load_config()
         self.counts: Counter[str] = Counter()
         self._slots = asyncio.Semaphore(connections)
-        self._timeout, self._retries = timeout, retries
+        self._timeout = timeout
+        self._retries = retries
         self._served: dict[str, Object] = {}
 
     async def __aenter__(self) -> Self:
@@ -311,7 +326,8 @@ class Kube:
         """
         body = None if json is None else orjson.dumps(json)
         headers = {"Content-Type": "application/json", **(headers or {})}
-        tries, lost = 0, False
+        tries = 0
+        unanswered = False
         while True:
             after = ""
             try:
@@ -329,31 +345,35 @@ class Kube:
             except (aiohttp.ClientError, OSError) as broken:
                 error = self._unreachable(broken)
             if tries >= self._retries or not error.transient:
-                error.repeated = lost
+                error.repeated = unanswered
                 raise error
             self.counts[f"retry {error.status or error.reason}"] += 1
-            wait = min(10.0, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
-            tries, lost = tries + 1, lost or error.status != 429
-            await asyncio.sleep(max(wait, min(60.0, float(after)) if after.isdecimal() else 0.0))
+            # A server that answers 429 did nothing. After any other error it may have.
+            unanswered |= error.status != 429
+            pause = min(10.0, 0.2 * 2**tries) * random.uniform(0.5, 1.0)
+            if after.isdecimal():
+                pause = max(pause, min(60.0, float(after)))
+            await asyncio.sleep(pause)
+            tries += 1
 
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], **options: Any
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        cluster = self.cluster
         return self._session.request(
             method,
-            self.cluster.server + path,
-            headers={**self.cluster.header(), **headers},
-            proxy=self.cluster.proxy,
-            server_hostname=self.cluster.server_name,
+            cluster.server + path,
+            headers={**cluster.header(), **headers},
+            proxy=cluster.proxy,
+            server_hostname=cluster.server_name,
             **options,
         )
 
     def _unreachable(self, error: Exception) -> KubeError:
-        why = str(error) or f"none in {self._timeout:g} s"
+        cause = str(error) or f"none in {self._timeout:g} s"
+        text = f"no answer from {self.cluster.server}: {cause}"
         hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
-        return KubeError(
-            0, type(error).__name__, f"no answer from {self.cluster.server}: {why}", hint
-        )
+        return KubeError(0, type(error).__name__, text, hint)
 
     async def lines(
         self, path: str, params: Mapping[str, str] | None = None, silence: float = 60.0
@@ -392,12 +412,17 @@ class Kube:
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if kind not in self._served:
             with ignore_status(404):
-                for each in (await self.request("GET", root))["resources"]:
-                    if "/" not in each["name"]:  # else a subresource
-                        self._served[f"{version}/{each['kind']}"] = each
-        if not (served := self._served.get(kind)):
-            hint = "check both, or install its CustomResourceDefinition first"
-            raise KubeError(404, "NoKind", f"the cluster does not serve {kind}", hint)
+                for resource in (await self.request("GET", root))["resources"]:
+                    if "/" not in resource["name"]:  # else a subresource
+                        self._served[f"{version}/{resource['kind']}"] = resource
+        served = self._served.get(kind)
+        if served is None:
+            raise KubeError(
+                404,
+                "NoKind",
+                f"the cluster does not serve {kind}",
+                "check both, or install its CustomResourceDefinition first",
+            )
         where = ("namespaces", namespace) if served["namespaced"] and namespace else ()
         return "/".join(filter(None, (root, *where, served["name"], name, subresource)))
 
@@ -407,8 +432,7 @@ class Kube:
         """Return the objects of a kind, over all namespaces by default. Raises KubeError."""
         path = await self.path(kind, namespace)
         selectors = {"labelSelector": labels, "fieldSelector": fields}
-        listed = await self.request("GET", path, params=selectors)
-        return cast(Objects, listed["items"] or [])
+        return cast(Objects, (await self.request("GET", path, params=selectors))["items"] or [])
 
     async def logs(
         self, pod: str, namespace: str, *, tail: int | None = None
@@ -437,37 +461,43 @@ class Kube:
         """
         path = await self.path(kind, namespace)
         selectors = {"labelSelector": labels, "fieldSelector": fields}
-        seen, version, failing = dict[str, Object](), "", 0.0
+        present: dict[str, Object] = {}
+        version = ""
+        failing_since = 0.0
         while True:
             try:
                 if not version:
                     listed = await self.request("GET", path, params=selectors)
-                    items, version = listed["items"] or [], listed["metadata"]["resourceVersion"]
-                    present = {item["metadata"]["uid"]: _identity(item) for item in items}
-                    for item in items:
+                    before = present
+                    present = {}
+                    for item in listed["items"] or []:
+                        present[item["metadata"]["uid"]] = _identity(item)
                         yield "ADDED", item, 0
-                    for uid in seen.keys() - present.keys():
-                        yield "DELETED", seen[uid], 0
-                    seen, failing = present, 0.0
+                    for uid in before.keys() - present.keys():
+                        yield "DELETED", before[uid], 0
+                    version = listed["metadata"]["resourceVersion"]
+                    failing_since = 0.0
                     yield "BOOKMARK", {"metadata": listed["metadata"]}, 0
-                # The server sends a bookmark a minute.
+                # The server sends a bookmark a minute, whose version is newer than that of the
+                # last change. Without them a quiet watch would resume at a version that is gone.
                 params = {"resourceVersion": version, "watch": "1", "allowWatchBookmarks": "true"}
                 async for line, received in self.lines(path, selectors | params, 300.0):
-                    change = orjson.loads(line)
-                    kind, body = change["type"], change["object"]
-                    if kind == "ERROR":
+                    event = orjson.loads(line)
+                    body = event["object"]
+                    if event["type"] == "ERROR":
                         raise KubeError(body["code"], body["reason"], body["message"])
-                    metadata = body["metadata"]
-                    version = metadata["resourceVersion"]
-                    if kind == "DELETED":
-                        seen.pop(metadata["uid"], None)
-                    elif kind != "BOOKMARK":
-                        seen[metadata["uid"]] = _identity(body)
-                    yield kind, body, received
+                    version = body["metadata"]["resourceVersion"]
+                    if event["type"] == "DELETED":
+                        present.pop(body["metadata"]["uid"], None)
+                    elif event["type"] != "BOOKMARK":
+                        present[body["metadata"]["uid"]] = _identity(body)
+                    yield event["type"], body, received
             except KubeError as error:
-                failing, version = failing or time.monotonic(), ""
-                away = error.transient and time.monotonic() - failing < patience
-                if not away and error.status != 410:
+                version = ""
+                failing_since = failing_since or time.monotonic()
+                patient = time.monotonic() - failing_since < patience
+                # 410: the server has forgotten this version, which a new list mends.
+                if error.status != 410 and not (error.transient and patient):
                     raise
                 self.counts["watches broken"] += 1
                 await asyncio.sleep(random.uniform(0.2, 1.0))
@@ -519,8 +549,9 @@ class Kube:
     ) -> Object:
         """Merge a patch into an object or its subresource and return it. Raises KubeError."""
         path = await self.path(kind, namespace, name, subresource)
-        headers = {"Content-Type": "application/merge-patch+json"}
-        return await self.request("PATCH", path, json=patch, headers=headers)
+        return await self.request(
+            "PATCH", path, json=patch, headers={"Content-Type": "application/merge-patch+json"}
+        )
 
     async def delete(
         self, kind: str, name: str, namespace: str | None = None, *, grace: int | None = None
@@ -539,7 +570,8 @@ class Kube:
 def _refused(status: int, call: str, data: bytes) -> KubeError:
     try:
         details = orjson.loads(data)
-        message, reason = details["message"], details["reason"]
+        message = details["message"]
+        reason = details["reason"]
     except (ValueError, LookupError, TypeError):  # not the API server's words
         reason = f"HTTP {status}"
         message = f"{call}: {reason} {data[:200].decode(errors='replace')}"

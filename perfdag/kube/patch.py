@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from perfdag.kube.client import Kube, Object, ignore_status
 from perfdag.shape import ACROSS, Shape, Volume
@@ -94,7 +94,7 @@ def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
     across = shape.hosts.pairs == ACROSS
     away: list[Object] = []
     if shape.hosts.exclusive:
-        away += [_no_others(RUN, run_id), _no_others(BATCH, BATCH_NUMBER)]
+        away += [_alone(RUN, run_id), _alone(BATCH, BATCH_NUMBER)]
     if spread and shape.hosts.count <= WIDE_GANG:
         away.append({"labelSelector": batch, "topologyKey": HOSTNAME})
     elif spread:
@@ -112,22 +112,20 @@ def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
     zones: Object = {"key": ZONE, "operator": "Exists"}
     if shape.zones:
         zones |= {"operator": "In", "values": list(shape.zones)}
-    terms: dict[str, Any] = {
-        "podAntiAffinity": away,
-        "podAffinity": [{"labelSelector": attempt, "topologyKey": HOSTNAME}] if packed else None,
-        "nodeAffinity": {"nodeSelectorTerms": [{"matchExpressions": [zones]}]}
-        if shape.zones or across
-        else None,
-    }
+    terms: dict[str, Any] = {"podAntiAffinity": away}
+    if packed:
+        terms["podAffinity"] = [{"labelSelector": attempt, "topologyKey": HOSTNAME}]
+    if shape.zones or across:
+        terms["nodeAffinity"] = {"nodeSelectorTerms": [{"matchExpressions": [zones]}]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    if affinity := {kind: {required: each} for kind, each in terms.items() if each}:
+    if affinity := {kind: {required: term} for kind, term in terms.items() if term}:
         spec["affinity"] = affinity
     role = of_roles(shape).get("client" if rank == 0 else "server", shape)
     if role.node_selector:
         spec["nodeSelector"] = dict(role.node_selector)
     if shape.tolerations:  # they replace those of the Workflow
-        asked = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-        spec["tolerations"] = [*asked, *node_loss_tolerations()]
+        tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+        spec["tolerations"] = [*tolerations, *node_loss_tolerations()]
     if shape.scheduler == "volcano":
         spec["schedulerName"] = "volcano"
     if shape.runtime_class:
@@ -146,17 +144,17 @@ def of_roles(shape: Shape) -> dict[str, Shape]:
     }
 
 
-def _no_others(label: str, own: str) -> Object:
+def _alone(label: str, value: str) -> Object:
     """Keep away from measuring pods with another value of a label.
 
     Those of all namespaces, as measuring pods of other teams disturb as well.
     """
-    others = [
+    measuring = [
         {"key": MEASURING, "operator": "Exists"},
-        {"key": label, "operator": "NotIn", "values": [own]},
+        {"key": label, "operator": "NotIn", "values": [value]},
     ]
     return {
-        "labelSelector": {"matchExpressions": others},
+        "labelSelector": {"matchExpressions": measuring},
         "namespaceSelector": {},
         "topologyKey": HOSTNAME,
     }
@@ -342,8 +340,8 @@ def account_of(benchmark: str) -> str:
 
 def own_image(name: str | None, pattern: str) -> bool:
     """Return whether an image of a shape is one of the installation's."""
-    own = re.escape(pattern).replace(re.escape("{name}"), _IMAGE)
-    return not name or re.fullmatch(rf"{_IMAGE}|{own}", name) is not None
+    reference = re.escape(pattern).replace(re.escape("{name}"), _IMAGE)
+    return not name or re.fullmatch(rf"{_IMAGE}|{reference}", name) is not None
 
 
 def image(name: str | None, pattern: str) -> str:
@@ -378,8 +376,8 @@ def patch(shape: Shape, context: Context, rank: int = 0) -> Object:
         spec["initContainers"] = [{"name": "init", "resources": beside}]
         spec["containers"] = [{"name": "wait", "resources": beside}, main]
     if shape.secret:  # a patch replaces the whole list
-        named = {"secretRef": {"name": shape.secret}}
-        main["envFrom"] = [*store_variables(context.store_secret), named]
+        main["envFrom"] = store_variables(context.store_secret)
+        main["envFrom"].append({"secretRef": {"name": shape.secret}})
     _resources(shape, main)
     _network(shape, spec, main)
     add_volumes(shape, spec, main, context.workflow_uid)
@@ -411,13 +409,12 @@ def store_variables(secret: str) -> list[Object]:
 
 
 def _resources(shape: Shape, main: Object) -> None:
-    for key, amounts in (
-        ("requests", shape.resources.amounts("requests")),
-        ("limits", shape.resources.amounts("limits")),
-    ):
-        if amounts := {**amounts, **shape.hugepages}:
-            named = {name: str(value) for name, value in amounts.items()}
-            main.setdefault("resources", {})[key] = named
+    parts: tuple[Literal["requests", "limits"], ...] = ("requests", "limits")
+    for part in parts:
+        amounts = {**shape.resources.amounts(part), **shape.hugepages}
+        if amounts:
+            texts = {name: str(value) for name, value in amounts.items()}
+            main.setdefault("resources", {})[part] = texts
 
 
 def _network(shape: Shape, spec: Object, main: Object) -> None:
@@ -431,17 +428,18 @@ def _network(shape: Shape, spec: Object, main: Object) -> None:
 
 
 def _mtu(shape: Shape, spec: Object, context: Context, resources: Object) -> None:
-    if shape.network.mtu is None:
+    network = shape.network
+    if network.mtu is None:
         return
-    interface = shape.network.interface or (
-        "net1" if shape.network.name and not shape.network.default else "eth0"
-    )
+    # Multus names its interfaces net1, net2 ..., unless one replaces the default network.
+    usual = "net1" if network.name and not network.default else "eth0"
+    interface = network.interface or usual
     spec["initContainers"].append(
         {
             "name": MTU,
             "image": image(None, context.images),
             "imagePullPolicy": context.pull_policy,
-            "command": ["ip", "link", "set", "dev", interface, "mtu", str(shape.network.mtu)],
+            "command": ["ip", "link", "set", "dev", interface, "mtu", str(network.mtu)],
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": hardened(True, ("NET_ADMIN",)),
             "resources": resources,
@@ -460,7 +458,8 @@ def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:4], "big")
 
 
 def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -> Iterator[Object]:
@@ -469,8 +468,11 @@ def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -
     `workflow` is the name and the uid.
     """
     kind = FORWARDED.get(shape.network.path or "")
+    if kind is None:
+        return
     name, uid = workflow
-    for rank in range(int(shape.hosts.pairs is None), shape.hosts.count if kind else 0):
+    first_server = 1 if shape.hosts.pairs is None else 0
+    for rank in range(first_server, shape.hosts.count):
         yield {
             "apiVersion": "v1",
             "kind": "Service",

@@ -46,16 +46,27 @@ def takes(node: Object, shape: Shape) -> bool:
     Kubernetes' own taints (cordoned, not ready) pass, others stay.
     """
     labels = node["metadata"].get("labels") or {}
-    return (
-        all(labels.get(key) == value for key, value in shape.node_selector.items())
-        and (not shape.zones or labels.get(ZONE) in shape.zones)
-        and all(
-            taint["effect"] == "PreferNoSchedule"
-            or taint["key"].startswith("node.kubernetes.io/")
-            or any(_tolerates(item, taint) for item in shape.tolerations)
-            for taint in (node.get("spec") or {}).get("taints") or []
-        )
-    )
+    if not shape.node_selector.items() <= labels.items():
+        return False
+    if shape.zones and labels.get(ZONE) not in shape.zones:
+        return False
+    taints = (node.get("spec") or {}).get("taints") or []
+    return all(_passes(shape, taint) for taint in taints)
+
+
+def _passes(shape: Shape, taint: Object) -> bool:
+    """Return whether a taint of a node lets pods of this shape pass."""
+    if taint["effect"] == "PreferNoSchedule" or taint["key"].startswith("node.kubernetes.io/"):
+        return True
+    return any(_tolerates(toleration, taint) for toleration in shape.tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Object) -> bool:
+    if toleration.key not in (None, taint["key"]):
+        return False
+    if toleration.effect not in (None, taint["effect"]):
+        return False
+    return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")
 
 
 def is_ready(body: Object) -> bool:
@@ -69,14 +80,6 @@ def is_ready(body: Object) -> bool:
 def is_schedulable(node: Object) -> bool:
     """Return whether a node is Ready and not cordoned."""
     return is_ready(node) and not (node.get("spec") or {}).get("unschedulable")
-
-
-def _tolerates(toleration: Toleration, taint: Object) -> bool:
-    return (
-        toleration.key in (None, taint["key"])
-        and toleration.effect in (None, taint["effect"])
-        and (toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", ""))
-    )
 
 
 def nodes_of(workflow: Object) -> dict[str, Object]:
@@ -155,39 +158,40 @@ class Pod:
 
 def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     """Return a Pod from the object of the API, with its address of `family`."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
+    metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
+    status = pod.get("status") or {}
     trouble, unrecoverable = pod_trouble(pod)
-    addresses = [entry["ip"] for entry in status.get("podIPs") or []] or (
-        [status["podIP"]] if status.get("podIP") else []
-    )
-    of_node = [entry["ip"] for entry in status.get("hostIPs") or []]
-    of_family, node_of_family = (
-        [address for address in candidates if (":" in address) == (family == "ipv6")]
-        for candidates in (addresses, of_node)
-    )
-    main: Object = next(
-        (state for state in status.get("containerStatuses") or [] if state["name"] == "main"), {}
-    )
+    addresses = [entry["ip"] for entry in status.get("podIPs") or []]
+    if not addresses and status.get("podIP"):
+        addresses = [status["podIP"]]
+    node_addresses = [entry["ip"] for entry in status.get("hostIPs") or []]
+    containers = {item["name"]: item for item in status.get("containerStatuses") or []}
+    main: Object = containers.get("main", {})
     terminated = (main.get("state") or {}).get("terminated") or {}
     return Pod(
-        metadata["name"],
-        _int(labels.get(BATCH)),
-        _int(labels.get(ATTEMPT)) or 0,
-        _int(labels.get(RANK)),
-        status.get("phase") or "Pending",
-        (pod.get("spec") or {}).get("nodeName"),
-        next(iter(of_family), None),
-        trouble,
-        unrecoverable,
-        main.get("imageID") or None,
-        metadata.get("uid", ""),
-        _moment(metadata.get("creationTimestamp")),
-        terminated.get("finishedAt") or "",
-        tuple(addresses),
-        bool(metadata.get("deletionTimestamp")) and _is_lost(status),
-        next(iter(node_of_family), None),
+        name=metadata["name"],
+        batch=_int(labels.get(BATCH)),
+        attempt=_int(labels.get(ATTEMPT)) or 0,
+        rank=_int(labels.get(RANK)),
+        phase=status.get("phase") or "Pending",
+        node=(pod.get("spec") or {}).get("nodeName"),
+        address=_of_family(addresses, family),
+        trouble=trouble,
+        unrecoverable=unrecoverable,
+        image_digest=main.get("imageID") or None,
+        uid=metadata.get("uid", ""),
+        created=_moment(metadata.get("creationTimestamp")),
+        ended_at=terminated.get("finishedAt") or "",
+        addresses=tuple(addresses),
+        abandoned=bool(metadata.get("deletionTimestamp")) and _is_lost(status),
+        node_address=_of_family(node_addresses, family),
     )
+
+
+def _of_family(addresses: Iterable[str], family: str) -> str | None:
+    """Return the first address of a family: those of IPv6 have colons."""
+    return next((text for text in addresses if (":" in text) == (family == "ipv6")), None)
 
 
 async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
@@ -201,19 +205,18 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
         return pods
     events: list[Object] = []
     with ignore_status(403):
-        fields = "involvedObject.kind=Pod,type=Warning"
-        events = await kube.list("v1/Event", namespace, fields=fields)
-    placed = {pod.uid for pod in pods if pod.node}
-    last = {
-        uid: event
-        for event in sorted(events, key=_event_time)
-        if not (
-            (uid := event["involvedObject"].get("uid")) in placed
-            and event.get("reason") == "FailedScheduling"
+        events = await kube.list(
+            "v1/Event", namespace, fields="involvedObject.kind=Pod,type=Warning"
         )
+    placed = {pod.uid for pod in pods if pod.node}
+    last: dict[str, Object] = {}
+    for event in sorted(events, key=_event_time):
+        uid = event["involvedObject"].get("uid")
+        outdated = uid in placed and event.get("reason") == "FailedScheduling"
         # `Error: ErrImagePull` follows an event that names the image
-        and not (event.get("message") or "").startswith("Error: ")
-    }
+        vague = (event.get("message") or "").startswith("Error: ")
+        if not outdated and not vague:
+            last[uid] = event
     return [
         replace(pod, trouble=_event_text(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod
         for pod in pods
@@ -221,18 +224,14 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
 
 
 def _quiet(pod: Pod) -> bool:
-    return (
-        pod.phase == "Pending" and pod.trouble is None and time.time() - pod.created > QUIET_SECONDS
-    )
+    unexplained = pod.phase == "Pending" and pod.trouble is None
+    return unexplained and time.time() - pod.created > QUIET_SECONDS
 
 
 def _event_time(event: Object) -> str:
-    return str(
-        (event.get("series") or {}).get("lastObservedTime")
-        or event.get("lastTimestamp")
-        or event.get("eventTime")
-        or ""
-    )
+    """Return when an event happened last, which depends on who wrote it."""
+    repeated = (event.get("series") or {}).get("lastObservedTime")
+    return repeated or event.get("lastTimestamp") or event.get("eventTime") or ""
 
 
 def _event_text(event: Object) -> str:
@@ -250,7 +249,7 @@ def pod_trouble(pod: Object) -> tuple[str | None, bool]:
     """
     status = pod.get("status") or {}
     if status.get("reason"):  # Evicted, NodeLost, OutOfcpu ...
-        return f"{status['reason']}: {status.get('message', '')}".strip(": "), False
+        return _with_message(status), False
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or []:
             if trouble := _container(container, pod):
@@ -259,9 +258,13 @@ def pod_trouble(pod: Object) -> tuple[str | None, bool]:
         return f"node {pod['spec'].get('nodeName')} was lost", False
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            reason = condition.get("reason", "Unschedulable")
-            return f"{reason}: {condition.get('message', '')}".strip(": "), False
+            return _with_message({"reason": "Unschedulable", **condition}), False
     return None, False
+
+
+def _with_message(state: Object) -> str:
+    """Return the reason of a state of Kubernetes, with its message where it has one."""
+    return f"{state['reason']}: {state.get('message', '')}".strip(": ")
 
 
 def _is_lost(status: Object) -> bool:
@@ -271,47 +274,48 @@ def _is_lost(status: Object) -> bool:
     a kubelet that ends a pod marks both.
     """
     containers = status.get("containerStatuses") or []
-    conditions = {each["type"]: each["status"] for each in status.get("conditions") or []}
-    return (
-        status.get("phase") == "Running"
-        and bool(containers)
-        and all(container.get("ready") for container in containers)
-        and conditions.get("Ready") == "False"
-        and conditions.get("ContainersReady") != "False"
-    )
+    conditions = {item["type"]: item["status"] for item in status.get("conditions") or []}
+    if status.get("phase") != "Running" or not containers:
+        return False
+    if conditions.get("Ready") != "False" or conditions.get("ContainersReady") == "False":
+        return False
+    return all(container.get("ready") for container in containers)
 
 
 def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
-    name, state = container["name"], container.get("state") or {}
-    waiting, terminated = state.get("waiting"), state.get("terminated")
-    if waiting and waiting.get("reason") in _NEVER | _PULLING:
+    """Return what keeps a container from running, and whether waiting cannot help, or None."""
+    name = container["name"]
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    if waiting.get("reason") in _NEVER | _PULLING:
         reason = "ImagePullBackOff" if waiting["reason"] in _PULLING else waiting["reason"]
         cause = _PULL.sub("", waiting.get("message") or "")
-        where = f"{reason} on {pod['spec'].get('nodeName')}"
-        text = f"{where}: image {container.get('image')} of {name}: {cause}"
+        node = pod["spec"].get("nodeName")
+        text = f"{reason} on {node}: image {container.get('image')} of {name}: {cause}"
         return text, reason in _NEVER and not is_unpacking(text)
-    if waiting and waiting.get("reason") not in _CALM | {None}:
-        return f"{waiting['reason']}: {waiting.get('message', '')}".strip(": "), False
-    if terminated and terminated.get("reason") == "OOMKilled":
-        limits: Object = next(
-            (
-                spec.get("resources", {}).get("limits", {})
-                for spec in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-                if spec["name"] == name
-            ),
-            {},
-        )
-        limit = limits.get("memory", "the node")
-        text = f"OOMKilled: container {name} passed its memory limit of {limit}"
-        return text, False
-    if terminated and name != "wait" and (code := terminated.get("exitCode")):
-        message = " ".join((terminated.get("message") or "").split())
-        text = f"{name} ended with exit code {code}: {message}".rstrip(": ")
-        # the kernel answers every attempt to set an MTU alike, unless a signal ended `ip`, and a
-        # lead that refused its batch would refuse it again
-        final = code < 128 if name == MTU else (name, code) == ("main", 2)
-        return (f"network.mtu: {text}" if name == MTU else text), final
-    return None
+    if waiting.get("reason") not in _CALM | {None}:
+        return _with_message(waiting), False
+    terminated = state.get("terminated") or {}
+    if terminated.get("reason") == "OOMKilled":
+        limit = _memory_limit(pod["spec"], name) or "the node"
+        return f"OOMKilled: container {name} passed its memory limit of {limit}", False
+    code = terminated.get("exitCode")
+    if not code or name == "wait":  # Argo's own container
+        return None
+    message = " ".join((terminated.get("message") or "").split())
+    text = f"{name} ended with exit code {code}: {message}".rstrip(": ")
+    if name == MTU:
+        # The kernel answers every attempt to set an MTU alike, unless a signal ended `ip`.
+        return f"network.mtu: {text}", code < 128
+    # A lead that refused its batch would refuse it again.
+    return text, name == "main" and code == 2
+
+
+def _memory_limit(spec: Object, name: str) -> str | None:
+    """Return the memory limit of a container of a pod, or None."""
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    resources = [item.get("resources", {}) for item in containers if item["name"] == name]
+    return resources[0].get("limits", {}).get("memory") if resources else None
 
 
 def refusal(message: str) -> str:

@@ -1,4 +1,8 @@
-"""The steps that plan: what Argo gets of a run and of its rechecks, and what the cluster gets."""
+"""The steps that plan: what Argo gets of a run and of its rechecks, and what the cluster gets.
+
+An object of Argo holds 256 KiB. So the plan is in the store, pods read it there, and Argo passes on
+numbers of batches; what batches of one entry and shape share stands once, as their kind.
+"""
 
 import contextlib
 import re
@@ -76,21 +80,23 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 """Stands for the images of the installation where these are not known."""
 
 
-def items(left: "Batches", refusals: Refusals) -> list[dict[str, str]]:
+def items(batches: "Batches", refusals: Refusals) -> list[dict[str, str]]:
     """Return what Argo fans out over: the text and the number of each batch, which nodes show.
 
     A batch that the cluster refuses has no number, and its text says why.
     """
-    plans = {plan.run_id: plan for plan, _ in left.values()}
+    plans = {plan.run_id: plan for plan, _ in batches.values()}
     texts = {run_id: batch_texts(plan) for run_id, plan in plans.items()}
-    fanned = []
-    for number, (plan, index) in left.items():
+    argo_items = []
+    for number, (plan, index) in batches.items():
         text = texts[plan.run_id][index]
+        number_text = str(number)
         if number in refusals:
-            text = _plain(f"{plan.kind(plan.batches[index])[1]}: {refusals[number][1]}")
-        n = "" if number in refusals else str(number)
-        fanned.append({"benchmark": text[:ITEM_LENGTH], "n": n})
-    return fanned
+            _, entry = plan.kind(plan.batches[index])
+            text = _plain(f"{entry}: {refusals[number][1]}")
+            number_text = ""
+        argo_items.append({"benchmark": text[:ITEM_LENGTH], "n": number_text})
+    return argo_items
 
 
 def _plain(text: str) -> str:
@@ -127,25 +133,25 @@ def _fit(parts: Sequence[str], shared: Set[str]) -> str:
 
 def _parts_of(plan: Plan, batch: Batch) -> list[str]:
     """Return what a batch measures: the entry, what varies, where, and which rounds."""
-    indices, repetitions = zip(*(plan.order[position] for position in batch.samples), strict=True)
-    points = [plan.points[index] for index in sorted({*indices})]
-    varied: dict[str, list[str]] = {}
-    for point in points:
-        for word in point.label.split():
-            name, _, value = word.partition("=")
-            varied.setdefault(name, []).append(value)
-    words = [f"{name}={_span(values)}" for name, values in varied.items()]
-    settings = words if len(points) > 1 else points[0].label.split()
+    samples = [plan.order[position] for position in batch.samples]
+    points = [plan.points[index] for index in sorted({index for index, _ in samples})]
+    settings = points[0].label.split()
+    if len(points) > 1:
+        values_by_name: dict[str, list[str]] = {}
+        for setting in " ".join(point.label for point in points).split():
+            name, _, value = setting.partition("=")
+            values_by_name.setdefault(name, []).append(value)
+        settings = [f"{name}={_span(values)}" for name, values in values_by_name.items()]
     parts = [points[0].entry, *(f" {_plain(setting)}" for setting in settings)]
     shape = plan.shapes[batch.shape]
     if shape.volume:
         parts.append(f" on {shape.volume.storage_class or shape.volume.kind}")
     if shape.hosts.count > 1:
         parts.append(f" {network_of(shape)} network")
-    rounds = sorted({repetition for repetition in repetitions if repetition > 0})
+    rounds = sorted({repetition for _, repetition in samples if repetition > 0})
     last = max(point.rounds for point in points)
-    which = f"round {_span([*map(str, rounds)])} of {last}" if rounds else "warm-up"
-    return [*parts, f", {which}"]
+    parts.append(f", round {_span([*map(str, rounds)])} of {last}" if rounds else ", warm-up")
+    return parts
 
 
 def _span(values: Sequence[str]) -> str:
@@ -177,18 +183,19 @@ def kinds_of(
     kinds: list[Object] = []
     size = 0
     for index, entry in plan.kinds():
-        benchmark, shape = benchmarks[entry], plan.shapes[index]
+        benchmark = benchmarks[entry]
+        shape = plan.shapes[index]
         for problem in shape.problems():
             raise BadDocument([replace(problem, file="suite")])
-        own = context or usual
+        of_pods = context or usual
         if benchmark in allowed:
-            if not own_image(shape.image, own.images):
+            if not own_image(shape.image, of_pods.images):
                 raise refuse(
                     f"entry {entry}: {benchmark} has rights of its own here, "
                     f"so {shape.image} may not be its image; leave image out"
                 )
-            own = replace(own, account=account_of(benchmark))
-        kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, own)})
+            of_pods = replace(of_pods, account=account_of(benchmark))
+        kinds.append({"entry": entry, "benchmark": benchmark, **_kind(shape, of_pods)})
         size += len(orjson.dumps(orjson.dumps(kinds[-1]).decode()))
         if size > MAX_KINDS:
             raise refuse(
@@ -204,17 +211,20 @@ def _kind(shape: Shape, context: Context) -> Object:
     `turn` is the mutex of batches that may overlap: two half-placed gangs would deadlock. Volcano
     places a gang as a whole.
     """
-    count, network = shape.hosts.count, shape.network
-    roles = {"lead": 0, "peer": 1} if count > 1 else {"lead": 0}
-    return {
+    count = shape.hosts.count
+    takes_turns = count > 1 and shape.scheduler != "volcano"
+    kind = {
         "image": image(shape.image, context.images),
         "pods": str(count),
         "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
-        "netkey": MULTUS[network.default] if network.name else NETWORK,
+        "netkey": MULTUS[shape.network.default] if shape.network.name else NETWORK,
         "network": network_of(shape),
-        "turn": "gang" if count > 1 and shape.scheduler != "volcano" else "",
-        **{role: patch(shape, context, rank) for role, rank in roles.items()},
+        "turn": "gang" if takes_turns else "",
+        "lead": patch(shape, context, 0),
     }
+    if count > 1:
+        kind["peer"] = patch(shape, context, 1)
+    return kind
 
 
 def network_of(shape: Shape) -> str:
@@ -231,9 +241,11 @@ def outputs(plan: Plan, context: PodContext, has_priority: bool = True) -> dict[
     """
     kinds = plan.kinds()
     numbers = [kinds.index(plan.kind(batch)) for batch in plan.batches]
+    for _ in range(ROUNDS):  # of rechecks, which have a batch of each kind
+        numbers += range(len(kinds))
     priority = priority_class(plan.options.priority) if has_priority else None
     return {
-        "kindof": [str(number) for number in [*numbers, *[*range(len(kinds))] * ROUNDS]],
+        "kindof": [str(number) for number in numbers],
         "kinds": kinds_of(plan, replace(context, priority_class=priority), context.allowed),
         "pending": f"{int(plan.options.pending_limit) + PENDING_GRACE}s",
         "stall": f"{stall_limit(plan):.0f}s",
@@ -265,7 +277,8 @@ def write_outputs(out: Path, values: Mapping[str, Any]) -> None:
 # -- the objects of a run -------------------------------------------------------------------------
 
 
-LEASES, LEASE_NAME = "coordination.k8s.io/v1", "perfdag-{}"
+LEASES = "coordination.k8s.io/v1"
+LEASE_NAME = "perfdag-{}"
 """The Lease of a Workflow, with its uid in the name, which owns the objects.
 
 The Workflow owns it. Kubernetes deletes the objects with the Lease, so the last step needs no right
@@ -292,13 +305,15 @@ def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object
 
     Most shapes need none.
     """
-    uid, volume = context.workflow_uid, shape.volume
+    uid = context.workflow_uid
     objects = [*services(shape, context.run_id, (context.workflow, uid), number)]
-    if volume and volume.batch_claim:
-        name, spec = shared_claim(uid, str(number)), claim_spec(volume)
-        objects.append(_object("v1", "PersistentVolumeClaim", name, spec=spec))
+    if shape.volume and shape.volume.batch_claim:
+        claim = shared_claim(uid, str(number))
+        spec = claim_spec(shape.volume)
+        objects.append(_object("v1", "PersistentVolumeClaim", claim, spec=spec))
     if shape.scheduler == "volcano":
-        name, spec = f"perfdag-{uid}-b{number}", {"minMember": shape.hosts.count}
+        name = f"perfdag-{uid}-b{number}"
+        spec = {"minMember": shape.hosts.count}
         objects.append(_object("scheduling.volcano.sh/v1beta1", "PodGroup", name, spec=spec))
     return objects
 
@@ -352,7 +367,8 @@ async def _create_service(kube: Kube, context: PodContext, body: Object, owner: 
 
     Raises KubeError, with the reason NoKind if the cluster cannot have a Service of this type.
     """
-    spec, attempt = body["spec"], 0
+    spec = body["spec"]
+    attempt = 0
     while True:
         try:
             return await _create(kube, context, body, owner)
@@ -360,10 +376,11 @@ async def _create_service(kube: Kube, context: PodContext, body: Object, owner: 
             if "already allocated" not in error.message or attempt == PORT_ATTEMPTS:
                 if error.status != 422 and "allocate a serviceIP" not in error.message:
                     raise
-                why = f"the cluster has no Service of type {spec['type']} for network.path"
-                message = f"{why}: {error.message}; {OTHER_PATH}"
+                cause = f"the cluster has no Service of type {spec['type']} for network.path"
+                message = f"{cause}: {error.message}; {OTHER_PATH}"
                 raise KubeError(422, "NoKind", message) from None
-        seed, attempt = f"{body['metadata']['name']} {attempt}", attempt + 1
+        seed = f"{body['metadata']['name']} {attempt}"
+        attempt += 1
         spec["ports"] = service_ports(seed, spec["type"] == "NodePort")
 
 
@@ -423,8 +440,9 @@ class Options(BaseModel):
 
 def suite_text(environment: Mapping[str, str]) -> str:
     """Return the text of the suite in the first of SUITE_FILES that exists. Raises BadDocument."""
-    if found := next((file for file in SUITE_FILES if file.is_file()), None):
-        return found.read_text()
+    for file in SUITE_FILES:
+        if file.is_file():
+            return file.read_text()
     if name := environment.get("PERFDAG_CONFIGMAP"):
         raise refuse(f"no ConfigMap {name} here has a key suite.yaml")
     raise refuse(
@@ -470,10 +488,10 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     store = context.open()
     plan = plan_of(context, store, environment)
     plans = variants(store, plan)
-    if any(stored_samples(store, variant.run_id) for variant in plans) and (
-        why := resume_obstacle(plan, run_with_client(cluster_name), context.store)
-    ):
-        raise refuse(why)  # before anything of that run is changed
+    if any(stored_samples(store, variant.run_id) for variant in plans):
+        obstacle = resume_obstacle(plan, run_with_client(cluster_name), context.store)
+        if obstacle:
+            raise refuse(obstacle)  # before anything of that run is changed
     # the API server refuses a pod that names a PriorityClass which is not there
     priority = priority_class(plan.options.priority)
     has_priority = run_with_client(lambda kube: has_class(kube, priority))
@@ -482,17 +500,18 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         forget_reasons(store, variant.run_id)
         put_plan(store, variant)  # before the cluster may refuse: then rows say why
     end_clock(store, plan.run_id)
-    left = missing_batches(
-        store, [(index, each, index) for each in plans for index in range(len(each.batches))]
-    )
+    batches: list[tuple[int, Plan, int]] = []
+    for variant in plans:
+        batches += [(index, variant, index) for index in range(len(variant.batches))]
+    missing = missing_batches(store, batches)
     try:
         facts, infeasible = run_with_client(lambda kube: _prepare(kube, context, plan))
-        refusals: Refusals = {
-            number: ("skipped", infeasible[shape])
-            for number in left
-            if (shape := plan.batches[number].shape) in infeasible
-        }
-        parameters["batches"] = fan_out(context, store, left, refusals)
+        refusals: Refusals = {}
+        for number in missing:
+            shape = plan.batches[number].shape
+            if shape in infeasible:
+                refusals[number] = ("skipped", infeasible[shape])
+        parameters["batches"] = fan_out(context, store, missing, refusals)
     except (KubeError, Infrastructure) as error:
         for variant in plans:
             reason = MissingReason("plan", "failed", str(error))
@@ -525,8 +544,9 @@ def where(now: Object, before: Object) -> Object:
     The facts of earlier Workflows stay, by uid, for the samples that these measured. So does the
     name of a cluster that may not be read any more.
     """
-    earlier, uid = dict(before.get("before", {})), before.get("workflow_uid")
     now = {**now, "cluster": now["cluster"] or before.get("cluster")}
+    earlier = dict(before.get("before", {}))
+    uid = before.get("workflow_uid")
     if uid and uid != now["workflow_uid"]:
         earlier[uid] = {name: value for name, value in before.items() if name != "before"}
     return {**now, "before": earlier} if earlier else now
@@ -542,19 +562,19 @@ def missing_batches(store: Store, batches: Iterable[tuple[int, Plan, int]]) -> B
     Variants have the same numbers. Removes damaged samples. Raises StoreError.
     """
     stored = dict[str, set[str]]()
-    left: Batches = {}
+    missing: Batches = {}
     for number, plan, index in batches:
         if plan.run_id not in stored:
             delete_damaged_samples(store, plan.run_id)
             stored[plan.run_id] = stored_samples(store, plan.run_id)
         names = {plan.key(position) for position in plan.batches[index].samples}
         if not names <= stored[plan.run_id]:
-            left.setdefault(number, (plan, index))
-    return dict(sorted(left.items()))
+            missing.setdefault(number, (plan, index))
+    return dict(sorted(missing.items()))
 
 
 def fan_out(
-    context: PodContext, store: Store, left: Batches, refusals: Refusals
+    context: PodContext, store: Store, batches: Batches, refusals: Refusals
 ) -> list[dict[str, str]]:
     """Create the objects of batches, and return what Argo fans out over.
 
@@ -563,17 +583,17 @@ def fan_out(
     """
     objects = {
         number: batch_objects(plan.shape_of(index), context, number)
-        for number, (plan, index) in left.items()
+        for number, (plan, index) in batches.items()
         if number not in refusals
     }
     refusals = refusals | run_with_client(
         lambda kube: create_for_batches(kube, context, store, objects)
     )
     for number, (status, text) in refusals.items():
-        plan, index = left[number]
+        plan, index = batches[number]
         for variant in variants(store, plan):
             write_reason(store, variant.run_id, MissingReason("batch", status, text, index))
-    return items(left, refusals)
+    return items(batches, refusals)
 
 
 def recheck(context: PodContext, out: Path) -> list[str]:
@@ -592,11 +612,12 @@ def recheck(context: PodContext, out: Path) -> list[str]:
         collect(store, plan)
         rules = unattended_rules(store, checks_of(plan.suite_text))
         suspects = judge_run(store, plan.suite, plan.run_id, rules).suspects
-        if points := {line.info.point for line in suspects}:
+        points = {line.info.point for line in suspects}
+        if points:
             put_rechecks(store, plan, points)
     rechecks = resumed(store, plan)
-    left = missing_batches(store, recheck_batches(plan, rechecks))
-    write_outputs(out, {"batches": fan_out(context, store, left, {})})
+    missing = missing_batches(store, recheck_batches(plan, rechecks))
+    write_outputs(out, {"batches": fan_out(context, store, missing, {})})
     points_again = rechecks[0].points if rechecks else []
     return [f"{point.entry} {point.label}".strip() for point in points_again]
 

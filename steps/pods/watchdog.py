@@ -3,12 +3,16 @@
 The watchdog decides alone which gangs end early. What it learned is on the Workflow, where Argo
 reads which batches no retry can repair, and the last step why pods did not start or ended early. A
 lead writes into the store what only it knows: the samples under way and a spent budget.
+
+It lists the pods once a second and keeps little between two looks, so a lost event, an API server
+that is away or a watchdog that Argo creates again loses nothing but time.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import orjson
@@ -47,13 +51,17 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the pods."""
-UNRECOVERABLE_SECONDS, PULL_SECONDS = 3.0, 20.0
-"""Seconds for which a pod may have a lasting trouble, and one of pulling its image."""
+UNRECOVERABLE_SECONDS = 3.0
+"""Seconds for which a pod may have a lasting trouble."""
+PULL_SECONDS = 20.0
+"""Seconds for which a pod may have trouble with pulling its image."""
 ENDED_SECONDS = 3.0
 """Seconds that the others of a gang have to end by themselves once a pod of it has ended."""
 
-NEVER_STARTED, SHORT = " never started: ", 160
-"""Words of a reason before its cause, and the characters of the reason that `argo get` shows."""
+NEVER_STARTED = " never started: "
+"""Words of a reason before its cause."""
+SHORT = 160
+"""Characters of a reason that `argo get` shows."""
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
 _ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
@@ -61,6 +69,39 @@ _ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
 
 _RETRYABLE = f"main ended with exit code {EXIT_RETRYABLE}"
 """The end of a pod whose gang fell apart: the reason of the pod that did it goes before."""
+
+Attempt = tuple[int, int]
+"""The numbers of a batch and of an attempt at it, which a gang measures."""
+
+
+@dataclass(frozen=True)
+class PodNode:
+    """The node of a measuring pod in the Workflow. Its pod may have been refused, and not exist."""
+
+    uid: str
+    batch: int
+    attempt: int
+    rank: str | None
+    phase: str
+    message: str
+    has_pod: bool
+
+
+def pod_nodes(nodes: Mapping[str, Object]) -> Iterator[PodNode]:
+    """Return the nodes of measuring pods among those of a Workflow."""
+    for uid, node in nodes.items():
+        inputs = parameters_of(node)
+        batch = str(inputs.get("batch", ""))
+        if node.get("type") == "Pod" and batch.isdigit():
+            yield PodNode(
+                uid=uid,
+                batch=int(batch),
+                attempt=int(inputs.get("attempt") or 0),
+                rank=inputs.get("rank"),
+                phase=node.get("phase") or "",
+                message=node.get("message") or "",
+                has_pod=bool(node.get("hostNodeName")),
+            )
 
 
 def owner(workflow: Object) -> str:
@@ -92,35 +133,39 @@ class Watchdog:
 
         `argo_nodes` are those of the Workflow. `now` is monotonic, in seconds.
         """
-        gangs: dict[tuple[int, int], list[Pod]] = {}
+        gangs: dict[Attempt, list[Pod]] = {}
         for pod in pods:
             if pod.batch is not None:
                 gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
-        asked = {uid: found for uid, node in argo_nodes.items() if (found := _pod_of(node))}
-        newest = dict(sorted([*gangs, *(each[:2] for each in asked.values())]))
+        nodes = list(pod_nodes(argo_nodes))
+        self._begin_attempts([*gangs, *((node.batch, node.attempt) for node in nodes)])
+        refused = set[Attempt]()
+        doomed = set[Attempt]()
+        for node in nodes:
+            if self._is_refused(node, now):
+                refused.add((node.batch, node.attempt))
+            if node.phase in ("Failed", "Error") and self._has_ended(node.uid, now):
+                doomed.add((node.batch, node.attempt))
+        for (batch, attempt), gang in gangs.items():
+            # all are looked at, since each may have a trouble to note
+            lost_pods = [pod for pod in gang if self._is_lost(pod, batch, now)]
+            if lost_pods:
+                doomed.add((batch, attempt))
+            runs = all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
+            if runs and attempt == self._newest[batch] and (batch, attempt) not in refused:
+                self.reasons.pop(batch, None)  # what it waited for is outdated
+        doomed_pods = []
+        for doomed_attempt in sorted(doomed & gangs.keys()):
+            doomed_pods += gangs[doomed_attempt]
+        return [pod for pod in doomed_pods if pod.phase in ("Pending", "Running")]
+
+    def _begin_attempts(self, attempts: Iterable[Attempt]) -> None:
+        """Remember the newest attempt at each batch; the reasons of earlier ones are outdated."""
+        newest = dict(sorted(attempts))
         for batch, attempt in self._newest.items():
             if attempt < newest.get(batch, attempt):
                 self.reasons.pop(batch, None)
         self._newest = newest
-        refused, doomed = set[tuple[int, int]](), set[tuple[int, int]]()
-        for uid, (batch, attempt, rank) in asked.items():
-            if self._is_refused(uid, argo_nodes[uid], batch, attempt, rank, now):
-                refused.add((batch, attempt))
-            if argo_nodes[uid].get("phase") in ("Failed", "Error") and self._has_ended(uid, now):
-                doomed.add((batch, attempt))
-        for (batch, attempt), gang in gangs.items():
-            lost = [self._is_lost(pod, batch, now) for pod in gang]
-            if any(lost):
-                doomed.add((batch, attempt))
-            runs = [pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang]
-            if all(runs) and attempt == self._newest[batch] and (batch, attempt) not in refused:
-                self.reasons.pop(batch, None)  # what it waited for is outdated
-        return [
-            pod
-            for key in sorted(doomed & gangs.keys())
-            for pod in gangs[key]
-            if pod.phase in ("Pending", "Running")
-        ]
 
     def _has_ended(self, uid: str, now: float) -> bool:
         """Return whether a pod that has ended did so ENDED_SECONDS ago: its gang waits for it."""
@@ -132,12 +177,15 @@ class Watchdog:
             return self._is_over_time(pod, batch, now)
         if not pod.trouble or pod.phase == "Succeeded":
             return False
-        end, _, explained = pod.trouble.partition(": ")
         if pod.unrecoverable:
             self.unrecoverable.add(batch)
-        retryable = end == _RETRYABLE
-        if (explained and batch not in self.reasons) if retryable else end not in _ENDED_HERE:
-            text = f"pod of rank {pod.rank}: {explained if retryable else pod.trouble}"
+        end, _, cause = pod.trouble.partition(": ")
+        reason = "" if end in _ENDED_HERE else pod.trouble
+        if end == _RETRYABLE:
+            # another pod of the gang may have said more
+            reason = "" if batch in self.reasons else cause
+        if reason:
+            text = f"pod of rank {pod.rank}: {reason}"
             if pod.ended_at:  # else the node is lost, and nobody knows what its pod measured
                 place = f"attempt {pod.attempt + 1} on {pod.node} at {pod.ended_at}"
                 text = f"its batch ended early ({place}): {text}"
@@ -160,8 +208,10 @@ class Watchdog:
                 )
                 self._note(batch, pod.attempt, pod.uid, "silent", text)
             return False
-        pulling, unpacking = is_pulling(pod.trouble), is_unpacking(pod.trouble)
-        waited, limit = now - self._since.setdefault(pod.uid, now), self._limit
+        pulling = is_pulling(pod.trouble)
+        unpacking = is_unpacking(pod.trouble)
+        waited = now - self._since.setdefault(pod.uid, now)
+        limit = self._limit
         if pod.unrecoverable or batch in self.unrecoverable:
             limit = UNRECOVERABLE_SECONDS
         elif pulling:
@@ -177,24 +227,22 @@ class Watchdog:
             self.unrecoverable.add(batch)  # a retry would only wait again
         return True
 
-    def _is_refused(
-        self, uid: str, node: Object, batch: int, attempt: int, rank: str | None, now: float
-    ) -> bool:
+    def _is_refused(self, node: PodNode, now: float) -> bool:
         """Return whether the API server refused a pod (a quota, a policy, a webhook), and note it.
 
         Argo keeps a pod Pending that it asks for again (a quota may be free soon); any other is an
         Error without a node, which Argo does not retry. A quota that was not free for the whole
         limit is not waited for again.
         """
-        message, phase = node.get("message") or "", node.get("phase")
-        waits = phase == "Pending" and ("forbidden" in message or "denied" in message)
-        created = node.get("hostNodeName") or not message or message.startswith("pod deleted")
-        if not waits and (phase != "Error" or created):
+        denied = "forbidden" in node.message or "denied" in node.message
+        waits = node.phase == "Pending" and denied
+        existed = node.has_pod or not node.message or node.message.startswith("pod deleted")
+        if not waits and (node.phase != "Error" or existed):
             return False
-        text = f"pod of rank {rank} was refused: {refusal(message)}"
-        self._note(batch, attempt, uid, message, text)
-        if waits and now - self._since.setdefault(uid, now) >= self._limit:
-            self.unrecoverable.add(batch)
+        text = f"pod of rank {node.rank} was refused: {refusal(node.message)}"
+        self._note(node.batch, node.attempt, node.uid, node.message, text)
+        if waits and now - self._since.setdefault(node.uid, now) >= self._limit:
+            self.unrecoverable.add(node.batch)
         return True
 
     def _note(self, batch: int, attempt: int, uid: str, kind: str, text: str) -> None:
@@ -204,15 +252,8 @@ class Watchdog:
         """
         if attempt == self._newest[batch] and self._noted.get(uid) != kind:
             print(f"batch {batch}: {text}", flush=True)  # noqa: T201
-            self._noted[uid], self.reasons[batch] = kind, text
-
-
-def _pod_of(node: Object) -> tuple[int, int, str | None] | None:
-    """Return the batch, the attempt and the rank of a measuring pod's node; None of others."""
-    inputs = parameters_of(node)
-    if node.get("type") != "Pod" or not str(inputs.get("batch", "")).isdigit():
-        return None
-    return int(inputs["batch"]), int(inputs.get("attempt") or 0), inputs.get("rank")
+            self._noted[uid] = kind
+            self.reasons[batch] = text
 
 
 GATED = ("gated", "true")
@@ -239,11 +280,13 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
     if _ended_early(workflow):
         return True
     nodes = nodes_of(workflow).values()
-    measured = _measured(workflow, pods)
     fans = _fans(workflow)
-    rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}
-    if not fans or not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
+    if not fans:
         return False
+    measured = _measured(workflow, pods)
+    if not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
+        return False
+    rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}
     if not rechecks:
         return not any(GATED in parameters_of(node, "outputs").items() for node in nodes)
     # the batches of a recheck are a second fan, whose node may not exist yet
@@ -262,9 +305,8 @@ def _fans(workflow: Object) -> list[Object]:
 
 def _measured(workflow: Object, pods: Iterable[Pod]) -> set[int]:
     """Return the batches of which a lead ended well."""
-    nodes = nodes_of(workflow).values()
-    leads = [_pod_of(node) for node in nodes if node.get("phase") == "Succeeded"]
-    by_node = {lead[0] for lead in leads if lead and lead[2] == "0"}
+    leads = [node for node in pod_nodes(nodes_of(workflow)) if node.rank == "0"]
+    by_node = {lead.batch for lead in leads if lead.phase == "Succeeded"}
     ended = [pod for pod in pods if pod.rank == 0 and pod.ended_at and not pod.trouble]
     return by_node | {pod.batch for pod in ended if pod.batch is not None}
 
@@ -321,8 +363,8 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
             listed = await kube.list("v1/Pod", context.namespace, labels=labels)
             run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
             workflow = await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
-            before, ours = workflow["metadata"].get("annotations") or {}, owner(workflow)
-            watchdog = watchdog or Watchdog(limit, *from_annotations(ours, before))
+            if watchdog is None:
+                watchdog = Watchdog(limit, *_earlier_notes(workflow))
             doomed: list[Pod] = []
             if not _ended_early(workflow):  # else Argo ended the pods
                 doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
@@ -331,16 +373,15 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
             if stands:
                 ending = f"was stopped: it did not go on for {short_seconds(stall)}"
             if stands or await _parent_ended(kube, workflow):
-                body: Object = {"spec": {"shutdown": "Stop"}}
-                await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
+                await _patch_workflow(kube, context, {"spec": {"shutdown": "Stop"}})
             # what was final has to go at the end: `argo retry` would read it
             final = set[int]() if over else watchdog.unrecoverable
-            notes = as_annotation(ours, watchdog.reasons, final)
-            notes[WATCHDOG] = f"{ours} {ending}" if over or stands else None
-            if notes != {name: before.get(name) for name in notes}:
+            notes = as_annotation(owner(workflow), watchdog.reasons, final)
+            notes[WATCHDOG] = f"{owner(workflow)} {ending}" if over or stands else None
+            annotations = workflow["metadata"].get("annotations") or {}
+            if notes != {name: annotations.get(name) for name in notes}:
                 # before the pods end: then Argo decides about a retry
-                body = {"metadata": {"annotations": notes}}
-                await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
+                await _patch_workflow(kube, context, {"metadata": {"annotations": notes}})
             if over:
                 return unmeasured(workflow, run_pods)
             await _give_up(kube, context, doomed)
@@ -351,16 +392,26 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
         await asyncio.sleep(LOOK_SECONDS)
 
 
+def _earlier_notes(workflow: Object) -> tuple[dict[int, str], set[int]]:
+    """Return the reasons and the final batches that a watchdog left on the Workflow."""
+    annotations = workflow["metadata"].get("annotations") or {}
+    return from_annotations(owner(workflow), annotations)
+
+
+async def _patch_workflow(kube: Kube, context: PodContext, body: Object) -> None:
+    await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
+
+
 async def _parent_ended(kube: Kube, workflow: Object) -> bool:
     """Return whether the Workflow whose task `measure()` made this one is over, or being stopped.
 
     Argo ends the pod of that task, and leaves what the pod created.
     """
     metadata = workflow["metadata"]
-    for each in metadata.get("ownerReferences") or []:
-        if each["kind"] == "Workflow" and not workflow["spec"].get("shutdown"):
+    for parent in metadata.get("ownerReferences") or []:
+        if parent["kind"] == "Workflow" and not workflow["spec"].get("shutdown"):
             kind = f"{ARGO}/Workflow"
-            return _ended_early(await kube.get(kind, each["name"], metadata["namespace"]))
+            return _ended_early(await kube.get(kind, parent["name"], metadata["namespace"]))
     return False
 
 
@@ -378,7 +429,8 @@ async def _give_up(kube: Kube, context: PodContext, doomed: list[Pod]) -> None:
             status: Object = {"phase": "Failed", "reason": GIVEN_UP, "message": pod.trouble or ""}
             if pod.abandoned:  # no kubelet would end it, and Argo would wait for it
                 status["containerStatuses"] = [_KILLED_EXECUTOR]
-            body, subresource = {"status": status}, "status"
+            body = {"status": status}
+            subresource = "status"
         await kube.patch("v1/Pod", pod.name, body, context.namespace, subresource=subresource)
 
 
@@ -396,16 +448,7 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
     measured = bool(stored_samples(store, plan.run_id))
     if measured and plan.where.get("workflow_uid") != context.workflow_uid:
         return None
-    texts: dict[int, str] = {}
-    ended = None
-    try:
-        kind = f"{ARGO}/Workflow"
-        workflow = run_with_client(lambda kube: kube.get(kind, context.workflow, context.namespace))
-        annotations = workflow["metadata"].get("annotations") or {}
-        texts, _ = from_annotations(owner(workflow), annotations)
-        ended = end_of(workflow, time.time())
-    except KubeError as error:  # only the reasons are lost, not the samples
-        logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
+    texts, ended = _read_end(context)
     for number, text in texts.items():
         member, index = plan_of_batch(store, plan, number)
         for variant in variants(store, member):
@@ -415,18 +458,39 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
         rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
         for member in [*variants(store, plan), *rechecks]:
-            if ended:  # so the samples under way ended with it, whatever their pods saw first
-                for reason in stored_reasons(store, member.run_id):
-                    if reason.kind == "sample":
-                        forget_reasons(store, member.run_id, reason.name)
+            if ended:
+                _forget_sample_reasons(store, member.run_id)
             write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
-    if measured or ended or {each.kind for each in reasons} != {"batch"}:
+    if measured or ended or {reason.kind for reason in reasons} != {"batch"}:
         return None
     # Argo shows it: the cause without the pod that it is of, which differs from batch to batch
-    first, *others = dict.fromkeys(each.text.rpartition(NEVER_STARTED)[2] for each in reasons)
-    return (
-        f"{first[:SHORT]} (and {plural(len(others), 'other reason')})" if others else first[:SHORT]
-    )
+    causes = list(dict.fromkeys(reason.text.rpartition(NEVER_STARTED)[2] for reason in reasons))
+    cause = causes[0][:SHORT]
+    if len(causes) > 1:
+        cause += f" (and {plural(len(causes) - 1, 'other reason')})"
+    return cause
+
+
+def _read_end(context: PodContext) -> tuple[dict[int, str], str | None]:
+    """Return why batches failed, by number, and what ended the Workflow from outside."""
+    kind = f"{ARGO}/Workflow"
+    try:
+        workflow = run_with_client(lambda kube: kube.get(kind, context.workflow, context.namespace))
+    except KubeError as error:  # only the reasons are lost, not the samples
+        logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
+        return {}, None
+    reasons, _ = _earlier_notes(workflow)
+    return reasons, end_of(workflow, time.time())
+
+
+def _forget_sample_reasons(store: Store, run_id: str) -> None:
+    """Forget the reasons of single samples: those under way ended with the Workflow.
+
+    Their pods may have seen something else first.
+    """
+    for reason in stored_reasons(store, run_id):
+        if reason.kind == "sample":
+            forget_reasons(store, run_id, reason.name)
 
 
 def end_of(workflow: Object, now: float) -> str | None:
