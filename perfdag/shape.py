@@ -602,6 +602,9 @@ class Shape(Strict):
     node_selector: dict[LabelKey, LabelValue] = Field(
         {}, description="labels of the nodes to measure"
     )
+    avoid_nodes: list[LabelKey] = Field(
+        [], description="labels, of which a node to measure has none, whatever their values"
+    )
     zones: list[LabelValue] = Field([], description="zones of the nodes to measure")
     tolerations: list[Toleration] = Field(
         [], description="taints of nodes that keep no measuring pod away"

@@ -64,6 +64,7 @@ Suite:
   timeout: 5m
   warmup: 1
 Settings:
+  avoid_nodes: '[node-role.kubernetes.io/control-plane]'
   hosts: '{count: 2}'
   hugepages: '{hugepages-2Mi: 512Mi}'
   image: registry.example/bench/tools:1

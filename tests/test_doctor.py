@@ -14,6 +14,7 @@ from perfdag.commands.doctor import check_argo, check_installation, check_nodes
 from perfdag.commands.main import main
 from perfdag.hosts.base import install_command
 from perfdag.hosts.local import LocalHost
+from perfdag.shape import Shape
 from perfdag.steps import mpi
 from tests.conftest import CommandLine
 from tests.fakes.api_server import ApiServer
@@ -255,7 +256,9 @@ def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:
     ok, warning = check_nodes(nodes)
     assert (ok.state, warning.state) == ("ok", "warn")
     assert warning.what.endswith("would be measured: open")
-    assert warning.do == f"kubectl taint node open {role}:NoSchedule"
+    command = f"kubectl taint node open {role}:NoSchedule"
+    assert warning.do == f"avoid_nodes: [{role}] in the suite, or {command}"
+    assert [each.state for each in check_nodes(nodes, [Shape(avoid_nodes=[role])])] == ["ok"]
 
 
 async def test_an_installation_of_another_version_is_a_finding() -> None:

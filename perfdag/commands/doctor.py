@@ -231,7 +231,9 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
             await _check_version(client),
             *[finding async for finding in check_argo(client)],
             *[finding async for finding in check_installation(client, namespace, root, plan)],
-            *check_nodes(await list_readable(client, "v1/Node")),
+            *check_nodes(
+                await list_readable(client, "v1/Node"), plan.shapes if plan else [Shape()]
+            ),
             *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
         ]
 
@@ -321,8 +323,13 @@ async def check_installation(
         yield finding
 
 
-def check_nodes(nodes: list[Object] | None) -> Iterator[Finding]:
-    """Yield how many nodes are ready, and those that are measured by mistake or not at all."""
+def check_nodes(
+    nodes: list[Object] | None, shapes: Sequence[Shape] = (Shape(),)
+) -> Iterator[Finding]:
+    """Yield how many nodes are ready, and those that are measured by mistake or not at all.
+
+    `shapes` are those of the pods that measure.
+    """
     if nodes is None:
         yield Finding("warn", "nodes cannot be read; rows will lack node types", CLUSTER_ADMIN)
         return
@@ -337,12 +344,13 @@ def check_nodes(nodes: list[Object] | None) -> Iterator[Finding]:
     control = [
         name
         for name, node in ready.items()
-        if CONTROL_PLANE in (node["metadata"].get("labels") or {}) and takes(node, Shape())
+        if CONTROL_PLANE in (node["metadata"].get("labels") or {})
+        and any(takes(node, shape) for shape in shapes)
     ]
     if control:
         text = f"control-plane nodes without a taint would be measured: {', '.join(control[:5])}"
         advice = f"kubectl taint node {' '.join(control)} {CONTROL_PLANE}:NoSchedule"
-        yield Finding("warn", text, advice)
+        yield Finding("warn", text, f"avoid_nodes: [{CONTROL_PLANE}] in the suite, or {advice}")
 
 
 async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncIterator[Finding]:

@@ -109,14 +109,18 @@ def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
         ]
     if across:
         away.append({"labelSelector": batch, "topologyKey": ZONE})
-    zones: Object = {"key": ZONE, "operator": "Exists"}
+    expressions: list[Object] = [
+        {"key": key, "operator": "DoesNotExist"} for key in shape.avoid_nodes
+    ]
     if shape.zones:
-        zones |= {"operator": "In", "values": list(shape.zones)}
+        expressions.append({"key": ZONE, "operator": "In", "values": list(shape.zones)})
+    elif across:
+        expressions.append({"key": ZONE, "operator": "Exists"})
     terms: dict[str, Any] = {"podAntiAffinity": away}
     if packed:
         terms["podAffinity"] = [{"labelSelector": attempt, "topologyKey": HOSTNAME}]
-    if shape.zones or across:
-        terms["nodeAffinity"] = {"nodeSelectorTerms": [{"matchExpressions": [zones]}]}
+    if expressions:
+        terms["nodeAffinity"] = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     if affinity := {kind: {required: term} for kind, term in terms.items() if term}:
         spec["affinity"] = affinity

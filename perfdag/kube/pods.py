@@ -48,6 +48,8 @@ def takes(node: Object, shape: Shape) -> bool:
     labels = node["metadata"].get("labels") or {}
     if not shape.node_selector.items() <= labels.items():
         return False
+    if labels.keys() & set(shape.avoid_nodes):
+        return False
     if shape.zones and labels.get(ZONE) not in shape.zones:
         return False
     taints = (node.get("spec") or {}).get("taints") or []

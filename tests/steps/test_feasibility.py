@@ -147,6 +147,8 @@ CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         ([CORDON], {}, {}, True),
         ([], {}, {"node_selector": {"disk": "fast"}}, False),
         ([], {"disk": "fast"}, {"node_selector": {"disk": "fast"}}, True),
+        ([], {"disk": "fast"}, {"avoid_nodes": ["disk"]}, False),
+        ([], {"disk": "fast"}, {"avoid_nodes": ["pool"]}, True),
         ([], {}, {"zones": ["z"]}, False),
         ([], {"topology.kubernetes.io/zone": "z"}, {"zones": ["z"]}, True),
     ],

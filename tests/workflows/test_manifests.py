@@ -60,6 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "exclusive": {
         "hosts": {"count": 4, "exclusive": True},
         "zones": ["a", "b"],
+        "avoid_nodes": ["node-role.kubernetes.io/control-plane"],
         "node_selector": {"pool": "bench"},
     },
     "wide": {"hosts": {"count": 64, "placement": "spread"}, "scheduler": "volcano"},
