@@ -16,11 +16,11 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,8 @@ RUN_LABEL = "perfdag/run"
 RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
 SECOND = 1_000_000_000
-SET, VMI = "VirtualMachineInstanceReplicaSet", "VirtualMachineInstance"
+SET = "VirtualMachineInstanceReplicaSet"
+VMI = "VirtualMachineInstance"
 _WORKS = frozenset(("running", "ready", "succeeded", "bound"))
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 """Unix time of the monotonic clock's zero, fixed for this process: its times never step."""
@@ -66,20 +67,21 @@ class Record:
     def put(self, stage: str, api_ns: int = 0, received_ns: int = 0) -> bool:
         """Note a stage and return whether it is new. Known times stay, unknown ones are set."""
         new = stage not in self.stages
-        known, received = self.stages.get(stage, (0, received_ns))
+        stored_ns, received_ns = self.stages.get(stage, (0, received_ns))
         # An Event has the microseconds of what a condition has in whole seconds.
-        if new or (api_ns and known in (0, api_ns // SECOND * SECOND)):
-            self.stages[stage] = api_ns, received
+        if new or (api_ns and stored_ns in (0, api_ns // SECOND * SECOND)):
+            self.stages[stage] = api_ns, received_ns
         return new
 
     @property
     def message(self) -> str:
         """Its failure and the last warning of its Events, unless it works after all."""
         recovered = "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
-        own, warning = self.error, "" if recovered else self.warning
-        if own and warning and own.partition(": ")[2] != warning.partition(": ")[2]:
-            return f"{own[:140]}; {warning}"  # a longer message would cut off the warning
-        return own or warning
+        if recovered or not self.warning:
+            return self.error
+        if not self.error or self.error.partition(": ")[2] == self.warning.partition(": ")[2]:
+            return self.error or self.warning
+        return f"{self.error[:140]}; {self.warning}"  # a longer message would cut off the warning
 
 
 def top_owner(records: Mapping[str, Record], record: Record) -> Record:
@@ -180,8 +182,9 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
     status = body.get("status") or {}
     phase = status.get("phase")
     for transition in status.get("phaseTransitionTimestamps") or []:
-        name, at = transition["phase"], unix_ns(transition.get("phaseTransitionTimestamp"))
-        yield name.lower(), at, name == phase
+        name = transition["phase"]
+        at_ns = unix_ns(transition.get("phaseTransitionTimestamp"))
+        yield name.lower(), at_ns, name == phase
     if phase:
         yield phase.lower(), 0, True
     yield from _true(body, {"Ready": "ready", "Paused": "paused"})
@@ -189,8 +192,9 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
 
 def _replica_set(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
-    wanted = (body.get("spec") or {}).get("replicas", 1)
-    if wanted and (body.get("status") or {}).get("readyReplicas", 0) >= wanted:
+    replicas = (body.get("spec") or {}).get("replicas", 1)
+    ready = (body.get("status") or {}).get("readyReplicas", 0)
+    if replicas and ready >= replicas:
         yield "ready", 0, True
 
 
@@ -226,18 +230,20 @@ EXTRACTORS: defaultdict[str, Extractor] = defaultdict(
 _BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
 
 
+def _is_failure(name: str, condition: Object) -> bool:
+    if condition.get("status") == "True":
+        return name.endswith("Failed")
+    gated = condition.get("reason") == "SchedulingGated"
+    return condition.get("status") == "False" and name in _BAD_IF_FALSE and not gated
+
+
 def failure(body: Object) -> str:
     """Return an object's failure message in one line."""
     status = body.get("status") or {}
     messages = [
         f"{condition.get('reason', name)}: {condition.get('message', '')}"
         for name, condition in _conditions(body).items()
-        if (condition.get("status") == "True" and name.endswith("Failed"))
-        or (
-            condition.get("status") == "False"
-            and name in _BAD_IF_FALSE
-            and condition.get("reason") != "SchedulingGated"
-        )
+        if _is_failure(name, condition)
     ]
     if status.get("phase") == "Failed":
         messages.append(f"{status.get('reason', 'Failed')}: {status.get('message', '')}")
@@ -272,110 +278,118 @@ DELETIONS = ("deleting", "vmi_deleting")
 _CLAIM = "PersistentVolumeClaim"
 
 
-def _vmi_chain(kind: str) -> tuple[Step, ...]:
-    between: tuple[Step, ...] = ()
-    inner: tuple[Step, ...] = ()
-    if kind != VMI:
-        between = (Step("vmi_created", "created", VMI, "created"),)
-        inner = (
-            Step("vmi_creation_to_running", "vmi_created", VMI, "running", "last"),
-            Step("vm_ready", "created", kind, "ready", optional=True),
-            Step("vmi_deleting", "deleting", VMI, "deleting", "last", optional=True),
-            Step("vmi_deletion_to_succeeded", "vmi_deleting", VMI, "succeeded", "last", True),
-            Step("vmi_deletion_to_failed", "vmi_deleting", VMI, "failed", "last", True),
+_WORKLOAD = "(workload)"
+_JOB = "(job)"
+_VMI_BEGIN = "(begin of the VMI)"
+"""In the tables of steps: the kind of the workload and of the job that Run:ai makes of it, and the
+step with which a VMI begins. `_bind` replaces them."""
+_CREATED = (Step("created", "submitted", _WORKLOAD, "created"),)
+_VMI_STEPS = (
+    Step("pending", _VMI_BEGIN, VMI, "pending"),
+    Step("scheduling", "pending", VMI, "scheduling"),
+    Step("creation_to_scheduling", "created", VMI, "scheduling"),
+    Step("pod_created", _VMI_BEGIN, "Pod", "created"),
+    Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
+    Step("pod_initialized", "pod_scheduled", "Pod", "initialized", optional=True),
+    Step("pod_containers_ready", "pod_scheduled", "Pod", "containers_ready", optional=True),
+    Step("pod_ready", "pod_scheduled", "Pod", "ready"),
+    Step("scheduled", "scheduling", VMI, "scheduled"),
+    Step("creation_to_scheduled", "created", VMI, "scheduled"),
+    Step("running", "scheduled", VMI, "running", "last"),
+    Step("creation_to_running", "created", VMI, "running", "last"),
+    Step("submission_to_running", "submitted", VMI, "running", "last"),
+    Step("creation_to_failed", "created", VMI, "failed", optional=True),
+    Step("deletion_to_succeeded", "deleting", VMI, "succeeded", "last", optional=True),
+    Step("deletion_to_failed", "deleting", VMI, "failed", "last", optional=True),
+    Step("deletion", "deleting", _WORKLOAD, "gone", optional=True),
+    Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
+)
+_VMI_CREATED = (Step("vmi_created", "created", VMI, "created"),)
+_CONTROLLED_VMI_STEPS = (
+    Step("vmi_creation_to_running", "vmi_created", VMI, "running", "last"),
+    Step("vm_ready", "created", _WORKLOAD, "ready", optional=True),
+    Step("vmi_deleting", "deleting", VMI, "deleting", "last", optional=True),
+    Step("vmi_deletion_to_succeeded", "vmi_deleting", VMI, "succeeded", "last", optional=True),
+    Step("vmi_deletion_to_failed", "vmi_deleting", VMI, "failed", "last", optional=True),
+)
+"""Further steps of the VMIs that a controller creates, for a VM or a replica set."""
+_RUNAI_STEPS = (
+    Step("workload_created", "submitted", _WORKLOAD, "created"),
+    Step("job_created", "workload_created", _JOB, "created"),
+    Step("first_pod_created", "job_created", "Pod", "created"),
+    Step("last_pod_created", "job_created", "Pod", "created", "last"),
+    Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
+    Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
+    Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+    Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
+    Step("pvc_requested", "pod_group_created", _CLAIM, "requested", optional=True),
+    Step("first_pvc_bound", "pvc_requested", _CLAIM, "bound", optional=True),
+    Step("pvc_bound", "pvc_requested", _CLAIM, "bound", "last", optional=True),
+    Step("ready", "scheduled", "Pod", "ready", "last"),
+)
+_PODS_STEPS = (
+    *_CREATED,
+    Step("first_pod_created", "created", "Pod", "created"),
+    Step("last_pod_created", "created", "Pod", "created", "last"),
+    Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
+    Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
+    Step("evicted", "created", "Pod", "evicted", optional=True),
+    Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
+    Step("ready", "scheduled", "Pod", "ready", "last"),
+)
+_END_STEPS = (
+    Step("succeeded", "ready", _WORKLOAD, "succeeded", optional=True),
+    Step("submission_to_succeeded", "submitted", _WORKLOAD, "succeeded", optional=True),
+)
+_GONE = (Step("deletion", "deleting", _WORKLOAD, "gone", optional=True),)
+_POD_STEPS = (
+    *_CREATED,
+    Step("scheduled", "created", "Pod", "scheduled"),
+    Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
+    Step("ready", "scheduled", "Pod", "ready"),
+    Step("evicted", "created", "Pod", "evicted", optional=True),
+    Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
+    Step("submission_to_ready", "submitted", "Pod", "ready"),
+    *_END_STEPS,
+    *_GONE,
+)
+_UNKNOWN_STEPS = (
+    *_PODS_STEPS,
+    *_END_STEPS,
+    Step("workload_running", "created", _WORKLOAD, "running", optional=True),
+    Step("workload_ready", "created", _WORKLOAD, "ready", optional=True),
+    *_GONE,
+)
+
+
+def _bind(
+    steps: Sequence[Step], workload: str, job: str = "", vmi_begin: str = ""
+) -> tuple[Step, ...]:
+    """Return the steps of a table for one kind of workload."""
+    names = {_WORKLOAD: workload, _JOB: job, _VMI_BEGIN: vmi_begin}
+    return tuple(
+        replace(
+            step,
+            kind=names.get(step.kind, step.kind),
+            since=names.get(step.since, step.since),
         )
-    start = "vmi_created" if between else "created"
-    return (
-        Step("created", "submitted", kind, "created"),
-        *between,
-        Step("pending", start, VMI, "pending"),
-        Step("scheduling", "pending", VMI, "scheduling"),
-        Step("creation_to_scheduling", "created", VMI, "scheduling"),
-        Step("pod_created", start, "Pod", "created"),
-        Step("pod_scheduled", "pod_created", "Pod", "scheduled"),
-        Step("pod_initialized", "pod_scheduled", "Pod", "initialized", optional=True),
-        Step("pod_containers_ready", "pod_scheduled", "Pod", "containers_ready", optional=True),
-        Step("pod_ready", "pod_scheduled", "Pod", "ready"),
-        Step("scheduled", "scheduling", VMI, "scheduled"),
-        Step("creation_to_scheduled", "created", VMI, "scheduled"),
-        Step("running", "scheduled", VMI, "running", "last"),
-        Step("creation_to_running", "created", VMI, "running", "last"),
-        Step("submission_to_running", "submitted", VMI, "running", "last"),
-        Step("creation_to_failed", "created", VMI, "failed", optional=True),
-        Step("deletion_to_succeeded", "deleting", VMI, "succeeded", "last", optional=True),
-        Step("deletion_to_failed", "deleting", VMI, "failed", "last", optional=True),
-        Step("deletion", "deleting", kind, "gone", optional=True),
-        Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
-        *inner,
-    )
-
-
-def _runai(kind: str, job: str) -> tuple[Step, ...]:
-    return (
-        Step("workload_created", "submitted", kind, "created"),
-        Step("job_created", "workload_created", job, "created"),
-        Step("first_pod_created", "job_created", "Pod", "created"),
-        Step("last_pod_created", "job_created", "Pod", "created", "last"),
-        Step("pod_group_created", "first_pod_created", "PodGroup", "created"),
-        Step("scheduled", "pod_group_created", "Pod", "scheduled", "last"),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
-        Step("evicted", "pod_group_created", "Pod", "evicted", optional=True),
-        Step("pvc_requested", "pod_group_created", _CLAIM, "requested", optional=True),
-        Step("first_pvc_bound", "pvc_requested", _CLAIM, "bound", optional=True),
-        Step("pvc_bound", "pvc_requested", _CLAIM, "bound", "last", optional=True),
-        Step("ready", "scheduled", "Pod", "ready", "last"),
-    )
-
-
-def _pods_of(kind: str) -> tuple[Step, ...]:
-    return (
-        Step("created", "submitted", kind, "created"),
-        Step("first_pod_created", "created", "Pod", "created"),
-        Step("last_pod_created", "created", "Pod", "created", "last"),
-        Step("scheduled", "last_pod_created", "Pod", "scheduled", "last"),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled", "last"),
-        Step("evicted", "created", "Pod", "evicted", optional=True),
-        Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
-        Step("ready", "scheduled", "Pod", "ready", "last"),
-    )
-
-
-def _ending(kind: str) -> tuple[Step, ...]:
-    return (
-        Step("succeeded", "ready", kind, "succeeded", optional=True),
-        Step("submission_to_succeeded", "submitted", kind, "succeeded", optional=True),
-    )
-
-
-def _any(kind: str) -> tuple[Step, ...]:
-    return (
-        *_pods_of(kind),
-        *_ending(kind),
-        Step("workload_running", "created", kind, "running", optional=True),
-        Step("workload_ready", "created", kind, "ready", optional=True),
-        Step("deletion", "deleting", kind, "gone", optional=True),
+        for step in steps
     )
 
 
 _REPLICAS = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
+_CONTROLLED = (*_CREATED, *_VMI_CREATED, *_VMI_STEPS, *_CONTROLLED_VMI_STEPS)
 CHAINS: dict[str, tuple[Step, ...]] = {
-    **{kind: _vmi_chain(kind) for kind in (VMI, "VirtualMachine", SET)},
-    **{kind: _pods_of(kind) for kind in (*_REPLICAS, "DaemonSet")},
-    **{kind: (*_pods_of(kind), *_ending(kind)) for kind in ("Job", "PyTorchJob")},
-    "TrainingWorkload": _runai("TrainingWorkload", "RunaiJob"),
-    "InteractiveWorkload": _runai("InteractiveWorkload", "RunaiJob"),
-    "DistributedWorkload": _runai("DistributedWorkload", "PyTorchJob"),
-    "Pod": (
-        Step("created", "submitted", "Pod", "created"),
-        Step("scheduled", "created", "Pod", "scheduled"),
-        Step("submission_to_scheduled", "submitted", "Pod", "scheduled"),
-        Step("ready", "scheduled", "Pod", "ready"),
-        Step("evicted", "created", "Pod", "evicted", optional=True),
-        Step("pvc_bound", "created", _CLAIM, "bound", "last", optional=True),
-        Step("submission_to_ready", "submitted", "Pod", "ready"),
-        *_ending("Pod"),
-        Step("deletion", "deleting", "Pod", "gone", optional=True),
-    ),
+    VMI: _bind((*_CREATED, *_VMI_STEPS), VMI, vmi_begin="created"),
+    "VirtualMachine": _bind(_CONTROLLED, "VirtualMachine", vmi_begin="vmi_created"),
+    SET: _bind(_CONTROLLED, SET, vmi_begin="vmi_created"),
+    **{kind: _bind(_PODS_STEPS, kind) for kind in (*_REPLICAS, "DaemonSet")},
+    "Job": _bind((*_PODS_STEPS, *_END_STEPS), "Job"),
+    "PyTorchJob": _bind((*_PODS_STEPS, *_END_STEPS), "PyTorchJob"),
+    "TrainingWorkload": _bind(_RUNAI_STEPS, "TrainingWorkload", "RunaiJob"),
+    "InteractiveWorkload": _bind(_RUNAI_STEPS, "InteractiveWorkload", "RunaiJob"),
+    "DistributedWorkload": _bind(_RUNAI_STEPS, "DistributedWorkload", "PyTorchJob"),
+    "Pod": _bind(_POD_STEPS, "Pod"),
 }
 _BETWEEN = {"Deployment": (("apps/v1", "ReplicaSet"),)}
 _ANY = (
@@ -389,9 +403,10 @@ _API_OF = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1", "Pod": "v1"
 _POD_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1")
 
 
+@cache
 def chain(kind: str) -> tuple[Step, ...]:
     """Return the steps of a workload kind. An unknown kind is assumed to have pods."""
-    return CHAINS.get(kind) or _any(kind)
+    return CHAINS.get(kind) or _bind(_UNKNOWN_STEPS, kind)
 
 
 def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
@@ -427,7 +442,8 @@ ONE = {"Pod", "TrainingWorkload", "InteractiveWorkload", "VirtualMachine", VMI}
 
 def members_of(body: Mapping[str, Any]) -> int | None:
     """Return the pods (or VMIs) of an object; None if its kind does not show the number."""
-    kind, spec = body["kind"], body.get("spec") or {}
+    kind = body["kind"]
+    spec = body.get("spec") or {}
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         # The API server says what is wrong with it.
         if kind in ONE:
@@ -437,13 +453,17 @@ def members_of(body: Mapping[str, Any]) -> int | None:
         if kind == "Job":
             return int(spec.get("completions") or spec.get("parallelism") or 1)
         if kind == "PyTorchJob":
-            return sum(int(of.get("replicas", 1)) for of in spec["pytorchReplicaSpecs"].values())
+            roles = spec["pytorchReplicaSpecs"].values()
+            return sum(int(role.get("replicas", 1)) for role in roles)
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
     return None
 
 
-_NAME, _NAMESPACE, _INDEX = "perfdag-0name0", "perfdag-0namespace0", 918273645
+_NAME = "perfdag-0name0"
+_NAMESPACE = "perfdag-0namespace0"
+_INDEX = 918273645
+"""Stand in a rendered document for what differs from object to object."""
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _RUNAI_NAME = "JOB_NAME_PLACEHOLDER"
 _RUNAI_PLACEHOLDERS = {
@@ -453,6 +473,18 @@ _RUNAI_PLACEHOLDERS = {
     "NUM_GPUS": "${gpus}",
 }
 """Those of the templates of Run:ai's scale test tool. One without the name is of somebody else."""
+_RUNAI_CLAIM = {
+    "claimName": "",
+    "ephemeral": True,
+    "existingPvc": False,
+    "path": "/path-new",
+    "readOnly": False,
+    "readOnlyMany": False,
+    "readWriteMany": False,
+    "readWriteOnce": True,
+    "size": "1Mi",
+}
+"""The claim that `pvc` adds to a workload of Run:ai."""
 
 
 @dataclass(frozen=True)
@@ -466,11 +498,9 @@ class Document:
 
     def render(self, name: str, namespace: str, index: int) -> bytes:
         """Return the JSON of object `index`."""
-        return (
-            self.body.replace(_NAME.encode(), name.encode())
-            .replace(_NAMESPACE.encode(), namespace.encode())
-            .replace(str(_INDEX).encode(), str(index).encode())
-        )
+        body = self.body.replace(_NAME.encode(), name.encode())
+        body = body.replace(_NAMESPACE.encode(), namespace.encode())
+        return body.replace(str(_INDEX).encode(), str(index).encode())
 
     def name_of(self, name: str) -> str:
         """Return the name of this document's object for the workload `name`."""
@@ -536,8 +566,8 @@ def load(
     """
     path, text = template_text(source)
     if _RUNAI_NAME in text:
-        for word, placeholder in _RUNAI_PLACEHOLDERS.items():
-            text = text.replace(word, placeholder)
+        for runai_placeholder, placeholder in _RUNAI_PLACEHOLDERS.items():
+            text = text.replace(runai_placeholder, placeholder)
     image = "gcr.io/run-ai-lab/ubuntu:loop"
     values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": image}
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
@@ -552,11 +582,13 @@ def load(
         return str(values[match[1]])
 
     bodies = _documents(path, _PLACEHOLDER.sub(fill, text), run)
-    documents, shared = list[Document](), list[Document]()
+    documents: list[Document] = []
+    shared: list[Document] = []
     for body in bodies:
         _label(body, run)
         if pvc and str(body["apiVersion"]).startswith("run.ai/"):
-            body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": _runai_claim(storage_class)}}}
+            claim = _RUNAI_CLAIM | {"storageClass": storage_class or RUNAI_STORAGE}
+            body["spec"]["pvcs"] = {"items": {"pvc-new-0": {"value": claim}}}
         elif pvc and body is bodies[-1]:
             raise ValueError(
                 f"{path}: pvc is of Run:ai's kinds; write the claim of a {body['kind']} into a "
@@ -564,7 +596,10 @@ def load(
             )
         name = body["metadata"]["name"]
         document = Document(body["apiVersion"], body["kind"], name, orjson.dumps(body))
-        (documents if _NAME in name else shared).append(document)
+        if _NAME in name:
+            documents.append(document)
+        else:
+            shared.append(document)
     return Template(tuple(documents), tuple(shared))
 
 
@@ -592,20 +627,6 @@ def _documents(path: str, text: str, run: str) -> list[dict[str, Any]]:
 def _label(body: dict[str, Any], run: str) -> None:
     metadata = body["metadata"]
     metadata["namespace"] = _NAMESPACE
-    for each in (metadata, *(t.setdefault("metadata", {}) for t in _pod_templates(body))):
-        each["labels"] = {**(each.get("labels") or {}), RUN_LABEL: run}
-
-
-def _runai_claim(storage_class: str | None) -> dict[str, Any]:
-    return {
-        "claimName": "",
-        "ephemeral": True,
-        "existingPvc": False,
-        "path": "/path-new",
-        "readOnly": False,
-        "readOnlyMany": False,
-        "readWriteMany": False,
-        "readWriteOnce": True,
-        "size": "1Mi",
-        "storageClass": storage_class or RUNAI_STORAGE,
-    }
+    pods = [template.setdefault("metadata", {}) for template in _pod_templates(body)]
+    for labelled in (metadata, *pods):
+        labelled["labels"] = {**(labelled.get("labels") or {}), RUN_LABEL: run}
