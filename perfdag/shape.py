@@ -543,12 +543,11 @@ class Hosts(Strict):
                 "hosts",
             )
         # At once, a host is in one pair alone.
-        disjoint = self.count // 2
-        if self.pairs is not None and self.parallel_pairs > max(1, disjoint):
+        if self.pairs is not None and self.parallel_pairs > max(1, self.count // 2):
             yield Problem(
                 "many-parallel-pairs",
                 f"parallel_pairs: {self.parallel_pairs}, "
-                f"but {self.count} hosts have {disjoint} disjoint pairs",
+                f"but {self.count} hosts have {self.count // 2} disjoint pairs",
                 "hosts",
             )
         if self.roles is not None and (self.count != 2 or self.pairs):

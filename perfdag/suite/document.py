@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +59,20 @@ def dotted(path: Where) -> str:
     """Return `("entries", 0, "params")` as `entries[0].params`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
 
 
-def nearest(word: object, choices: Iterable[str]) -> str:
-    """Return `; did you mean X?` if a known name is close, else an empty text."""
-    close = difflib.get_close_matches(str(word), list(choices), n=1, cutoff=0.55)
+def nearest(text: object, names: Iterable[str]) -> str:
+    """Return `; did you mean X?` if one of the names is close, else an empty text."""
+    close = difflib.get_close_matches(str(text), list(names), n=1, cutoff=0.55)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def choices(word: object, known: Iterable[str], label: str) -> str:
+def choices(text: object, names: Iterable[str], label: str) -> str:
     """Return `; did you mean X? LABEL X, Y, Z`: the nearest name, if one is close, then all."""
-    names = list(known)
-    return f"{nearest(word, names) or ';'} {label} {', '.join(names)}"
+    names = list(names)
+    return f"{nearest(text, names) or ';'} {label} {', '.join(names)}"
 
 
 @dataclass
@@ -126,8 +127,8 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
         document.data = reader.value(root, ()) if root is not None else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        parts = (getattr(error, part, None) for part in ("context", "problem"))
-        cause = " ".join(filter(None, parts)) or str(error).partition("\n")[0]
+        texts = (getattr(error, name, None) for name in ("context", "problem"))
+        cause = " ".join(filter(None, texts)) or str(error).partition("\n")[0]
         hint = next((hint for part, hint in _HINTS.items() if part in cause), "")
         text = f"not YAML: {cause}{hint}"
         line = mark.line + 1 if mark else 1
@@ -185,12 +186,9 @@ class _Reader:
         if isinstance(value, int | float) and _OTHER_BASE.fullmatch(node.value):
             text = f"{node.value} is {value} in YAML; write {value}, or quote it if it is text"
             self._refuse(node, path, "other-base", text)
-        # a date is a YAML type that JSON and the suite do not have
-        return (
-            value
-            if isinstance(value, str | int | float | bool) or value is None
-            else str(node.value)
-        )
+        if value is None or isinstance(value, str | int | float | bool):
+            return value
+        return str(node.value)  # a date, which JSON and the suite do not have
 
     def _mapping(self, node: yaml.MappingNode, path: Where) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
@@ -230,20 +228,23 @@ def explain(
     """Return a pydantic error as a problem of the document."""
     where = error_path(error)
     path = prefix + where
-    kind, context, value = error["type"], error.get("ctx", {}), error.get("input")
+    kind = error["type"]
+    value = error.get("input")
     if kind == "extra_forbidden":
-        known = sorted(_fields_at(model, where[:-1]))
-        text = f"unknown key{_place(document, path) or choices(where[-1], known, 'allowed:')}"
+        allowed = sorted(_fields_at(model, where[:-1]))
+        text = f"unknown key{_place(document, path) or choices(where[-1], allowed, 'allowed:')}"
     elif kind in {"literal_error", "enum"}:
-        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        expected = str(error["ctx"]["expected"]).replace("'", "")
+        allowed = expected.replace(" or ", ", ").split(", ")
         text = f"unknown value {value!r}{choices(value, allowed, 'allowed:')}"
     elif kind == "value_error" or "-" in kind:  # a code of ours
         text = str(error["msg"]).removeprefix("Value error, ")
     elif kind == "list_type" and isinstance(value, dict):
         text = f"must be a list; put `- ` before `{next(iter(value), '')}`"
     else:
-        own = f"{error['msg'][0].lower()}{error['msg'][1:]}"
-        text = _KINDS[kind].format(**context) if kind in _KINDS else own
+        message = str(error["msg"])
+        message = f"{message[0].lower()}{message[1:]}"
+        text = _KINDS[kind].format(**error.get("ctx", {})) if kind in _KINDS else message
         if isinstance(value, str | int | float | bool):
             text += f", not {value!r}"
     return document.problem(path, kind.replace("_", "-"), text)
@@ -253,10 +254,9 @@ def _place(document: Document, path: Where) -> str:
     """Return where an unknown key of an entry belongs that is a parameter, or an empty text."""
     if path[:1] != ("entries",) or len(path) not in (3, 4):
         return ""
-    key, benchmark = str(path[-1]), document.data["entries"][path[1]].get("benchmark")
-    fields = (
-        registry.get(benchmark).Params.model_fields if not registry.fault(str(benchmark)) else {}
-    )
+    key = str(path[-1])
+    benchmark = str(document.data["entries"][path[1]].get("benchmark"))
+    fields = {} if registry.fault(benchmark) else registry.get(benchmark).Params.model_fields
     if path[2:-1] == ("permutations",) and key.partition(".")[0] in {*fields, *SHAPE_KEYS}:
         return f"; write `product: {{{key}: ...}}`"
     if len(path) == 3 and key in fields:
@@ -344,5 +344,7 @@ def _length(node: yaml.Node) -> int:
     """Return about how long a node is in one line; much more than any line for a text of lines."""
     if isinstance(node, yaml.ScalarNode):
         return 10**6 if "\n" in node.value else len(node.value) + 2
-    pairs = isinstance(node, yaml.MappingNode)
-    return 2 + sum(_length(part) for each in node.value for part in (each if pairs else [each]))
+    parts: Iterable[yaml.Node] = node.value
+    if isinstance(node, yaml.MappingNode):
+        parts = chain.from_iterable(node.value)
+    return 2 + sum(map(_length, parts))

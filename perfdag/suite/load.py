@@ -45,25 +45,28 @@ def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = (
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            how = "write it as entry.param=value, for example iperf.duration=5s"
-            problems.append(Problem("no-value", how, setting, "--set"))
+            text = "write it as entry.param=value, for example iperf.duration=5s"
+            problems.append(Problem("no-value", text, setting, "--set"))
         elif "." in name:
             of_entries.append((name, text))
         elif name not in SUITE_KEYS:
-            what = f"no such key of a suite: {name}{nearest(name, SUITE_KEYS)}"
-            how = "for a parameter write entry.param=value"
-            problems.append(Problem("unknown-key", f"{what}; {how}", setting, "--set"))
+            text = (
+                f"no such key of a suite: {name}{nearest(name, SUITE_KEYS)}; "
+                "for a parameter write entry.param=value"
+            )
+            problems.append(Problem("unknown-key", text, setting, "--set"))
         elif isinstance(document.data, dict):
             document.data[name] = _value(text)
             document.set_keys.add(name)
     loaded = _load(document, problems)
-    seen: dict[str, Source] = {}
+    by_name: dict[str, Source] = {}
     for source in loaded.sources:
-        other = seen.setdefault(source.name, source)
-        if other is not source:
-            line = document.line(other.path)
-            text = f"the entry name {source.name!r} is taken (line {line})"
-            text = f"{text}; give one of them another `name`"
+        first = by_name.setdefault(source.name, source)
+        if first is not source:
+            text = (
+                f"the entry name {source.name!r} is taken (line {document.line(first.path)}); "
+                "give one of them another `name`"
+            )
             problems.append(source.problem(("name",), "name-taken", text))
     for name, text in of_entries:
         _set(loaded, name, text, problems)
@@ -117,11 +120,13 @@ def _load(document: Document, problems: list[Problem]) -> LoadedSuite:
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         name = entry.get("benchmark") if isinstance(entry, dict) else None
         # what is no text is wrong by its type
-        if isinstance(name, str) and (wrong := registry.fault(name)):
-            if name not in (known := registry.names()):
-                wrong = f"unknown benchmark {name!r}{choices(name, known, 'there are')}"
-            where = ("entries", index, "benchmark")
-            problems.append(document.problem(where, "unknown-benchmark", wrong))
+        fault = registry.fault(name) if isinstance(name, str) else None
+        if fault:
+            installed = registry.names()
+            if name not in installed:
+                fault = f"unknown benchmark {name!r}{choices(name, installed, 'there are')}"
+            path = ("entries", index, "benchmark")
+            problems.append(document.problem(path, "unknown-benchmark", fault))
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:
@@ -129,8 +134,8 @@ def _load(document: Document, problems: list[Problem]) -> LoadedSuite:
     if problems:
         raise BadDocument(problems)
     for index, raw in enumerate(data["entries"]):
-        whole = _with_defaults(raw, data.get("defaults") or {})
-        source = Source(Entry.model_validate(whole), whole, document, ("entries", index))
+        entry = _with_defaults(raw, data.get("defaults") or {})
+        source = Source(Entry.model_validate(entry), entry, document, ("entries", index))
         loaded.sources.append(source)
     return loaded
 
@@ -142,8 +147,8 @@ def _with_defaults(raw: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
     """
     fields = registry.get(raw["benchmark"]).Params.model_fields
     params = {k: value for k, value in (defaults.get("params") or {}).items() if k in fields}
-    own = {key: value for key, value in raw.items() if value is not None or key not in ENTRY_KEYS}
-    return {**merge(defaults, own), "params": {**params, **(raw.get("params") or {})}}
+    keys = {key: value for key, value in raw.items() if value is not None or key not in ENTRY_KEYS}
+    return {**merge(defaults, keys), "params": {**params, **(raw.get("params") or {})}}
 
 
 def _set(loaded: LoadedSuite, setting: str, text: str, problems: list[Problem]) -> None:
@@ -153,20 +158,18 @@ def _set(loaded: LoadedSuite, setting: str, text: str, problems: list[Problem]) 
     source = next((source for source in loaded.sources if source.name == target), None)
     if source is None:
         names = [source.name for source in loaded.sources]
-        what = f"no entry {target!r}{choices(target, names, 'there are')}"
-        problems.append(Problem("unknown-entry", what, setting, "--set"))
+        text = f"no entry {target!r}{choices(target, names, 'there are')}"
+        problems.append(Problem("unknown-entry", text, setting, "--set"))
     elif name in ENTRY_KEYS - set(registry.get(source.entry.benchmark).Params.model_fields):
         raw = {**source.raw, name: value}
         source.set_keys.add(name)
         try:
-            source.entry, source.raw = Entry.model_validate(raw), raw
+            source.entry = Entry.model_validate(raw)
+            source.raw = raw
         except ValidationError as error:
-            problems += [
-                replace(
-                    explain(source.document, (), detail, Entry), path=setting, file="--set", line=0
-                )
-                for detail in error.errors()
-            ]
+            for detail in error.errors():
+                problem = explain(source.document, (), detail, Entry)
+                problems.append(replace(problem, path=setting, file="--set", line=0))
     elif isinstance(value, str) or not _is_variable(source.entry.benchmark, name):
         source.sets[name] = value
     else:

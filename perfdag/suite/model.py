@@ -19,9 +19,9 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from perfdag.benchmark import registry
-from perfdag.benchmark.contract import refuse
 from perfdag.problems import Form
 from perfdag.shape import Shape, Strict
 from perfdag.store.base import check_address
@@ -91,7 +91,7 @@ Quantity = Annotated[Threshold, PlainValidator(_threshold), _TEXT_OR_NUMBER]
 Share = Annotated[float, Field(gt=0), BeforeValidator(_share), _TEXT_OR_NUMBER]
 
 
-Wanted = bool | int | float | str
+Scalar = bool | int | float | str
 
 
 class Check(Strict):
@@ -106,7 +106,7 @@ class Check(Strict):
         description="value, mean, p50, p99, max ...; "
         "unset: every one for tuning, value for a threshold",
     )
-    where: dict[str, Wanted | list[Wanted]] = Field(
+    where: dict[str, Scalar | list[Scalar]] = Field(
         {},
         description="parameters, dotted shape keys and coordinates: "
         "only series with one of these values of each",
@@ -153,38 +153,24 @@ class Check(Strict):
     @model_validator(mode="after")
     def _whole(self) -> "Check":
         of_threshold = (self.value, self.ratio, self.percentile, self.baseline)
-        refuse(
-            (
-                self.op is None and any(part is not None for part in of_threshold),
-                "no-op",
-                "a threshold needs `op`: one of <, <=, >, >=",
-            ),
-            (
-                all(part is None for part in (self.op, self.min_effect, self.page, self.slow_node)),
+        if self.op is None and any(part is not None for part in of_threshold):
+            raise PydanticCustomError("no-op", "a threshold needs `op`: one of <, <=, >, >=")
+        if {self.op, self.min_effect, self.page, self.slow_node} == {None}:
+            raise PydanticCustomError(
                 "empty-check",
                 "is empty: set `op` with `value` or `ratio`, `min_effect`, `page` or `slow_node`",
-            ),
-            (
-                self.op is not None and self.slow_node is not None,
+            )
+        if self.op is not None and self.slow_node is not None:
+            raise PydanticCustomError(
                 "slow-node-alone",
                 "`slow_node` is a limit of its own; write `op` into another check",
-            ),
-            (
-                self.op is not None and (self.value is None) == (self.ratio is None),
-                "one-threshold",
-                "a threshold is either `value` or `ratio`",
-            ),
-            (
-                self.baseline is not None and self.ratio is None,
-                "baseline-alone",
-                "`baseline` goes with `ratio`",
-            ),
-            (
-                self.absolute and self.min_effect is None,
-                "absolute-alone",
-                "`absolute` goes with `min_effect`",
-            ),
-        )
+            )
+        if self.op is not None and (self.value is None) == (self.ratio is None):
+            raise PydanticCustomError("one-threshold", "a threshold is either `value` or `ratio`")
+        if self.baseline is not None and self.ratio is None:
+            raise PydanticCustomError("baseline-alone", "`baseline` goes with `ratio`")
+        if self.absolute and self.min_effect is None:
+            raise PydanticCustomError("absolute-alone", "`absolute` goes with `min_effect`")
         return self
 
     def on(self, cluster: str | None) -> bool:
@@ -194,24 +180,22 @@ class Check(Strict):
     def selects(self, *settings: Mapping[str, Any]) -> bool:
         """Return whether a series with these coordinates, parameters and shape has all values."""
         return all(
-            (value := setting(name, *settings)) is not None and matches(wanted, value)
-            for name, wanted in self.where.items()
+            (value := setting(name, *settings)) is not None and matches(condition, value)
+            for name, condition in self.where.items()
         )
 
     def text(self) -> str:
         """Return the threshold as text, such as `throughput >= 9e+09`."""
-        at = "".join(f" {name}={wanted}" for name, wanted in self.where.items())
+        at = "".join(f" {name}={condition}" for name, condition in self.where.items())
         entry = f"{self.entry} " if self.entry else ""
         if self.slow_node is not None:
             return f"{entry}{self.metric}{at} slow_node {self.slow_node:.0%}"
         stat = f" {self.stat}" if self.stat and self.stat != "value" else ""
-        left = f"p{self.percentile:g} of " if self.percentile else ""
-        right = (
-            f"{self.value:g}"
-            if self.value is not None
-            else f"{self.ratio:g} x {self.baseline or 'its level'}"
-        )
-        return f"{left}{entry}{self.metric}{stat}{at} {self.op} {right}"
+        percentile = f"p{self.percentile:g} of " if self.percentile else ""
+        limit = f"{self.ratio or 0:g} x {self.baseline or 'its level'}"
+        if self.value is not None:
+            limit = f"{self.value:g}"
+        return f"{percentile}{entry}{self.metric}{stat}{at} {self.op} {limit}"
 
 
 def setting(name: str, *settings: Mapping[str, Any]) -> Any:
@@ -231,12 +215,12 @@ def setting_text(value: Any) -> str:
 
 
 def matches(condition: Any, value: Any) -> bool:
-    """Return whether a value is wanted, or is one of a list. Quantities compare by meaning.
+    """Return whether a value is the condition, or is one of its list.
 
-    4KiB equals 4096.
+    Quantities compare by meaning: 4KiB equals 4096.
     """
-    wanted = condition if isinstance(condition, list) else [condition]
-    return _meaning(value) in map(_meaning, wanted)
+    alternatives = condition if isinstance(condition, list) else [condition]
+    return _meaning(value) in map(_meaning, alternatives)
 
 
 def _meaning(value: Any) -> Any:
@@ -424,10 +408,10 @@ class Source:
 
     def is_set(self, path: Where) -> bool:
         """Return whether `--set` gave the value at `path`."""
-        return path[:1] != () and (
-            path[0] in self.set_keys
-            or any(tuple(name.split(".")) == path[: name.count(".") + 1] for name in self.sets)
-        )
+        if path and path[0] in self.set_keys:
+            return True
+        names = (tuple(name.split(".")) for name in self.sets)
+        return any(path[: len(name)] == name for name in names)
 
     def problem(self, path: Where, code: str, text: str) -> Problem:
         """Return a problem at a path of the entry, or of what `--set` put there."""
@@ -451,9 +435,8 @@ def json_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     rules = []
     for name in registry.working():
-        params = registry.get(name).Params.model_json_schema(
-            ref_template=f"#/$defs/{name}-{{model}}"
-        )
+        model = registry.get(name).Params
+        params = model.model_json_schema(ref_template=f"#/$defs/{name}-{{model}}")
         for inner, definition in params.pop("$defs", {}).items():
             definitions[f"{name}-{inner}"] = definition
         params.pop("required", None)  # a permutation may give it

@@ -53,14 +53,14 @@ def rounds(kind: str, hosts: int, seed: int = 0) -> list[Round]:
         return list(_circle(list(range(hosts))))
     if kind == "ring":
         return _ring(hosts)
-    wanted = random_pairs(kind)
+    remaining = random_pairs(kind)
     shuffled = list(range(hosts))
     random.Random(f"{seed}:pairs").shuffle(shuffled)
     selected: list[Round] = []
     for pairs in _circle(shuffled):
-        selected.append(pairs[:wanted])
-        wanted -= len(selected[-1])
-        if not wanted:
+        selected.append(pairs[:remaining])
+        remaining -= len(selected[-1])
+        if not remaining:
             break
     return selected
 
@@ -71,18 +71,28 @@ def random_pairs(kind: str) -> int:
 
 
 def _circle(hosts: list[int]) -> Iterator[Round]:
-    # The first seat is fixed and the others rotate.
-    # With an odd number of hosts one seat is empty, and the host opposite is idle.
-    seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    """Yield rounds in which every host meets every other host once, as players of a tournament.
+
+    The hosts sit around a table, each opposite another. The first seat is fixed and the others
+    rotate. With an odd number of hosts one seat is empty, and the host opposite is idle.
+    """
+    seats: list[int | None] = [*hosts]
+    if len(hosts) % 2:
+        seats.append(None)
+    half = len(seats) // 2
     for _ in range(len(seats) - 1):
-        facing = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
-        yield sorted((min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None)
+        opposite = zip(seats[:half], reversed(seats[half:]), strict=True)
+        yield sorted((min(a, b), max(a, b)) for a, b in opposite if a is not None and b is not None)
         seats = [seats[0], seats[-1], *seats[1:-1]]
 
 
 def _ring(hosts: int) -> list[Round]:
     if hosts == 2:
         return [[(0, 1)]]
-    around = [(min(i, (i + 1) % hosts), max(i, (i + 1) % hosts)) for i in range(hosts)]
-    even, odd = around[0 : hosts - hosts % 2 : 2], around[1::2]
-    return [even, odd, around[-1:]] if hosts % 2 else [even, odd]
+    neighbours = [(host, host + 1) for host in range(hosts - 1)]
+    last = (0, hosts - 1)
+    # A host is in two pairs. With an odd number of hosts two rounds are too few: the last pair
+    # would meet one of its hosts in either.
+    if hosts % 2:
+        return [neighbours[::2], neighbours[1::2], [last]]
+    return [neighbours[::2], [*neighbours[1::2], last]]

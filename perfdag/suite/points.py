@@ -218,8 +218,8 @@ class _Enumeration:
     def add_entry(self, source: Source) -> None:
         """Add the points of an entry, and merge those that equal others."""
         path: Where = ("permutations",)
-        self._combined += math.prod(map(len, _axes(source).values()))  # before `exclude`
-        self._combined += len(source.entry.permutations.explicit)
+        products = math.prod(map(len, _axes(source).values()))  # before `exclude`
+        self._combined += products + len(source.entry.permutations.explicit)
         if self._combined > MAX_COMBINATIONS:
             text = (
                 f"more than {MAX_COMBINATIONS:,} combinations up to this entry; "
@@ -289,8 +289,7 @@ class _Enumeration:
                     values = {name: axes[name][index] for name, index in at.items()}
                     yield _Combination(source, benchmark, origin, values | source.sets)
             if not kept and not permutations.explicit:
-                path = ("permutations", "exclude")
-                self._refuse(source, path, "no-point", "leaves no point")
+                self._refuse(source, ("permutations", "exclude"), "no-point", "leaves no point")
         for index, explicit in enumerate(permutations.explicit):
             origin = ("permutations", "explicit", index)
             yield _Combination(source, benchmark, origin, {**explicit, **source.sets})
@@ -316,8 +315,8 @@ class _Enumeration:
             for name in condition:
                 path = ("permutations", "exclude", index, name)
                 if name not in product:
-                    names = choices(name, sorted(product) or ["none"], "axes:")
-                    text = f"is not an axis of this entry{names}"
+                    axis_names = choices(name, sorted(product) or ["none"], "axes:")
+                    text = f"is not an axis of this entry{axis_names}"
                     self._refuse(source, path, "unknown-name", text)
                 elif name in hits and not any(hits[name]):
                     values = ", ".join(map(str, axes[name]))
@@ -335,8 +334,7 @@ class _Enumeration:
         benchmark = combination.benchmark
         params, shape_keys = combination.settings(base.params)
         model = self._model(combination, params)
-        needs = benchmark.shape(model) if model is not None else {}
-        keys = overlay(needs, shape_keys)
+        keys = overlay(benchmark.shape(model) if model is not None else {}, shape_keys)
         resolved = self._shape(combination, keys, complete=model is not None)
         if model is None or resolved is None:
             return
@@ -350,7 +348,6 @@ class _Enumeration:
         if problems:
             return
         kind = shape.hosts.pairs
-        measurements = HUNT_MEASUREMENTS if kind == "hunt" else 1
         # A parameter that was removed stays in the id with its default: the history goes on.
         identity = canonical(merge(stored, dict(model.retired)))
         point = replace(
@@ -359,7 +356,7 @@ class _Enumeration:
             params=stored,
             shape=number,
             label=combination.label,
-            seconds=benchmark.seconds(model) * measurements,
+            seconds=benchmark.seconds(model) * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
             timeout=base.timeout or benchmark.limit(model),
         )
         if not kind or kind == "hunt":
@@ -433,8 +430,9 @@ def _problems_together(
 ) -> Iterator[Problem]:
     """Yield why the benchmark cannot measure these params on this shape."""
     origin = combination.origin or ("params",)
-    seen = shape.pair() if shape.hosts.pairs else shape
-    for problem in combination.benchmark.check(params, seen):
+    for problem in combination.benchmark.check(
+        params, shape.pair() if shape.hosts.pairs else shape
+    ):
         yield combination.source.problem(origin, problem.code, problem.text)
 
 
@@ -448,8 +446,8 @@ def _secrets(combination: _Combination, params: Mapping[str, Any]) -> Iterator[P
                 "a command has the variables of perfdag run, and on a cluster those of the "
                 "Secret that `secret` names"
             )
-            path = combination.place((param,), ("params", param))
-            yield combination.source.problem(path, "secret", text)
+            place = combination.place((param,), ("params", param))
+            yield combination.source.problem(place, "secret", text)
 
 
 def _points_of_pairs(point: Point, pairs_of: Iterable[Round], parallel: int) -> Iterator[Point]:
@@ -597,11 +595,11 @@ def _wrong_unit(check: Check, metrics: Mapping[str, Mapping[str, Metric]]) -> It
     unit = check.value.unit if check.value is not None else ""
     for entry, by_name in metrics.items():
         for name in fnmatch.filter(by_name, check.metric):
-            of_metric = by_name[name].unit
-            if unit and of_metric != unit:
+            unit_of_metric = by_name[name].unit
+            if unit and unit_of_metric != unit:
                 text = (
-                    f"is in {unit}, and {name} of {entry} is in {of_metric}; "
-                    f"write it in {of_metric} or as a bare number"
+                    f"is in {unit}, and {name} of {entry} is in {unit_of_metric}; "
+                    f"write it in {unit_of_metric} or as a bare number"
                 )
                 yield ("value",), "other-unit", text
 
