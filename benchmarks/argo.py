@@ -1,34 +1,51 @@
 """What a run costs on a cluster beside the measuring: overhead a point, fixed time a run, a further
-batch; and a sweep of no-op points.
+batch; a sweep of no-op points; and what the steps of a large run read.
 
     python benchmarks/argo.py points --namespace bench [--points 100]      points of 1 s iperf in one shape, then the daemon pair
     python benchmarks/argo.py batches --namespace bench                    the same points in 1 and in 3 batches
     python benchmarks/argo.py sweep --namespace bench [--points 10000]     no-op points: wall time, pods, largest object, controller memory
     python benchmarks/argo.py sweep --namespace bench --batches 100        no-op points of a batch each, which all stand in the Workflow's status
     python benchmarks/argo.py render                                       planning and rendering 10,000 points, no cluster
+    python benchmarks/argo.py steps --store s3://bucket/prefix             plan, resume, finish and site of 10,000 points and 100,000 samples, no cluster
 
-Needs perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon
+The others need perfdag installed in the namespace, and images iperf and base. Baseline: the DAG of a daemon
 server and a client a point that most Argo users would write, in the same run. Times are wall
 seconds of this machine's clock, or the lead's where named. Exit 1 where a limit is not held.
 """  # noqa: E501
 
 import argparse
+import multiprocessing
+import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import orjson
 import yaml
 
+from perfdag.hosts import facts
 from perfdag.kube.client import Kube, Object, run_with_client
-from perfdag.results.samples import SampleRecord, read_sample
+from perfdag.plan import new_run_id
+from perfdag.results.run_store import stored_plan
+from perfdag.results.samples import SampleRecord, now, read_sample, sample_key
 from perfdag.runs.cluster import View
+from perfdag.steps.pods.context import PodContext
+from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
+from tests.fakes.api_server import ApiServer
 
 ARGO = "argoproj.io/v1alpha1"
 OVERHEAD, FIXED, BATCH, RENDER = 0.3, 45.0, 15.0, 1.0
@@ -41,6 +58,8 @@ OBJECT = 256 * 1024
 A Workflow's status is Argo's: it grows with every pod, and Argo compresses it from 1 MiB on. Of a
 sweep of many batches it is told apart.
 """
+OTHER_READS, STEP_MEMORY = 60, 2000.0
+"""Limits of a step of a large run: objects that it reads beside the samples, and MB."""
 problems: list[str] = []
 
 
@@ -278,6 +297,16 @@ class Seen:
                 self.pods.add(uid)
 
 
+def noop(product: Object) -> Object:
+    """A suite of points that do nothing."""
+    entry = {
+        "benchmark": "command",
+        "params": {"argv": ["true"]},
+        "permutations": {"product": product},
+    }
+    return {"name": "sweep", "entries": [entry]}
+
+
 def sweep(args: argparse.Namespace) -> None:
     """Many no-op points, in as few batches as can be or in a given number of them."""
     points = args.batches or args.points
@@ -291,12 +320,7 @@ def sweep(args: argparse.Namespace) -> None:
         if args.batches
         else {"env": numbers, "expected": [0.01 + n / 1e6 for n in range(points // 100)]}
     )
-    entry = {
-        "benchmark": "command",
-        "params": {"argv": ["true"]},
-        "permutations": {"product": product},
-    }
-    suite = {"name": "sweep", "entries": [entry]} | ({"isolation": "pod"} if args.batches else {})
+    suite = noop(product) | ({"isolation": "pod"} if args.batches else {})
     seen = Seen(args.namespace, bool(args.batches))
     looking = threading.Thread(target=seen.watch, daemon=True)
     looking.start()
@@ -363,23 +387,164 @@ def render(args: argparse.Namespace) -> None:
     )
 
 
+REPETITIONS = 10
+
+
+def steps(args: argparse.Namespace) -> None:
+    """Run the steps of a large run, each in a process of its own as in its pod; measure no-ops.
+
+    The API server is one in memory.
+    """
+    if not args.store:
+        sys.exit("name a place with --store s3://bucket/prefix, or a folder")
+    root, run_id = f"{args.store.rstrip('/')}/{secrets.token_hex(4)}", new_run_id()
+    expected = [0.01 + n / 1e6 for n in range(args.points // 100)]
+    suite = noop({"exit_code": [*range(100)], "expected": expected})
+    text = yaml.safe_dump(suite | {"repetitions": REPETITIONS})
+    samples = args.points * REPETITIONS
+    report("plan", in_child(plan_step, root, run_id, text), 0)
+    start = time.perf_counter()
+    fill(open_store(root), run_id)
+    print(f"{samples:,} samples written in {time.perf_counter() - start:.0f} s", flush=True)
+    # it looks for damaged samples, which it would measure again
+    report("plan of a resumed run", in_child(plan_step, root, run_id, text), samples)
+    report("finish, with its site", in_child(finish_step, root, run_id, text), samples)
+    report("site", in_child(site_step, root, run_id, text), 0)
+    for folder in ("runs", "results", "site"):
+        open_store(root).delete(folder)
+
+
+def report(what: str, figures: tuple[float, float, Counter[str], int, int], samples: int) -> None:
+    """Print the figures of a step, which may read so many samples."""
+    seconds, memory, reads, size, lists = figures
+    of_samples = reads.pop("parts", 0)
+    others = reads.total()
+    print(
+        f"{what}: {seconds:.1f} s, {against(f'{of_samples:,} samples read', of_samples, samples)}, "
+        f"{against(f'{others} other objects read', others, OTHER_READS)}, {size / 1e6:.1f} MB in "
+        f"all, {lists} listings, {against(f'peak {memory:.0f} MB', memory, STEP_MEMORY)}",
+        flush=True,
+    )
+
+
+def in_child(work: Callable[[Store, PodContext, str], Any], *arguments: str) -> Any:
+    """What a step reads and needs, in a process of its own, so that its peak memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=measure_step, args=(queue, work, *arguments))
+    process.start()
+    figures = queue.get()
+    process.join()
+    return figures
+
+
+def measure_step(
+    queue: "multiprocessing.Queue[Any]",
+    work: Callable[[Store, PodContext, str], Any],
+    root: str,
+    run_id: str,
+    text: str,
+) -> None:
+    """Run a step with a store that counts what is read."""
+    store, reads, sizes, lists = open_store(root), Counter[str](), [], []
+    get, listing = store.get, store.list
+
+    def counted(key: str) -> bytes:
+        data = get(key)
+        reads["parts" if "/parts/" in key else key] += 1
+        sizes.append(len(data))
+        return data
+
+    def listed(prefix: str) -> list[str]:
+        lists.append(prefix)
+        return listing(prefix)
+
+    pod = PodContext(
+        run_id, "uid", "r/perfdag-{name}:1", root, workflow="w", trigger="manual",
+        namespace="bench", node="node", addresses=("10.0.0.1",),
+    )  # fmt: skip
+    workflow = {"apiVersion": ARGO, "kind": "Workflow", "spec": {}}
+    server = ApiServer(workflow | {"metadata": {"name": "w", "namespace": "bench", "uid": "uid"}})
+    with (
+        patch.multiple(store, get=counted, list=listed),
+        patch("perfdag.kube.client.Kube", server.client),
+        patch("perfdag.steps.pods.context.PodContext.open", lambda _: store),
+    ):
+        start = time.perf_counter()
+        work(store, pod, text)
+        seconds = time.perf_counter() - start
+    memory = getrusage(RUSAGE_SELF).ru_maxrss / 1024
+    queue.put((seconds, memory, reads, sum(sizes), len(lists)))
+
+
+def plan_step(store: Store, pod: PodContext, text: str) -> None:
+    """The step that plans a run, or goes on with one."""
+    from perfdag.steps.pods import plan
+
+    with tempfile.TemporaryDirectory() as folder:
+        suite = Path(folder) / "suite.yaml"
+        suite.write_text(text)
+        with patch.object(plan, "SUITE_FILES", (suite,)):
+            plan.step(pod, Path(folder) / "out", {})
+
+
+def finish_step(store: Store, pod: PodContext, text: str) -> None:
+    """The last step of a run."""
+    from perfdag.runs.finish import step
+
+    with patch("perfdag.runs.finish.print_now"):
+        step(pod, "Succeeded")
+
+
+def site_step(store: Store, pod: PodContext, text: str) -> None:
+    """The site of a store, written again."""
+    from perfdag.charts.pages.site import write_site
+
+    write_site(store, "sweep")
+
+
+def fill(store: Store, run_id: str) -> None:
+    """Write all samples of a planned run as leads write them."""
+    plan, env = stored_plan(store, run_id), facts.gather()
+
+    def put(position: int) -> None:
+        index, repetition = plan.order[position]
+        row = {"metric": "wall_time", "stat": "value", "unit": "s", "better": "lower"}
+        value = 1e-3 * (1 + position % 97)
+        rows = [{**row, "value": value, "headline": True, "coords": {}, "n": 1}]
+        record = SampleRecord(
+            plan.points[index].id, repetition, "ok", None, now(), now(), rows,
+            {"stdout": ""}, [["true"]], "true 9", "1", env=env, nodes=["node"],
+        )  # fmt: skip
+        store.put(sample_key(run_id, plan.key(position)), record.dump())
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(put, range(len(plan.order))))
+
+
 def main() -> None:
     """Run one of the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["points", "batches", "sweep", "render"])
+    parser.add_argument("what", choices=["points", "batches", "sweep", "render", "steps"])
     parser.add_argument("--namespace", "-n", default="perfdag")
     parser.add_argument("--points", type=int)
     parser.add_argument(
         "--batches", type=int, metavar="N", help="sweep: N points, each in pods of its own"
     )
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--store", metavar="ROOT", help="steps: where the run is stored")
     args = parser.parse_args()
-    args.points = args.points or (10_000 if args.what == "sweep" else 100)
-    {"points": cost_of_points, "batches": cost_of_batches, "sweep": sweep, "render": render}[
-        args.what
-    ](args)
+    args.points = args.points or (10_000 if args.what in ("sweep", "steps") else 100)
+    figures = {
+        "points": cost_of_points,
+        "batches": cost_of_batches,
+        "sweep": sweep,
+        "render": render,
+        "steps": steps,
+    }
+    figures[args.what](args)
     sys.exit(1 if problems else 0)
 
 

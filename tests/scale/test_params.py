@@ -144,18 +144,19 @@ def test_the_limits_of_the_api_stand_beside_gates_of_your_own(
 
 def test_the_suites_plan_what_they_say() -> None:
     """2,000 training jobs 5 at a time each second, 1,000 distributed ones of 7 workers with a
-    claim; 100, and 400 to 800 VMIs a day; 1,000 on 100 nodes of KWOK.
+    claim; 100, and 400 to 800 VMIs a day; 1,000 VMIs and 1,000 VMs on 100 nodes of KWOK.
     """
     suites, points = Path(__file__).parents[2] / "suites", list[Any]()
     for name in ("scale", "vmi-daily", "vmi-daily-scale", "vmi-kwok"):
         points += make_plan(load_suite(str(suites / f"{name}.yaml"))).points
     params: list[Any] = [get(item.benchmark).Params.model_validate(item.params) for item in points]
-    training, distributed, daily, ladder, density = params
+    training, distributed, daily, ladder, density, density_vm = params
     assert (training.count, training.schedule.offsets(11)[-1]) == (2000, 2.0)
     assert training.namespaces == ["runai-project-0"]
     assert (distributed.count, distributed.workers, distributed.pvc) == (1000, 7, True)
     assert distributed.schedule.offsets(2) == [0, 5.0]
     assert (daily.counts, ladder.counts, density.counts) == ([100], [400, 600, 800], [1000])
+    assert (density_vm.counts, density_vm.template, density.template) == ([1000], "vm", "vmi")
     assert daily.prometheus
     assert ladder.prometheus
 
