@@ -60,6 +60,7 @@ NAVIGATION = {
         "Run:ai's scale test": "docs/from-runai.md",
         "KubeVirt's perfscale": "docs/from-perfscale.md",
         "Intel's tester": "docs/from-intel.md",
+        "hyperfine, pytest-benchmark, asv": "docs/from-other-tools.md",
     },
     "Concepts": {
         "Verdicts": "docs/statistics.md",

@@ -4,7 +4,8 @@ import argparse
 import logging
 from pathlib import Path
 
-from perfdag.commands.imports.history import import_history
+from perfdag.commands.imports.history import import_history, import_results
+from perfdag.commands.imports.tools import TOOLS
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -29,6 +30,7 @@ verb(
       perfdag import kube-perftest iperf-set.yaml fio.yaml > suite.yaml
       perfdag import perfscale-load-generator kubevirt-burst-100.yaml > suite.yaml
       perfdag import history boot.csv
+      perfdag import pytest-benchmark .benchmarks/*/*.json
 
     What a suite cannot keep is listed on stderr. Exit code 1: a benchmark is left out.
     docs/kube-perftest.md compares the two.
@@ -100,3 +102,17 @@ verb(
     STORE,
     option("--suite", metavar="NAME", help="suite of the runs (default: name of FILE)"),
 )(import_history)
+
+for name, tool in TOOLS.items():
+    verb(
+        f"import {name}",
+        f"Store the results of {name} as runs, like `import history`. What is not kept is listed "
+        "on stderr.",
+        f"""
+        FILE is made by `{tool.made_by}`. Results of one time are one run. The same files give the
+        same runs again.
+        """,
+        option("files", nargs="+", metavar="FILE", help="JSON files"),
+        STORE,
+        option("--suite", metavar="NAME", help=f"suite of the runs (default: {name})"),
+    )(import_results)

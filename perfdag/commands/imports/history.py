@@ -1,4 +1,4 @@
-"""Runs from a history of earlier figures in a CSV file."""
+"""Runs from a history of earlier figures: a CSV file, or the results of another tool."""
 
 import argparse
 import contextlib
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
+from perfdag.commands.imports.tools import TOOLS, check_one_environment, read_figures
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
 from perfdag.results.run_store import result_key, runs_with_rows
@@ -34,7 +35,10 @@ SHOWN = 20
 
 
 class History:
-    """The rows of a CSV file, and a line for what is unusual in it and what was done."""
+    """The rows of a source, and a line for what is unusual in it and what was done.
+
+    The source is a CSV file, or the name of a tool whose files were read.
+    """
 
     def __init__(self, path: Path, suite: str) -> None:
         self.path, self.suite = path, suite
@@ -45,7 +49,7 @@ class History:
         self._first: dict[str, tuple[str, str]] = {}
 
     def read(self) -> None:
-        """Read the file. Raises CommandError."""
+        """Read the CSV file. Raises CommandError."""
         try:
             with self.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
                 reader = csv.DictReader(file)
@@ -55,7 +59,7 @@ class History:
                     texts = {
                         name: text.strip() for name, text in fields.items() if isinstance(text, str)
                     }
-                    self._add(reader.line_num, texts)
+                    self.add(f"line {reader.line_num}", texts)
         except OSError as error:
             raise CommandError(f"{self.path}: {error.strerror}") from None
         except (csv.Error, StopIteration) as error:
@@ -74,27 +78,28 @@ class History:
             fact = f"a fact about the machine into {FACT}{unread[0] or 'NAME'}"
             self.notes.append(f"not read: column {named}; a commit belongs into `revision`, {fact}")
 
-    def _add(self, line: int, texts: Mapping[str, str]) -> None:
+    def add(self, place: str, texts: Mapping[str, str]) -> None:
+        """Add a figure in the columns of a history; `place` says where in the source it is."""
         when, name, text, unit, better, revision = (texts.get(column, "") for column in COLUMNS)
         time = moment(when)
         if time is None:
             self.undated += 1
-            self.notes.append(f"line {line}: {when!r} is no time from 2000 to tomorrow; left out")
+            self.notes.append(f"{place}: {when!r} is no time from 2000 to tomorrow; left out")
             return
         series = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         if not series:
             series = self.suite
-            self.notes.append(f"line {line}: no series; kept as series {series}")
-        series, unit, factor, better = self._known(line, series, unit, better.lower())
+            self.notes.append(f"{place}: no series; kept as series {series}")
+        series, unit, factor, better = self._known(place, series, unit, better.lower())
         error = None
         try:
             value: float | None = float(text) * factor
         except ValueError:
             value = None
         if value is None or not math.isfinite(value):
-            error = f"line {line}: value {text!r} is no number"
+            error = f"{place}: value {text!r} is no number"
         elif problem := impossible(value, unit, better):
-            error = f"line {line}: {problem}"
+            error = f"{place}: {problem}"
         if error:
             value = None
             self.notes.append(f"{error}; kept as an invalid sample of {series}")
@@ -114,11 +119,13 @@ class History:
                 **{"unit": unit, "better": better, "phase": "measure", "trigger": "import"},
                 **{"status": "invalid" if error else "ok", "error": error},
                 **{"started_at": time, "finished_at": time, "perfdag_version": __version__},
-                **{"raw_uri": f"{self.path.name}:{line}"},
+                **{"raw_uri": f"{self.path.name} {place}"},
             }
         )
 
-    def _known(self, line: int, series: str, unit: str, better: str) -> tuple[str, str, float, str]:
+    def _known(
+        self, place: str, series: str, unit: str, better: str
+    ) -> tuple[str, str, float, str]:
         """Return series, base unit, the factor to it, and the direction, as of the first line.
 
         Values of another dimension are another series.
@@ -130,10 +137,10 @@ class History:
         own, factor = base_unit(unit or first)
         if own != base_unit(first)[0]:
             other = f"{series} ({own})"
-            self.notes.append(f"line {line}: {series} in {unit}, first in {first}; kept as {other}")
-            return self._known(line, other, unit, better)
+            self.notes.append(f"{place}: {series} in {unit}, first in {first}; kept as {other}")
+            return self._known(place, other, unit, better)
         if better not in ("", kept):
-            self.notes.append(f"line {line}: {series} is better {better!r}; taken as {kept}")
+            self.notes.append(f"{place}: {series} is better {better!r}; taken as {kept}")
         return series, own, factor, kept
 
     def note_directions(self) -> None:
@@ -240,7 +247,37 @@ def _values(rows: Iterable[Values]) -> dict[tuple[str, int], tuple[float | None,
 
 
 def import_history(args: argparse.Namespace) -> int:
-    """Store the runs of a file, and list what is unusual in it. Return 1 if lines were left out."""
+    """Store the runs of a CSV file. Return 1 if lines were left out."""
+    path = Path(args.file)
+    history = History(path, _suite_of(args, suite_name(path.stem)))
+    history.read()
+    return _store(history, args)
+
+
+def import_results(args: argparse.Namespace) -> int:
+    """Store the runs of another tool's files. Return 1 if figures were left out."""
+    tool = TOOLS[args.action]
+    files = [Path(file) for file in args.files]
+    if args.action == "asv":
+        check_one_environment(files)
+    history = History(Path(args.action), _suite_of(args, args.action))
+    for file in files:
+        for figure in read_figures(tool, file):
+            history.add(file.name, figure)
+    history.notes.append(f"not kept: {tool.not_kept}")
+    return _store(history, args)
+
+
+def _suite_of(args: argparse.Namespace, default: str) -> str:
+    """Return the name of the suite to store into. Raises CommandError."""
+    suite: str = args.suite or default
+    if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", suite):
+        raise CommandError("--suite: at most 40 lower-case letters, digits and -, such as boot")
+    return suite
+
+
+def _store(history: History, args: argparse.Namespace) -> int:
+    """Store the runs of a history, and list what is unusual in it. Return 1 if one has no time."""
     import pyarrow as pa
 
     from perfdag.results.collect import write_rows
@@ -248,12 +285,9 @@ def import_history(args: argparse.Namespace) -> int:
     from perfdag.store.base import store_option
     from perfdag.store.s3 import open_store
 
-    path = Path(args.file)
-    suite, store = args.suite or suite_name(path.stem), open_store(args.store)
-    if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", suite):
-        raise CommandError("--suite: at most 40 lower-case letters, digits and -, such as boot")
-    history = History(path, suite)
-    history.read()
+    path = history.path
+    suite = history.suite
+    store = open_store(args.store)
     history.note_directions()
     runs = history.runs()
     stored = runs_with_rows(store, suite)
