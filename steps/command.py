@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -11,6 +12,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -174,6 +176,9 @@ Figures = dict[Annotated[str, FIGURE], Figure]
 _FIGURES: TypeAdapter[Figures] = TypeAdapter(Figures)
 
 
+SHELL_OPERATORS = ("|", "||", "&&", ">", ">>", "<", "2>&1", "&")
+
+
 class CommandParams(Params):
     """`argv` runs as it is, without a shell."""
 
@@ -209,6 +214,15 @@ class CommandParams(Params):
             for name, each in figures.items()
         ]
         return (*own, replace(WALL_TIME, headline=False)) if own else ()
+
+    @field_validator("argv")
+    @classmethod
+    def _refuse_shell(cls, argv: list[str]) -> list[str]:
+        """Refuse an operator of a shell, which the program would get as an argument."""
+        operators = [text for text in argv if text in SHELL_OPERATORS]
+        if operators and Path(argv[0]).name not in ("[", "expr", "test"):
+            raise ValueError(f"no shell reads {operators[0]!r}; write [bash, -c, 'a | b']")
+        return argv
 
     @model_validator(mode="after")
     def _check_names(self) -> "CommandParams":

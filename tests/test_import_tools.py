@@ -3,7 +3,6 @@ and Google Benchmark 1.9 wrote.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,11 @@ FILES = {
     "google-benchmark": RECORDED / "google-benchmark.json",
 }
 SERIES = {
-    "hyperfine": {"sleep 0.01": ["ok"] * 4, "sleep 0.02": ["ok"] * 4, 'sh -c "exit 1"': ["invalid"] * 3},
+    "hyperfine": {
+        "sleep 0.01": ["ok"] * 4,
+        "sleep 0.02": ["ok"] * 4,
+        'sh -c "exit 1"': ["invalid"] * 3,
+    },
     "pytest-benchmark": {
         "test_b.py::test_sum": ["ok"],
         "test_b.py::test_sorted[10]": ["ok"],
@@ -133,7 +136,8 @@ def test_what_is_no_result_is_refused(
 
 
 def test_environments_of_asv_do_not_mix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.symlink(RECORDED / "asv" / "benchmarks.json", tmp_path / "benchmarks.json")
+    benchmarks = (RECORDED / "asv" / "benchmarks.json").read_bytes()
+    (tmp_path / "benchmarks.json").write_bytes(benchmarks)
     (tmp_path / "m").mkdir()
     files = [tmp_path / "m" / f"20b4ab13-{name}.json" for name in ("py3.11", "py3.12")]
     for file in files:

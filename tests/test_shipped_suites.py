@@ -11,6 +11,7 @@ from perfdag.benchmark.contract import Benchmark, Gang, Measurement, metrics_by_
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.base import FolderStore
+from tests.conftest import CommandLine
 from tests.fakes.files import write_programs
 
 SUITES = Path(__file__).parent.parent / "suites"
@@ -49,3 +50,15 @@ def test_a_suite_that_says_it_runs_on_one_machine_does_so(name: str) -> None:
     assert rows
     if ONE_MACHINE.search(header):
         assert skipped == set()
+
+
+def test_shipped_suites_have_a_name_that_verbs_take(cli: CommandLine) -> None:
+    printed = cli(["suites"]).out
+    for path in SUITES.glob("*.yaml"):
+        assert re.search(rf"^{path.stem}( |$)", printed, re.M)
+        assert cli(["plan", path.stem]).out == cli(["plan", str(path)]).out
+
+
+def test_a_file_of_the_users_comes_before_a_shipped_suite(cli: CommandLine) -> None:
+    Path("quick").write_text("name: mine\nentries: [{benchmark: command, params: {argv: [ls]}}]\n")
+    assert "1 point, 1 sample" in cli(["plan", "quick"]).out

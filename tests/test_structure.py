@@ -77,11 +77,10 @@ def test_a_distribution_holds_every_module_once(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
         )
-    wheel = {
-        name
-        for name in zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
-        if name.endswith(".py")
-    }
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    wheel = {name for name in names if name.endswith(".py")}
+    suites = {f"perfdag/suites/{file.name}" for file in (ROOT / "suites").glob("*.yaml")}
+    assert suites <= set(names)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         sdist = {name.split("/", 1)[1] for name in archive.getnames() if name.endswith(".py")}
     here = {str(file.relative_to(ROOT)) for file in (ROOT / "perfdag").rglob("*.py")}

@@ -12,6 +12,7 @@ from perfdag.commands.options import (
     NAMESPACE,
     ONLY,
     SET,
+    SUITE_HELP,
     WATCH,
     CommandError,
     duration,
@@ -86,7 +87,9 @@ def _blocks(text: str) -> int:
     --submit lets the same pods measure both variants in turn. So the variants may differ in params,
     not in what pods have: image, network, resources and the like.
     """,
-    option("suite", nargs="?", metavar="SUITE", help="suite file, of variant A if SUITE_B follows"),
+    option(
+        "suite", nargs="?", metavar="SUITE", help=f"{SUITE_HELP}, of variant A if SUITE_B follows"
+    ),
     option("other", nargs="?", metavar="SUITE_B", help="suite file of variant B"),
     *(
         option(

@@ -20,7 +20,7 @@ from perfdag.commands.options import (
 )
 from perfdag.hosts.local import LocalHost
 from perfdag.suite.document import choices
-from perfdag.suite.load import suite_name
+from perfdag.suite.load import SHIPPED, load_suite, suite_name
 from perfdag.terminal import text_table
 from perfdag.units import written
 
@@ -163,6 +163,23 @@ def _default(param: Description) -> str:
     if param["unit"] and isinstance(default, int):
         return written(default, param["unit"])
     return (default or "(empty)") if isinstance(default, str) else orjson.dumps(default).decode()
+
+
+@verb(
+    "suites",
+    "List the suites that come with perfdag. A verb that takes a suite file takes such a name too.",
+    """
+    examples:
+      perfdag suites
+    """,
+)
+def list_suites(args: argparse.Namespace) -> int:
+    """Print name and description of each shipped suite, and the folder of the files."""
+    suites = [load_suite(file) for file in sorted(SHIPPED.glob("*.yaml"))]
+    rows = [[loaded.suite.name, loaded.suite.description or ""] for loaded in suites]
+    print(text_table(("suite", "measures"), rows))
+    print(f"{SHIPPED.resolve()}/ has the files; copy one to change it")
+    return EXIT_OK
 
 
 @verb(

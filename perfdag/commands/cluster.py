@@ -19,6 +19,7 @@ from perfdag.commands.options import (
     NAMESPACE,
     ONLY,
     SET,
+    SUITE_HELP,
     WATCH,
     CommandError,
     check_resume,
@@ -440,7 +441,7 @@ async def delete_obsolete(
           --only 'iperf*' --set repetitions=5
       perfdag submit --resume 20260101T020000Z-0a1b2c3d --namespace bench --watch
     """,
-    option("suite", nargs="?", metavar="SUITE", help="suite file; not needed with --resume"),
+    option("suite", nargs="?", metavar="SUITE", help=f"{SUITE_HELP}; not needed with --resume"),
     SET,
     ONLY,
     NAMESPACE,
@@ -485,7 +486,7 @@ def submit(args: argparse.Namespace) -> int:
       perfdag render suites/quick.yaml --namespace bench | kubectl create -f -
       perfdag render suites/quick.yaml --schedule '0 2 * * *' | kubectl apply -f -
     """,
-    option("suite", nargs="?", metavar="SUITE", help="suite file"),
+    option("suite", nargs="?", metavar="SUITE", help=SUITE_HELP),
     option("--base", action="store_true", help="print templates, service accounts and rights"),
     option(
         "--schedule",

@@ -35,6 +35,7 @@ from perfdag.units import plural, short, with_spread
     "of one history are answered by its levels.",
     """
     examples:
+      perfdag compare
       perfdag compare last~1 last
       perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
       perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
@@ -49,8 +50,20 @@ from perfdag.units import plural, short, with_spread
     parameter of an entry was changed, its points are compared with one another, and the change is
     printed first.
     """,
-    option("a", metavar="A", help="run or selection to compare against"),
-    option("b", metavar="B", help="run or selection in question"),
+    option(
+        "a",
+        nargs="?",
+        default="last~1",
+        metavar="A",
+        help="run or selection to compare against (default: last~1)",
+    ),
+    option(
+        "b",
+        nargs="?",
+        default="last",
+        metavar="B",
+        help="run or selection in question (default: last)",
+    ),
     STORE,
     SUITE,
     option("--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"),

@@ -19,6 +19,7 @@ from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
     JSON,
+    SUITE_HELP,
     option,
     print_json,
     verb,
@@ -64,7 +65,7 @@ from perfdag.units import go_seconds, plural
       perfdag doctor suites/quick.yaml
       perfdag doctor suites/daily.yaml --cluster --namespace bench
     """,
-    option("suite", nargs="?", metavar="SUITE", help="suite file (default: check every benchmark)"),
+    option("suite", nargs="?", metavar="SUITE", help=f"{SUITE_HELP} (default: all benchmarks)"),
     option(
         "--cluster",
         action="store_true",

@@ -37,6 +37,7 @@ GROUPS = {
         "doctor": "check what a suite needs, here or on a cluster",
         "run": "run a suite, or one command, on this machine",
         "ab": "compare two variants of a suite in interleaved blocks",
+        "suites": "list the suites that come with perfdag",
         "benchmarks": "list the benchmarks with their params, clock and metrics",
         "scale": "measure workloads and VMIs at scale",
         "queue": "measure whether work on a queue grows with its backends",
@@ -73,7 +74,7 @@ GROUPS = {
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 MODULES = {
     **{name: name for name in (*VERBS, "step")},  # containers call `step`, which is not listed
-    **dict.fromkeys(("init", "new"), "benchmarks"),
+    **dict.fromkeys(("init", "new", "suites"), "benchmarks"),
     **dict.fromkeys(("ls", "show", "report", "open", "collect", "rm", "prune"), "runs"),
     **dict.fromkeys(("check", "acks"), "history"),
     "baseline": "compare",
@@ -99,8 +100,8 @@ start here:
 """
 EPILOG = """examples:
   perfdag run -- sleep 0.1
-  perfdag plan suites/quick.yaml
-  perfdag run suites/quick.yaml
+  perfdag plan quick
+  perfdag run quick
   perfdag open last
 
 exit codes:

@@ -173,6 +173,7 @@ def add_parser(parsers: Verbs, name: str, summary: str) -> None:
             add_parser(actions, each, COMMANDS[each].about)
 
 
+SUITE_HELP = "suite file, or the name of one that `perfdag suites` lists"
 RUN_HELP = (
     "run id, the beginning of one, name of its Workflow, its revision, `last`, `last~N` (N runs "
     "before) or `baseline:NAME`"

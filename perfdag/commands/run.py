@@ -15,6 +15,7 @@ from perfdag.commands.options import (
     JSON,
     ONLY,
     SET,
+    SUITE_HELP,
     CommandError,
     check_resume,
     end_once,
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
       perfdag plan suites/quick.yaml --only 'fio*'
       perfdag plan --schema
     """,
-    option("suite", nargs="?", metavar="SUITE", help="suite file"),
+    option("suite", nargs="?", metavar="SUITE", help=SUITE_HELP),
     SET,
     ONLY,
     JSON,
@@ -104,7 +105,7 @@ def show_plan(args: argparse.Namespace) -> int:
         "suite",
         nargs="?",
         metavar="SUITE",
-        help="suite file; not needed with --resume or a command",
+        help=f"{SUITE_HELP}; not needed with --resume or a command",
     ),
     SET,
     ONLY,

@@ -30,10 +30,18 @@ from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 
 SUITE_KEYS = sorted(set(Suite.model_fields) - {"entries", "defaults"})
 """The keys of a suite that `--set` may give."""
+SHIPPED = Path(__file__).parents[1] / "suites"
+"""The folder of the suites that come with perfdag."""
 
 
 def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
-    """Return a suite file with settings such as `entry.param=value`. Raises BadDocument."""
+    """Return a suite file with settings such as `entry.param=value`. Raises BadDocument.
+
+    The name of a shipped suite stands for its file, unless a file has that name.
+    """
+    shipped = SHIPPED / f"{file}.yaml"
+    if not Path(file).exists() and shipped.is_file():
+        file = shipped
     return parse_suite(read_text(file), str(file), settings)
 
 

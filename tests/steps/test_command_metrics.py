@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from perfdag.benchmark.contract import Failed
 from perfdag.commands.main import main
 from perfdag.plan import make_plan
 from perfdag.results.schema import load_rows
-from perfdag.steps.command import Figure
+from perfdag.steps.command import CommandParams, Figure
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -147,3 +148,11 @@ def test_the_suite_of_the_page_can_be_planned() -> None:
     [point] = make_plan(parse_suite(text)).points
     figure = Figure.model_validate(point.params["metrics"]["throughput"])
     assert figure.read({"stdout": "sha256          415105.02k\n"}) == pytest.approx(415105020)
+
+
+@pytest.mark.parametrize("operator", ["|", "&&", ">"])
+def test_an_operator_of_a_shell_is_refused(operator: str) -> None:
+    with pytest.raises(ValidationError, match="no shell reads"):
+        CommandParams(argv=["echo", "x", operator, "wc"])
+    CommandParams(argv=["bash", "-c", f"echo x {operator} wc"])
+    CommandParams(argv=["test", "b", operator, "a"])
