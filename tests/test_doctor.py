@@ -222,16 +222,24 @@ async def test_argo_has_to_know_pending_timeout(objects: list[dict[str, Any]], s
     assert "4.1" in found.what + found.do
 
 
+FAST = {"name": "DEFAULT_REQUEUE_TIME", "value": "2s"}
+
+
 @pytest.mark.parametrize(
     ("env", "advice"),
     [
         ([], [("warn", "once in 10s (DEFAULT_REQUEUE_TIME)")]),
         ([{"name": "DEFAULT_REQUEUE_TIME", "value": "1m0s"}], [("warn", "once in 1m0s")]),
-        ([{"name": "DEFAULT_REQUEUE_TIME", "value": "2s"}], []),
+        ([FAST], []),
+        ([FAST, {"name": "ALWAYS_OFFLOAD_NODE_STATUS", "value": "false"}], []),
+        (
+            [FAST, {"name": "ALWAYS_OFFLOAD_NODE_STATUS", "value": "true"}],
+            [("missing", "no run reads that it is over")],
+        ),
         ([{"name": "DEFAULT_REQUEUE_TIME", "valueFrom": {"configMapKeyRef": {}}}], []),
     ],
 )
-async def test_a_controller_that_looks_seldom_is_a_warning(
+async def test_settings_of_the_controller_that_slow_or_hang_runs_are_findings(
     env: list[dict[str, Any]], advice: list[tuple[str, str]]
 ) -> None:
     argo = deployment("quay.io/argoproj/workflow-controller:v4.1.2", env)
@@ -239,7 +247,7 @@ async def test_a_controller_that_looks_seldom_is_a_warning(
     assert [each.state for each in found] == [state for state, _ in advice]
     for finding, (_, text) in zip(found, advice, strict=True):
         assert text in finding.what
-        assert finding.do.endswith("-n argo deployment/argo DEFAULT_REQUEUE_TIME=2s")
+        assert re.search("-n argo deployment/argo (DEFAULT_.*=2s|ALWAYS_.*-)$", finding.do)
 
 
 def test_a_control_plane_node_that_would_be_measured_is_a_warning() -> None:

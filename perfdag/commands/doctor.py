@@ -200,6 +200,8 @@ MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
 ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
 REQUEUE_TIME, MOST_REQUEUE_SECONDS = "DEFAULT_REQUEUE_TIME", 2.0
 """The variable of Argo's controller, and what suits Workflows with a handful of short steps."""
+OFFLOAD = "ALWAYS_OFFLOAD_NODE_STATUS"
+"""The variable of Argo's controller that keeps the nodes of a Workflow out of the object."""
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CLUSTER_ADMIN = (
     "a cluster admin runs perfdag install without --namespaced, with all its other options"
@@ -283,24 +285,29 @@ async def check_argo(client: Kube) -> AsyncIterator[Finding]:
                     yield Finding("missing", text, "use 4.1 or newer, which has pendingTimeout")
                     return
                 yield Finding("ok", text)
-                for finding in _requeue_time(deployment["metadata"], container):
+                for finding in _controller_settings(deployment["metadata"], container):
                     yield finding
                 return
     text = "Argo's version is unknown: no Deployment of its controller can be read"
     yield Finding("warn", text, "make sure that it is 4.1 or newer")
 
 
-def _requeue_time(deployment: Object, container: Object) -> Iterator[Finding]:
-    """Yield a warning where Argo's controller looks at a Workflow too seldom for benchmarks."""
+def _controller_settings(deployment: Object, container: Object) -> Iterator[Finding]:
+    """Yield the settings of Argo's controller by which runs are slow, or never end."""
+    command = f"kubectl set env -n {deployment['namespace']} deployment/{deployment['name']}"
     values = {each["name"]: each.get("value", "") for each in container.get("env") or []}
+    if values.get(OFFLOAD) == "true":
+        text = f"Argo's controller keeps the nodes of Workflows in its database ({OFFLOAD})"
+        yield Finding(
+            "missing", f"{text}, where no run reads that it is over", f"{command} {OFFLOAD}-"
+        )
     interval = values.get(REQUEUE_TIME, "10s")
     with contextlib.suppress(ValueError):  # a ConfigMap has it
         if go_seconds(interval) > MOST_REQUEUE_SECONDS:
             text = f"Argo's controller looks at a Workflow once in {interval} ({REQUEUE_TIME})"
             text += ", so each step and batch of a run begins up to that much later"
-            name = f"-n {deployment['namespace']} deployment/{deployment['name']}"
-            command = f"kubectl set env {name} {REQUEUE_TIME}=2s"
-            yield Finding("warn", text, f"2s suits a cluster that runs benchmarks: {command}")
+            advice = f"2s suits a cluster that runs benchmarks: {command} {REQUEUE_TIME}=2s"
+            yield Finding("warn", text, advice)
 
 
 async def check_installation(

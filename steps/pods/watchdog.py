@@ -339,8 +339,8 @@ class Standstill:
 
     def lasts(self, workflow: Object, now: float) -> bool:
         """Return whether the run stands still at `now`, in monotonic seconds."""
-        nodes = nodes_of(workflow).values()
-        state = [(node.get("phase"), node.get("progress")) for node in nodes]
+        every = [workflow.get("status") or {}, *nodes_of(workflow).values()]
+        state = [(status.get("phase"), status.get("progress")) for status in every]
         if state != self._state:
             self._state = state
             self._since = now
