@@ -416,8 +416,8 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
 
 
 VERDICT_KEYS = (
-    "absolute before earlier effect moved newest noise noisy notes runs seen since since_first "
-    "since_last value why word"
+    "before earlier effect moved newest noise noisy notes runs seen since since_first "
+    "since_last unit value why word"
 )
 INFO_KEYS = (
     "benchmark benchmark_version better coords entry headline metric pair params point series_id "

@@ -114,7 +114,7 @@ def _of_rows(table: pa.Table) -> Data:
         "failed": [
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
             | {"word": "failed", "answer": state.why, "headline": True}
-            | {"noise": None, "newest": None, "levels": [], "changes": [], "left": None}
+            | {"noise": "-", "newest": None, "levels": [], "changes": [], "left": None}
             | {"drift": None}
             for state in summary.points
             if state.why and state.point in trust.points
@@ -184,7 +184,7 @@ def _series(line: Series) -> Data:
         "word": line.answer.word,
         "answer": line.answer.text,
         "noisy": line.answer.noisy,
-        "noise": rounded(line.answer.noise),
+        "noise": percent(line.answer.noise, line.answer.unit, sign=False),
         "newest": rounded(line.newest),
         "levels": [
             [
@@ -228,6 +228,7 @@ def _answers(line: Series) -> Data:
         "point": line.info.point,
         "least": int(limits.fraction),
         "absolute": limits.absolute,
+        "relative": not line.answer.unit,
         "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
         "within": [_cells(within(level, better)) for level in levels],
@@ -333,6 +334,6 @@ def _shown(row: Row) -> bool:
 
 def _cells(answer: Verdict) -> list[str | float | bool | None]:
     """Return word, text, effect, noise, the figures compared, and whether they are too noisy."""
-    noise = percent(answer.noise, answer.absolute, sign=False)
+    noise = percent(answer.noise, answer.unit, sign=False)
     figures = rounded(answer.before), rounded(answer.value)
     return [answer.word, answer.text, answer.size, noise, *figures, answer.noisy]

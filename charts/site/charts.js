@@ -51,7 +51,7 @@ function chartOf(series, points, width, height = 96, wide = false) {
   /** Return a run as a strip as high as the chart, which shows its line and its words under the pointer. */
   const strip = (point) => {
     const level = series.levels.filter(([run]) => run <= point.run).at(-1)?.[1];
-    const said = `${whenOf(point.run)}: ${shown(point.value, series)}${point.n > 1 ? ` (${digits(point.low / series.factor)} to ${digits(point.high / series.factor)}, n ${point.n})` : ""}${level ? `, ${percent(point.value / level - 1)} to its level` : ""}${revisions.get(point.run) ? `, ${revisions.get(point.run)}` : ""}`;
+    const said = `${whenOf(point.run)}: ${shown(point.value, series)}${point.n > 1 ? ` (${digits(point.low / series.factor)} to ${digits(point.high / series.factor)}, n ${point.n})` : ""}${level ? `, ${changeOf(series, level, point.value)} to its level` : ""}${revisions.get(point.run) ? `, ${revisions.get(point.run)}` : ""}`;
     return shape("a", { href: reportOf(point.run), class: "run", tabindex: -1 }, shape("rect", { x: x(point.i) - half, y: top, width: 2 * half || 20, height: floor - top, fill: "transparent" }),
       line(x(point.i), top, x(point.i), floor, "muted", { visibility: "hidden" }), line(x(point.i), y(point.low), x(point.i), y(point.high), "s0", { opacity: 0.45, "stroke-width": 2 }), dot(point, 3.5, "s0"),
       label(width - right, 12, said, "ink", { visibility: "hidden", "text-anchor": "end" }));

@@ -133,7 +133,7 @@ const seriesColumns = [
   { name: "series", kind: "text", cell: (series) => link(series.name, historyOf(series)) },
   { name: "answer", cell: (series) => word(series.answer, "", series.word) },
   { name: "level", number: true, value: (series) => series.levels.at(-1)?.[1], cell: (series) => shown(series.levels.at(-1)?.[1], series) },
-  { name: "noise", number: true, cell: (series) => percent(series.noise, false) },
+  { name: "noise", number: true, cell: (series) => series.noise },
   { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
 ];
 
@@ -251,10 +251,10 @@ function unusable(series, valueOf) {
   return new Map([...shares].filter(([, share]) => share > 1));
 }
 
-/** Return an answer about two values as unclear where the samples of B or A spread too far, or the point was unusable in it. */
-function trusted(found, line, shares, bad) {
+/** Return an answer about two values, which differ by `size`, as unclear where the samples of B or A spread too far, or the point was unusable in it. */
+function trusted(found, line, shares, bad, size) {
   if (found[0] === "unclear" || found[0] === "failed") return found;
-  const because = (what, side, share) => ["unclear", `unclear: ${found[2]}, but ${what}the samples of ${side} spread by ${Math.round(100 * share).toLocaleString("en")} %`, ...found.slice(2, 6), true];
+  const because = (what, side, share) => ["unclear", `cannot tell: ${found[2] === "-" ? size : found[2]}, but ${what}the samples of ${side} spread by ${Math.round(100 * share).toLocaleString("en")} %`, ...found.slice(2, 6), true];
   const wide = line.absolute ? [] : ["B", "A"].filter((side) => shares[side] > 1).map((side) => because("", side, shares[side]));
   const points = ["B", "A"].filter((side) => bad[side].has(line.point)).map((side) => because(`the point was unusable in ${side}: `, side, bad[side].get(line.point)));
   return [...wide, ...points, found][0];
@@ -267,7 +267,7 @@ function pairs(series, points, a, b, verdicts) {
   const bad = { B: unusable(series, (id) => at(id, b)), A: unusable(series, (id) => at(id, a)) };
   const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
     : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"]
-      : trusted(answerOf(line, left, right), line, { B: shareOf(right, line.least), A: shareOf(left, line.least) }, bad);
+      : trusted(answerOf(line, left, right), line, { B: shareOf(right, line.least), A: shareOf(left, line.least) }, bad, changeOf(line, left.value, right.value));
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
@@ -284,7 +284,7 @@ function pairColumns(rows) {
   return [
     { name: "series", kind: "text", cell: (row) => link(row.name, historyOf(row.series)) },
     side("A", "left"), side("B", "right"),
-    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? percent(row.change)) },
+    { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? (row.change === null ? "-" : changeOf(row.series, row.left.value, row.right.value))) },
     { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.word] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
     { name: "answer", cell: (row) => word(row.answer, "", row.word) },

@@ -45,8 +45,12 @@ const digits = (value) => Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Mat
 /** Return a value in the unit of its series. */
 const shown = (value, series) => value === null || value === undefined
   ? "-" : `${digits(value / series.factor)} ${series.unit}`.trim();
-const percent = (part, sign = true) => part === null || !isFinite(part)
-  ? "-" : `${sign && part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
+const percent = (part, unit = "%") => part === null || !isFinite(part)
+  ? "-" : `${part >= 0 ? "+" : ""}${(100 * part).toFixed(Math.abs(part) < 0.9995 ? 1 : 0)} ${unit}`;
+
+/** Return the change of a value of a series: in %, or in its unit where that says more, which of a share is points. */
+const changeOf = (series, before, after) => series.relative !== false ? percent(before ? after / before - 1 : NaN)
+  : series.unit === "%" ? percent(after - before, "points") : `${after >= before ? "+" : ""}${shown(after - before, series)}`;
 
 const colours = { good: "good", better: "good", noisy: "noisy", unusable: "noisy", unclear: "noisy", failed: "bad", invalid: "bad", missing: "bad", worse: "bad" };
 

@@ -126,7 +126,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     assert left is not None  # worse_alerts looks at it
     title = f"WORSE {gate.suite}/{worst.name} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
-    noise = percent(answer.noise, answer.absolute, sign=False)
+    noise = percent(answer.noise, answer.unit, sign=False)
     before, value = (short(v, info.display_unit) for v in (answer.before, answer.value))
     lines = [
         title,

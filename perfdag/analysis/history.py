@@ -113,7 +113,7 @@ class Step:
     @property
     def size(self) -> str:
         """The effect in words: `-11.8 %`, or a number in the unit of the metric."""
-        return percent(self.effect, self.before.scale.kind == "absolute")
+        return percent(self.effect, self.before.unit)
 
     @property
     def since(self) -> str:
@@ -194,13 +194,13 @@ class Series:
             middles = (short(level.scale.value(x), self.info.display_unit) for x in speeds)
             yield f"two speeds, {' and '.join(middles)}"
         elif self.levels.undecided >= STEP:
-            noise = percent(level.noise, level.scale.kind == "absolute", sign=False)
+            noise = percent(level.noise, level.unit, sign=False)
             yield f"noise of a run {noise}"
         if self.moved:
             yield self.moved
         if self.drift and not speeds:
             way = "rising" if self.drift.change > 0 else "falling"
-            size = percent(self.drift.change, level.scale.kind == "absolute")
+            size = percent(self.drift.change, level.unit)
             yield f"{way}, {size} since {day_of(self.runs[self.drift.start])}"
 
     @property
@@ -208,7 +208,7 @@ class Series:
         """Its newest value and the change of that, such as `newest 152 s (+52.3 %)`."""
         answer = self.answer
         value = short(answer.newest, self.info.display_unit)
-        return f"newest {value} ({percent(answer.moved, answer.absolute)})"
+        return f"newest {value} ({percent(answer.moved, answer.unit)})"
 
     @property
     def text(self) -> str:
@@ -435,7 +435,7 @@ _COLUMNS = ("series_id", "run_id", "value", "nodes", "env", "status", "phase", "
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a series: relative, or in the unit of the metric where it is `absolute`.
+    """The noise of a series: relative, or in the unit of the metric where that is named.
 
     `within` is the median over the runs of the coefficient of variation of their repetitions,
     `between` that of one run by the newest level. More than `repetitions` in a run do not help.
@@ -446,7 +446,7 @@ class Noise:
     runs: int
     within: float | None
     between: float
-    absolute: bool
+    unit: str
     repetitions: int | None
 
 
@@ -489,13 +489,12 @@ def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
         inside = [own.std(ddof=1) / abs(own.mean()) for own in runs if own.size > 2 and own.mean()]
         within = median(inside) if inside else None
         level, worth = line.levels.levels[-1], None
-        absolute = level.scale.kind == "absolute"
-        if within is not None and len(runs) >= 20 and not absolute:
+        if within is not None and len(runs) >= 20 and not level.unit:
             # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs
             part = 1.57 * within**2
             own = max(level.noise**2 - part / median(map(len, runs)), (0.1 * level.noise) ** 2)
             worth = min(10, max(3, math.ceil(part / own)))
-        report.append(Noise(line.name, len(runs), within, level.noise, absolute, worth))
+        report.append(Noise(line.name, len(runs), within, level.noise, level.unit, worth))
     return sorted(report, key=lambda noise: -noise.between)
 
 

@@ -19,7 +19,7 @@ from perfdag.stats.levels import Level, Levels
 from perfdag.stats.robust import Spread
 from perfdag.stats.scale import MIN_EFFECT, MIN_FRACTION, WINDOW, Array, Scale, Word, side_word
 from perfdag.suite.model import Check
-from perfdag.units import plural
+from perfdag.units import plural, short
 
 MIN_EFFECT_TAIL = 0.15
 PAIR_SIGMAS = 2.9
@@ -72,7 +72,8 @@ class Tuning:
         A level of a fraction that begins with 0 is judged by differences; see `effect`.
         """
         min_effect, absolute = self.effect(info, np.array([]))
-        return {"min_effect": min_effect, "absolute": absolute, "fraction": info.unit == "1"}
+        about = {"fraction": info.unit == "1", "unit": info.display_unit}
+        return {"min_effect": min_effect, "absolute": absolute, **about}
 
     def pages(self, info: SeriesInfo) -> bool:
         """Return whether a change of this series alerts."""
@@ -91,20 +92,25 @@ RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
 """The words, the one that matters most first."""
 
 
-def percent(value: float | None, absolute: bool = False, sign: bool = True) -> str:
-    """Return a relative number such as `-11.8 %`, an absolute one with its sign, or `-`.
+CANNOT_TELL = "cannot tell"
+"""What is said where the noise hides the verdict, before what would help."""
 
-    From 100 % on, no decimal says anything.
+
+def percent(value: float | None, unit: str = "", sign: bool = True) -> str:
+    """Return a relative number such as `-11.8 %`, one in a unit such as `+490 ms`, or `-`.
+
+    One in % is a share, so its change is in points: `+2.0 points`. From 100 on, no decimal says
+    anything.
     """
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
         return "from 0"
+    if unit not in ("", "%"):
+        return f"{'+' if sign and value >= 0 else ''}{short(value, unit)}"
     plus = "+" if sign else ""
-    if absolute:
-        return f"{value:{plus}.3g}"
-    decimals = 0 if abs(value) >= 1 else 1
-    return f"{100 * value:{plus}.{decimals}f} %"
+    decimals = 0 if abs(value) >= 0.9995 else 1
+    return f"{100 * value:{plus}.{decimals}f} {'points' if unit else '%'}"
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,12 @@ class Verdict:
     """What perfdag says of a series in a run, or of B against A.
 
     `effect` is `value` against `before`: relative (0.1 is +10 %), or in the unit of the metric
-    where it is `absolute`. `newest` is the value of the run, and `moved` its change against the
-    good level. `noise` is that of one measurement, `seen` the smallest change for the worse that
-    would have been seen, both like the effect. `since` is the first run of the level, which may
-    have begun at any run from `since_first` on (or `earlier`) to `since_last`. `runs` counts the
-    runs since. `why` says what is missing where nothing is decided, `noisy` that it is the values
-    that cannot be trusted, and `notes` what else a reader must know.
+    where `unit` is its name for people. `newest` is the value of the run, and `moved` its change
+    against the good level. `noise` is that of one measurement, `seen` the smallest change for the
+    worse that would have been seen, both like the effect. `since` is the first run of the level,
+    which may have begun at any run from `since_first` on (or `earlier`) to `since_last`. `runs`
+    counts the runs since. `why` says what is missing where nothing is decided, `noisy` that it is
+    the values that cannot be trusted, and `notes` what else a reader must know.
     """
 
     word: Word
@@ -126,7 +132,7 @@ class Verdict:
     value: float = math.nan
     noise: float = math.nan
     seen: float = math.nan
-    absolute: bool = False
+    unit: str = ""
     since: str = ""
     since_first: str = ""
     since_last: str = ""
@@ -144,7 +150,7 @@ class Verdict:
     @property
     def size(self) -> str:
         """The effect for people, such as `+52.1 %`."""
-        return percent(self.effect, self.absolute)
+        return percent(self.effect, self.unit)
 
     @property
     def text(self) -> str:
@@ -153,10 +159,10 @@ class Verdict:
 
     def _text(self) -> str:
         if self.word == "same":
-            seen = percent(self.seen, self.absolute)
+            seen = percent(self.seen, self.unit)
             return f"same ({seen} would be seen)" if math.isfinite(self.seen) else "same"
         if self.why:
-            return f"{self.word}: {self.why}"
+            return f"{CANNOT_TELL if self.noisy else self.word}: {self.why}"
         runs = f" ({self._between}{plural(self.runs, 'run')})" if self.since else ""
         return f"{self.word} {self.size}{self.since_text}{runs}"
 
@@ -268,7 +274,8 @@ def answer_of(
     elif now.back is level and now.leap and word == "unclear":
         answer = replace(near, word=word, why=_returned(now.good, now.leap, runs))
     elif word == "same":
-        answer = trusted(_unless_blind(near, level.scale), levels, {"the run": band})
+        seeing = _unless_blind(near, level.scale, level.nights)
+        answer = trusted(seeing, levels, {"the run": band})
     else:
         before = now.good if now.leap is level or not now.replaced else now.replaced
         answer = _changed(before, level, level, values, runs, better)
@@ -305,14 +312,14 @@ def _against(level: Level, value: float, better: str) -> Verdict:
     """Return the answer `same` about a value against a level, with what would have been seen."""
     seen = level.effect(level.low if better == "higher" else level.high)
     figures = level.effect(value), level.reference, value, level.noise, seen
-    return Verdict("same", *figures, level.scale.kind == "absolute")
+    return Verdict("same", *figures, level.unit)
 
 
 def _undecided(answer: Verdict, levels: Levels) -> Verdict:
     """Return the answer about a night that may begin a level, and for how long nights may."""
     level = levels.levels[-1]
     bound = level.high if levels.side > 0 else level.low
-    limit = percent(abs(level.effect(bound)), answer.absolute, sign=False)
+    limit = percent(abs(level.effect(bound)), level.unit, sign=False)
     why = f"{answer.size}; {levels.row} of {STEP} nights beyond {limit}"
     if not levels.row:
         why = f"{answer.size}; the mean of the last nights is beyond its level, more nights decide"
@@ -323,17 +330,22 @@ def _undecided(answer: Verdict, levels: Levels) -> Verdict:
 
 def within(level: Level, better: str) -> Verdict:
     """Return the answer about two measurements of one level, neither of them beyond it."""
-    answer = _unless_blind(_against(level, level.reference, better), level.scale)
+    same = _against(level, level.reference, better)
+    answer = _unless_blind(same, level.scale, level.nights)
     return replace(answer, effect=None, before=math.nan, value=math.nan)
 
 
-def _unless_blind(answer: Verdict, scale: Scale) -> Verdict:
-    """Return `same` as unclear where only a very large change would have been seen."""
+def _unless_blind(answer: Verdict, scale: Scale, nights: int = 0) -> Verdict:
+    """Return `same` as unclear where only a very large change would have been seen.
+
+    The level has so many nights, where one is known.
+    """
     after = answer.before + answer.seen * abs(answer.before)
     x, y = scale.apply([answer.before, after]).tolist()
-    if answer.absolute or not abs(y - x) > scale.gate(LEAST_SEEN):
+    if answer.unit or not abs(y - x) > scale.gate(LEAST_SEEN):
         return answer
     why = f"changes below {percent(answer.seen)} drown in the noise of this series"
+    why += f" ({plural(nights, 'night')})" if nights else ""
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
@@ -374,10 +386,10 @@ def compare_levels(
     answer = replace(answer, before=before, effect=left.scale.change(before, after))
     for index, name in ((b, "B"), (a, "A")):
         if left.side(float(values[index])):
-            size = percent(left.effect(float(values[index])), answer.absolute)
+            size = percent(left.effect(float(values[index])), left.unit)
             why = f"{name} is {size} beyond its level, but {STEP} nights in a row decide"
             return replace(answer, word="unclear", why=why)
-    return _unless_blind(answer, left.scale)
+    return _unless_blind(answer, left.scale, left.nights)
 
 
 def compare_sides(
@@ -407,9 +419,10 @@ def compare_sides(
     def seen(side: float) -> float:
         return scale.change(a.middle, scale.value(x + math.copysign(threshold, side)))
 
-    effect, absolute = scale.change(a.middle, b.middle), scale.kind == "absolute"
+    effect = scale.change(a.middle, b.middle)
     least = seen(-1 if better == "higher" else 1)
-    answer = Verdict("same", effect, a.middle, b.middle, noise, least, absolute)
+    unit = limits.effect_unit(scale)
+    answer = Verdict("same", effect, a.middle, b.middle, noise, least, unit)
     sides = {"B": b, "A": a}
     overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
@@ -420,11 +433,11 @@ def compare_sides(
     if abs(difference) <= gate:
         return trusted(_unless_blind(answer, scale), limits, sides)
     # to the side of the change: `answer.seen` is a change for the worse
-    why = f"changes below {percent(seen(difference), absolute)} drown in the noise"
+    why = f"changes below {percent(seen(difference), unit)} drown in the noise"
     if abs(difference) > threshold:
         why = "the spreads overlap"
     why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
-    return replace(answer, word="unclear", why=why)
+    return replace(answer, word="unclear", why=why, noisy=True)
 
 
 def _without_direction(answer: Verdict) -> Verdict:

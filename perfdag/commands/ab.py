@@ -5,6 +5,7 @@ import asyncio
 import logging
 import shlex
 
+from perfdag.analysis.verdict import CANNOT_TELL
 from perfdag.commands.options import (
     EXIT_OK,
     FORCE,
@@ -24,7 +25,7 @@ from perfdag.commands.options import (
 from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.run_store import RunStore, put_plan, variants
-from perfdag.runs.duet import CANNOT_TELL, outcome_text
+from perfdag.runs.duet import outcome_text
 from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
 from perfdag.stats.paired import LOOKS
 from perfdag.stats.robust import MOST_BLOCKS

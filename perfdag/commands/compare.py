@@ -116,7 +116,7 @@ def _cells(row: Row) -> list[str]:
         row.name,
         *sides,
         answer.size,
-        percent(answer.noise, answer.absolute, sign=False),
+        percent(answer.noise, answer.unit, sign=False),
         f"{answer.text} ({row.note})" if row.note else answer.text,
     ]
 

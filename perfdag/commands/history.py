@@ -334,7 +334,7 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
         series.name,
         str(series.levels.measured),
         short(level.reference, info.display_unit),
-        percent(answer.noise, answer.absolute, sign=False),
+        percent(answer.noise, answer.unit, sign=False),
         short(newest, info.display_unit) if not isnan(newest) else absent,
         answer.text,
     )
@@ -347,7 +347,7 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
             one.series,
             str(one.runs),
             percent(one.within, sign=False),
-            percent(one.between, one.absolute, sign=False),
+            percent(one.between, one.unit, sign=False),
             str(one.repetitions or "-"),
         )
         for one in noise

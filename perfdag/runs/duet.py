@@ -7,7 +7,7 @@ import orjson
 
 from perfdag.analysis.alerts import markdown_table
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
-from perfdag.analysis.verdict import Tuning, percent
+from perfdag.analysis.verdict import CANNOT_TELL, Tuning, percent
 from perfdag.plan import Duet
 from perfdag.results.collect import collect
 from perfdag.stats.paired import Bound
@@ -19,10 +19,6 @@ from perfdag.units import plural, short
 OUTCOME = "runs/{}/ab.json"
 """Key of the outcome, beside the samples of run A."""
 HEADINGS = ["series", "A", "B", "B against A", "interval", "p", "verdict"]
-
-
-CANNOT_TELL = "cannot tell"
-"""What is said where the noise hides the answer, before what would help."""
 
 
 def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
@@ -67,12 +63,13 @@ def _cells(line: SeriesVerdict) -> list[str]:
     verdict: str = paired.word
     if paired.word == "unclear" and not line.bound:
         verdict = f"{CANNOT_TELL}: {paired.why}"
-    ends = (percent(v, paired.absolute) for v in (paired.interval.low, paired.interval.high))
+    unit = info.display_unit if paired.absolute else ""
+    ends = (percent(v, unit) for v in (paired.interval.low, paired.interval.high))
     return [
         line.name,
         short(paired.a, info.display_unit),
         short(paired.b, info.display_unit),
-        percent(paired.effect, paired.absolute),
+        percent(paired.effect, unit),
         " to ".join(ends),
         f"{paired.p:.2g}",
         verdict,
@@ -86,10 +83,8 @@ def _cost(bound: Bound | None) -> str:
     word = bound.word if bound.word != "unclear" else f"{CANNOT_TELL}: {bound.why}"
     if math.isnan(bound.cost):
         return word
-    unit = "points" if bound.points else "%"
-    cost, low, high = (
-        percent(share).replace("%", unit) for share in (bound.cost, bound.low, bound.high)
-    )
+    unit = "%" if bound.points else ""
+    cost, low, high = (percent(share, unit) for share in (bound.cost, bound.low, bound.high))
     return f"{cost} ({low} to {high}) {word}"
 
 

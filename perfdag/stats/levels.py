@@ -40,6 +40,7 @@ class Level:
     It began there, or as likely from `first` to `last`, or before that where `earlier`. `became` is
     what it was when so many nights decided it (`decided_by`), and stays so. `reference`, in the
     unit of the metric, and `noise`, on the scale of the level, are those of its nights by now.
+    Effects are relative, or in the unit of the metric where that is named: `unit`, for people.
     Values below `low` or above `high` are beyond it. `nights` counts those of the level, `ends` is
     the start of the next one.
     """
@@ -47,6 +48,7 @@ class Level:
     start: int
     decided: int
     scale: Scale
+    unit: str
     min_effect: float
     first: int
     last: int
@@ -86,17 +88,17 @@ class Level:
 class Levels:
     """The levels of a series, oldest first, and the nights at which another may have begun.
 
-    `min_effect` is relative, with `absolute` in the unit of the metric. A `fraction` has the unit
-    1, and is one if all its values are `bounded` by 0 and 1. A level of it that begins at 0 or 1
-    counts differences of at least MIN_FRACTION. `nights` has
-    what was measured. `row` counts the newest nights in a row beyond the level. `suspicious` has
-    the side of each night that may have begun a level, by its position: it is worth measuring
-    again.
+    `min_effect` is relative, with `absolute` in the unit of the metric, for people `unit`. A
+    `fraction` has the unit 1, and is one if all its values are `bounded` by 0 and 1. A level of
+    it that begins at 0 or 1 counts differences of at least MIN_FRACTION. `nights` has what was
+    measured. `row` counts the newest nights in a row beyond the level. `suspicious` has the side of
+    each night that may have begun a level, by its position: it is worth measuring again.
     """
 
     min_effect: float = MIN_EFFECT
     absolute: bool = False
     fraction: bool = False
+    unit: str = "1"
     bounded: bool = True
     nights: Nights = field(default_factory=lambda: Nights.of([]))
     levels: list[Level] = field(default_factory=list)
@@ -125,6 +127,10 @@ class Levels:
         touches = scale.kind == "absolute" and not self.absolute
         return scale, MIN_FRACTION if touches else self.min_effect
 
+    def effect_unit(self, scale: Scale) -> str:
+        """Return the unit of effects on a scale, or an empty text where they are relative."""
+        return self.unit if scale.kind == "absolute" else ""
+
     def at(self, position: int) -> Level | None:
         """Return the level that a measurement belongs to, or None before the first."""
         return next((level for level in reversed(self.levels) if level.start <= position), None)
@@ -136,6 +142,7 @@ def levels_of(
     min_effect: float = MIN_EFFECT,
     absolute: bool = False,
     fraction: bool = False,
+    unit: str = "1",
 ) -> Levels:
     """Return the levels of nights, oldest first; see `Levels`.
 
@@ -143,7 +150,7 @@ def levels_of(
     """
     nights = values if isinstance(values, Nights) else Nights.of(values)
     bounded = bool(((nights.value >= 0) & (nights.value <= 1)).all())
-    series = Levels(min_effect, absolute, fraction, bounded, nights)
+    series = Levels(min_effect, absolute, fraction, unit, bounded, nights)
     decided = min(STEP, series.measured) - 1
     split: Split | None = Split(0, 0, 0)
     while split is not None and series.measured:
@@ -174,6 +181,7 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
             at[start],
             at[decided],
             scale,
+            series.effect_unit(scale),
             min_effect,
             first=at[split.first],
             last=at[split.last],

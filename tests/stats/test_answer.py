@@ -19,7 +19,7 @@ from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.sentence import Judged, banner
-from perfdag.analysis.verdict import Tuning, answer_of, compare_sides
+from perfdag.analysis.verdict import Tuning, answer_of, compare_sides, percent
 from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
@@ -61,8 +61,8 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
     "much slower in the second": ([100, 172], "worse +72.9 %"),
     "a little slower in the second": (
         [100, 110],
-        "unclear: +10.6 %, but changes below +22.2 % drown in the noise; more runs or `perfdag ab` "
-        "decide",
+        "cannot tell: +10.6 %, but changes below +22.2 % drown in the noise; more runs or "
+        "`perfdag ab` decide",
     ),
     "ten alike": ([100] * 10, "same (+9.2 % would be seen)"),
     "one slow run": ([100] * 10 + [140], "unclear: +40.7 %; 1 of 3 nights beyond 9.2 %"),
@@ -113,7 +113,10 @@ CASES: dict[str, tuple[Sequence[float], str]] = {
         [100] * 10 + [40] * 12 + [100] * 3,
         "worse +150 % since 2026-01-27 (3 runs)",
     ),
-    "too noisy": ([100, 250, 40] * 5, "unclear: changes below +"),
+    "too noisy": (
+        [100, 250, 40] * 5,
+        "cannot tell: changes below +3828 % drown in the noise of this series (15 nights)",
+    ),
     "the newest run failed": ([100] * 10 + [math.nan], "failed: it would not start"),
 }
 
@@ -155,6 +158,28 @@ def test_an_absolute_check_judges_differences() -> None:
     levels = levels_of(grown, **limits)
     answer = answer_of(grown, wide, levels, [run_id(i) for i in range(18)], "lower")
     assert (answer.word, answer.size) == ("worse", "+0.49"), "samples that spread are no noise here"
+
+
+def test_changes_of_a_share_are_in_points(store: Store, cli: CommandLine) -> None:
+    about: dict[str, Any] = {"entry": "iperf", "metric": "lost_fraction", "better": "lower"}
+    for night in range(13):
+        put(store, rows(night, {"a=1": [0.03 if night >= 10 else 0.0]}, unit="1", **about))
+    [line] = gate_of(store, 12).series
+    text = "worse +3.0 points since 2026-01-15 (3 runs)"
+    assert (line.answer.text, line.newest_text) == (text, "newest 3 % (+3.0 points)")
+    assert f"WORSE net/{line.name} +3.0 points" in "\n".join(gate_lines(gate_of(store, 12)))
+    assert text in cli(["compare", run_id(0), run_id(12), "--store", store.root]).out
+    write_site(store)
+    [series] = read_script(store.get("site/data/net/series/iperf/0.js"))["series"]
+    assert (series["noise"], series["changes"][0]["size"]) == ("0.6 points", "+3.0 points")
+
+
+def test_the_size_of_a_change_has_the_digits_that_say_something() -> None:
+    sizes = [percent(value) for value in (-0.118, 0.9996, 7.351, -1.0, math.inf, None)]
+    assert sizes == ["-11.8 %", "+100 %", "+735 %", "-100 %", "from 0", "-"]
+    assert [percent(value, "s") for value in (0.49, 0.0, -2e-6)] == ["+490 ms", "+0 µs", "-2 µs"]
+    assert percent(0.02, "%", sign=False) == "2.0 points"
+    assert percent(-0.02, "1") == "-0.02"
 
 
 def test_counts_that_begin_with_0_are_no_fractions() -> None:

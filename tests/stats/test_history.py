@@ -398,7 +398,7 @@ def test_two_runs_are_compared_and_a_damaged_file_is_named(store: Store, cli: Co
     put(store, rows(0, {"streams=1": [1e10]}))
     put(store, rows(1, {"streams=1": [1.1e10]}))
     store.put(f"results/net/2026-01/{run_id(2)}.parquet", b"PAR1")
-    text = "unclear: +10.0 %, but changes below +22.2 % drown in the noise; more runs or"
+    text = "cannot tell: +10.0 %, but changes below +22.2 % drown in the noise; more runs or"
     for command in (["compare", run_id(0), run_id(1)], ["history", "net"]):
         assert text in " ".join(cli([*command, "--store", store.root]).out.split())
     assert "damaged" in cli(["compare", run_id(2), run_id(1), "--store", store.root], 2).err
