@@ -47,7 +47,7 @@ from perfdag.runs import RunError
 from perfdag.runs.cluster import check_pod_security, installed_template, store_of
 from perfdag.shape import Shape
 from perfdag.steps.loop import lacking_gpus, needs_cluster
-from perfdag.steps.pods.cluster import has_class, list_readable, requirements
+from perfdag.steps.pods.cluster import Requirement, has_class, list_readable, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
@@ -364,16 +364,19 @@ def check_nodes(
 async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncIterator[Finding]:
     """Yield what the shapes and benchmarks of a plan require of the cluster. Raises KubeError."""
     shapes = place_hosts(plan).shapes
-    required = {each for some in await requirements(client, shapes, namespace) for each in some}
-    for each in sorted(required, key=lambda each: (each.kind, each.what)):
-        if each.there is None:
+    required = set[Requirement]().union(*await requirements(client, shapes, namespace))
+    for requirement in sorted(
+        required, key=lambda requirement: (requirement.kind, requirement.text)
+    ):
+        text = requirement.text
+        if requirement.met is None:
             reason = "it may not be read, or nodes are added on demand"
-            yield Finding("warn", f"whether the cluster has {each.what} is not known: {reason}")
-        elif each.there:
-            yield Finding("ok", each.what)
+            yield Finding("warn", f"whether the cluster has {text} is not known: {reason}")
+        elif requirement.met:
+            yield Finding("ok", text)
         else:
-            own = (key for key in REMEDIES if key == each.kind or each.what.startswith(key))
-            yield Finding("missing", each.why, REMEDIES[next(own)])
+            keys = (key for key in REMEDIES if key == requirement.kind or text.startswith(key))
+            yield Finding("missing", requirement.problem, REMEDIES[next(keys)])
     for entry in without_gpu(plan, shapes):
         text = f"entry {entry}: device is cuda, but its pods request no GPU"
         yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")

@@ -82,21 +82,18 @@ async def cluster_name(kube: Kube) -> str | None:
 
 def driver_images(daemons: list[Object]) -> Object:
     """Return the images of network and storage daemons, with their tags, by DaemonSet."""
-    images = {
-        daemon["metadata"]["name"]: sorted(
-            container["image"] for container in daemon["spec"]["template"]["spec"]["containers"]
-        )
-        for daemon in daemons
-    }
-    return {
-        name: own
-        for name, own in sorted(images.items())
-        if any(_DAEMONS.search(text) for text in (name, *own))
-    }
+    images = {}
+    for daemon in sorted(daemons, key=lambda daemon: str(daemon["metadata"]["name"])):
+        containers = daemon["spec"]["template"]["spec"]["containers"]
+        of_daemon = sorted(container["image"] for container in containers)
+        if any(_DAEMONS.search(text) for text in (daemon["metadata"]["name"], *of_daemon)):
+            images[daemon["metadata"]["name"]] = of_daemon
+    return images
 
 
 def _node(node: Object) -> Object:
-    info, labels = node["status"].get("nodeInfo", {}), node["metadata"].get("labels", {})
+    info = node["status"].get("nodeInfo", {})
+    labels = node["metadata"].get("labels", {})
     return {
         "kubelet": info.get("kubeletVersion"),
         "runtime": info.get("containerRuntimeVersion"),
@@ -113,15 +110,15 @@ def _node(node: Object) -> Object:
 class Requirement:
     """Something that a shape requires of the cluster.
 
-    `there` tells whether the cluster has it (None: unknown), `why` what is wrong.
+    `met` tells whether the cluster has it (None: unknown), `problem` what is wrong if not.
     """
 
     kind: Literal[
         "class", "resource", "amount", "spread", "zones", "role", "network", "attachment", "volcano"
     ]
-    what: str
-    there: bool | None
-    why: str = ""
+    text: str
+    met: bool | None
+    problem: str = ""
 
 
 async def requirements(
@@ -129,81 +126,98 @@ async def requirements(
 ) -> list[list[Requirement]]:
     """Return what the pods of each shape require, and whether it is there. Raises KubeError."""
     nodes = await list_readable(kube, "v1/Node")
-    if await read(kube, "/apis/karpenter.sh") or await read(
+    on_demand = await read(kube, "/apis/karpenter.sh") or await read(
         kube, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-    ):
-        nodes = None  # they are added on demand
+    )
+    if on_demand:
+        nodes = None  # more are added when pods wait
     measuring = None if nodes is None else without_simulated(nodes)
     classes = await list_readable(kube, "storage.k8s.io/v1/StorageClass")
     volumes = await list_readable(kube, "v1/PersistentVolume")
     names = {item["spec"].get("storageClassName") or "" for item in volumes or []}
     for item in classes or []:
-        default = (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true"
-        names |= {item["metadata"]["name"], *([""] if default else [])}
+        names.add(item["metadata"]["name"])
+        if (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true":
+            names.add("")
     all_read = classes is not None and volumes is not None
-    return [
-        [
+    required = []
+    for shape in shapes:
+        of_shape = [
             *_class(shape.volume, names, all_read),
             *_resources(shape, measuring),
             *_hosts(shape, measuring),
-            *[
-                await _attachment(kube, each, shape, namespace)
-                for each in shape.network.attachments
-            ],
-            *([await _volcano(kube)] if shape.scheduler == "volcano" else []),
         ]
-        for shape in shapes
-    ]
+        for network in shape.network.attachments:
+            of_shape.append(await _attachment(kube, network, shape, namespace))
+        if shape.scheduler == "volcano":
+            of_shape.append(await _volcano(kube))
+        required.append(of_shape)
+    return required
 
 
 async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
     """Return the shapes, by index, that the cluster can never run, and why. Raises KubeError."""
     required = await requirements(kube, shapes, namespace)
-    reasons = [[each.why for each in of_shape if each.there is False] for of_shape in required]
-    return {number: whys[0] for number, whys in enumerate(reasons) if whys}
+    reasons: dict[int, str] = {}
+    for number, of_shape in enumerate(required):
+        for requirement in of_shape:
+            if requirement.met is False:
+                reasons.setdefault(number, requirement.problem)
+    return reasons
 
 
 def _resources(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
-    requested = shape.hugepages | {
-        name: value
-        for name, value in shape.resources.both.items()
-        if "/" in name or name.startswith("hugepages-")
-    }
+    requested = dict(shape.hugepages)
+    for name, value in shape.resources.both.items():
+        if "/" in name or name.startswith("hugepages-"):
+            requested[name] = value
     # the capacity: an unhealthy device, not allocatable, may recover
     states = [node["status"] for node in nodes or []]
-    states = [state.get("capacity") or state.get("allocatable") or {} for state in states]
-    for name in (name for name, value in requested.items() if parse_quantity(value)):
-        having = None if nodes is None else len(nodes_with(name, nodes))
-        what = name if having is None else f"{name} on {plural(having, 'node')}"
-        most = max((state.get(name, "0") for state in states), key=parse_quantity, default="0")
-        if having and parse_quantity(requested[name]) > parse_quantity(most):
-            why = f"a pod asks for {name}: {requested[name]}, the most that a node has is {most}"
-            yield Requirement("amount", what, False, why)
+    capacities = [state.get("capacity") or state.get("allocatable") or {} for state in states]
+    for name, value in requested.items():
+        if not parse_quantity(value):
+            continue
+        if nodes is None:
+            yield Requirement("resource", name, None)
+            continue
+        count = len(nodes_with(name, nodes))
+        text = f"{name} on {plural(count, 'node')}"
+        amounts = (capacity.get(name, "0") for capacity in capacities)
+        largest = max(amounts, key=parse_quantity, default="0")
+        if not count:
+            yield Requirement("resource", text, False, f"no node has {name}")
+        elif parse_quantity(value) > parse_quantity(largest):
+            problem = f"a pod asks for {name}: {value}, the most that a node has is {largest}"
+            yield Requirement("amount", text, False, problem)
         else:
-            there = None if having is None else having > 0
-            yield Requirement("resource", what, there, f"no node has {name}")
+            yield Requirement("resource", text, True)
 
 
 def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
     """Yield what the placement of several hosts requires: nodes, zones, nodes of a role."""
-    roles, count = of_roles(shape), shape.hosts.count
-    for role, own in roles.items():
-        labels = ", ".join(f"{key}={value}" for key, value in own.node_selector.items())
-        there = None if nodes is None else any(takes(node, own) for node in nodes)
-        why = f"no node takes the {role} (hosts.roles.{role}: {labels or 'any node'})"
-        yield Requirement("role", f"a node for the {role} ({labels})", there, why)
-    fits = [
-        node for node in nodes or [] if any(takes(node, own) for own in roles.values() or [shape])
-    ]
-    wanted: list[tuple[Literal["spread", "zones"], str, str, int]] = []
-    if shape.hosts.placement == "spread" and count > 1:
-        wanted.append(("spread", "nodes", "placement: spread", len(fits)))
+    roles = of_roles(shape)
+    for role, of_role in roles.items():
+        labels = ", ".join(f"{key}={value}" for key, value in of_role.node_selector.items())
+        met = None if nodes is None else any(takes(node, of_role) for node in nodes)
+        problem = f"no node takes the {role} (hosts.roles.{role}: {labels or 'any node'})"
+        yield Requirement("role", f"a node for the {role} ({labels})", met, problem)
+    takers = [*roles.values()] or [shape]
+    fits = [node for node in nodes or [] if any(takes(node, taker) for taker in takers)]
+    if shape.hosts.placement == "spread" and shape.hosts.count > 1:
+        count = None if nodes is None else len(fits)
+        yield _enough("spread", "nodes", "placement: spread", shape.hosts.count, count)
     if shape.hosts.pairs == ACROSS:
-        wanted.append(("zones", "zones", "pairs: across-zones", len(zones_of(fits))))
-    for kind, what, key, has in wanted:
-        why = f"{count} {what} needed ({key}), {has} {'fits' if has == 1 else 'fit'}"
-        there = None if nodes is None else count <= has
-        yield Requirement(kind, f"{count} {what} to spread over", there, why)
+        count = None if nodes is None else len(zones_of(fits))
+        yield _enough("zones", "zones", "pairs: across-zones", shape.hosts.count, count)
+
+
+def _enough(
+    kind: Literal["spread", "zones"], places: str, key: str, count: int, fits: int | None
+) -> Requirement:
+    """Return the requirement of `count` places; `fits` is how many there are, if known."""
+    met = None if fits is None else count <= fits
+    problem = f"{count} {places} needed ({key}), {fits} {'fits' if fits == 1 else 'fit'}"
+    return Requirement(kind, f"{count} {places} to spread over", met, problem)
 
 
 def _class(volume: Volume | None, classes: Set[str], all_read: bool) -> Iterator[Requirement]:
@@ -218,17 +232,18 @@ def _class(volume: Volume | None, classes: Set[str], all_read: bool) -> Iterator
         return  # an existing volume without a class
     name = volume.storage_class or ""
     listed = ", ".join(sorted(classes - {""})) or "none"
-    why = "there is no default storage class"
+    problem = "there is no default storage class"
     if name:
-        why = f"there is no storage class {name}; there are: {listed}"
-    there = True if name in classes else False if all_read else None
-    yield Requirement("class", f"storage class {name or '(default)'}", there, why)
+        problem = f"there is no storage class {name}; there are: {listed}"
+    # classes that could not be read may have it
+    met = True if name in classes else False if all_read else None
+    yield Requirement("class", f"storage class {name or '(default)'}", met, problem)
 
 
 async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) -> Requirement:
     space, _, name = network.rpartition("/")
-    there: bool | None = True
-    why = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
+    met: bool | None = True
+    problem = f"there is no such NetworkAttachmentDefinition in namespace {space or namespace}"
     missing: Literal["network", "attachment"] = "attachment"
     try:
         kind = "k8s.cni.cncf.io/v1/NetworkAttachmentDefinition"
@@ -237,15 +252,14 @@ async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) ->
     except KubeError as error:
         if error.status not in (403, 404):
             raise
-        there = None if error.status == 403 else False
+        met = None if error.status == 403 else False
         if error.reason == "NoKind":
-            why = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
+            problem = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
             missing = "network"
-    what = f"Multus network {network}"
-    return Requirement(missing, what, there, f"network {network}: {why}")
+    return Requirement(missing, f"Multus network {network}", met, f"network {network}: {problem}")
 
 
 async def _volcano(kube: Kube) -> Requirement:
-    why = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
-    there = await read(kube, "/apis/scheduling.volcano.sh/v1beta1") is not None
-    return Requirement("volcano", "Volcano", there, why)
+    problem = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
+    met = await read(kube, "/apis/scheduling.volcano.sh/v1beta1") is not None
+    return Requirement("volcano", "Volcano", met, problem)

@@ -131,12 +131,13 @@ def take_store_variables() -> None:
 
     They come with a prefix that tells their names, whatever else the Secrets have.
     """
-    for name in [name for name in os.environ if name.startswith(STORE_VARIABLES)]:
-        own = name.removeprefix(STORE_VARIABLES)
-        os.environ[own] = os.environ.pop(name)
-        hidden.add(own)
-        if not own.startswith("AWS_"):  # a region or an address is no secret
-            register([os.environ[own]])
+    names = [name for name in os.environ if name.startswith(STORE_VARIABLES)]
+    for name in names:
+        variable = name.removeprefix(STORE_VARIABLES)
+        os.environ[variable] = os.environ.pop(name)
+        hidden.add(variable)
+        if not variable.startswith("AWS_"):  # a region or an address is no secret
+            register([os.environ[variable]])
 
 
 TERMINATION_MESSAGE = Path(MESSAGE)
@@ -189,26 +190,29 @@ def label_workflow(
     if sentence:
         annotations[DESCRIPTION] = redact(sentence)
     labels = {RUN: plan.run_id, SUITE: plan.suite, VERDICT: verdict}
-    metadata = {"annotations": annotations, "labels": labels}
-    workflow = _patch_workflow(context, metadata, "its report")
+    workflow = _patch_workflow(
+        context, {"annotations": annotations, "labels": labels}, "its report"
+    )
     reference = (workflow.get("status") or {}).get("artifactRepositoryRef") or {}
     if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
         with suppress(NotStoredError):
             Path(REPORT).write_bytes(store.get(report))
 
 
-def _patch_workflow(context: PodContext, metadata: Object, what: str) -> Object:
+def _patch_workflow(context: PodContext, metadata: Object, text: str) -> Object:
     """Merge metadata into those of the run's Workflow and return it.
 
-    An error of the API server is printed, and the Workflow is empty.
+    An error of the API server is printed, with the `text` about what is not recorded, and the
+    Workflow is empty.
     """
-    kind, body = f"{ARGO}/Workflow", {"metadata": metadata}
+    kind = f"{ARGO}/Workflow"
+    body = {"metadata": metadata}
     try:
         return run_with_client(
             lambda kube: kube.patch(kind, context.workflow, body, context.namespace)
         )
     except KubeError as error:
-        print(f"cannot record on the workflow {what}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"cannot record on the workflow {text}: {error}", file=sys.stderr)  # noqa: T201
         return {}
 
 

@@ -132,8 +132,9 @@ class GangPool(LocalPool):
             signal.raise_signal(signal.SIGCHLD)  # one may be gone already
             yield
         except KeyboardInterrupt:
-            if why := self.lost():
-                raise GangLost(why) from None
+            reason = self.lost()
+            if reason:
+                raise GangLost(reason) from None
             raise
         finally:
             signal.signal(signal.SIGCHLD, before)
@@ -164,13 +165,13 @@ class GangPool(LocalPool):
             raise Infrastructure(f"{error}{hint}") from None
         took = time.monotonic() - start
         print(f"connected to {len(self.peers)} peers in {took:.1f} s", flush=True)  # noqa: T201
-        own = (os.environ.get("PERFDAG_IPS"), self.hosts[0].address)
+        addresses = (os.environ.get("PERFDAG_IPS"), self.hosts[0].address)
         os.environ |= {
             "PERFDAG_SSH_CONFIG": str(config),
             "PERFDAG_SSH_PORTS": " ".join(
                 f"{peer.address}={peer.at}={peer.port}" for peer in self.peers
             ),
-            "PERFDAG_IPS": ",".join(filter(None, own)),
+            "PERFDAG_IPS": ",".join(filter(None, addresses)),
         }
         self.hosts = [*self.hosts, *self.peers]
 
@@ -201,26 +202,30 @@ def pool_of(
 
     `nodes` are the facts of the cluster's nodes, if known. Raises Infrastructure.
     """
-    volume, own = shape.volume, pods.get(0)
+    volume = shape.volume
+    own_pod = pods.get(0)
     # an earlier gang used the claim that the pods of a batch share
     reused = volume and (
         volume.claim or volume.kind == "hostPath" or (attempt and volume.batch_claim)
     )
-    across = shape.hosts.pairs == ACROSS
-    local = LocalHost((own and own.address) or context.addresses[0], context.node)
+    zones: dict[str, str] = {}
+    if nodes and shape.hosts.pairs == ACROSS:
+        zones = {name: str(node["zone"]) for name, node in nodes.items()}
+    local = LocalHost((own_pod and own_pod.address) or context.addresses[0], context.node)
     local.address = extra_address(local, shape) or local.address
+    where = {
+        "image_digest": own_pod.image_digest if own_pod else None,
+        "pods": sorted(pod.name for pod in pods.values()),
+        "store": context.store,
+        "namespace": context.namespace,
+        "workflow_uid": context.workflow_uid,
+    }
     return GangPool(
-        where={
-            "image_digest": own.image_digest if own else None,
-            "pods": sorted(pod.name for pod in pods.values()),
-            "store": context.store,
-            "namespace": context.namespace,
-            "workflow_uid": context.workflow_uid,
-        },
+        where=where,
         facts={"volume_reused": True} if reused else {},
         volume=VOLUME if volume else None,
         earlier_attempts=attempt,
-        zones={name: str(node["zone"]) for name, node in (nodes or {}).items()} if across else {},
+        zones=zones,
         shape=shape,
         pods=pods,
         hosts=[local],
@@ -237,7 +242,8 @@ def assembled(
     """
     labels = selector(context.run_id, context.workflow, number, attempt)
     pods = signals.run(running(context, labels, shape, plan.options.pending_limit))
-    gang, measured = pool_of(context, shape, pods, attempt, plan.where.get("nodes")), False
+    gang = pool_of(context, shape, pods, attempt, plan.where.get("nodes"))
+    measured = False
     try:
         if len(pods) > 1:
             gang.connect(context.run_id, client_config(Path(SSH), HOME / "lead"))
@@ -254,7 +260,8 @@ async def running(context: PodContext, labels: str, shape: Shape, limit: float) 
     The watchdog ends a gang that cannot become complete, and says why. Raises Infrastructure after
     `limit` seconds, or if a pod has no address of the shape's family, and KubeError.
     """
-    count, deadline = shape.hosts.count, time.monotonic() + limit
+    count = shape.hosts.count
+    deadline = time.monotonic() + limit
     async with Kube() as kube:
         while True:
             listed = await kube.list("v1/Pod", context.namespace, labels=labels)
@@ -332,14 +339,11 @@ def forward(context: PodContext, store: Store, number: int, gang: GangPool) -> N
             except Failed as error:
                 raise Infrastructure(str(error)) from None
         for client in gang.hosts:
-            targets = [
-                text
-                for host, forwarding in reach
-                if host is not client
-                for port in forwarding.ports
-                for text in (forwarding.address, str(port))
-            ]
-            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *targets]
+            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE)]
+            for host, forwarding in reach:
+                if host is not client:
+                    for port in forwarding.ports:
+                        argv += [forwarding.address, str(port)]
             finished = client.run(argv, timeout=2 * CONNECT_PATIENCE)
             if finished.code:
                 raise Infrastructure(
@@ -351,6 +355,15 @@ def forward(context: PodContext, store: Store, number: int, gang: GangPool) -> N
 # -- the batch ------------------------------------------------------------------------------------
 
 
+Headline = tuple[Point, dict[str, Any], list[float]]
+"""A point, the row of its headline and its values until now."""
+
+
+def _goodness(headline: Headline) -> float:
+    _, row, values = headline
+    return median(values) if row["better"] == "higher" else -median(values)
+
+
 class ProgressReporter:
     """Report progress: lines on stdout, N/M in Argo's progress file, and SUMMARY.
 
@@ -359,8 +372,10 @@ class ProgressReporter:
     """
 
     def __init__(self, total: int, time_left: TimeLeft | None = None, points: int = 0) -> None:
-        self.total, self.done, self._points = total, 0, points
-        self._values: dict[str, tuple[Point, dict[str, Any], list[float]]] = {}
+        self.total = total
+        self.done = 0
+        self._points = points
+        self._values: dict[str, Headline] = {}
         self._time = time_left
         self._begun = self._started = time.monotonic()
         self._file = os.environ.get("ARGO_PROGRESS_FILE")
@@ -375,11 +390,11 @@ class ProgressReporter:
         self.done += 1
         name = f"{point.entry} {point.label} repetition {record.repetition}"
         error = f": {record.error}" if record.error else self._figure(point, record)
-        left = ""
+        remaining = ""
         if self._time:
             self._time.done(point, record.repetition, time.monotonic() - self._started)
-            left = f" (about {short_seconds(self._time.seconds())} left)"
-        print(f"{self.done}/{self.total} {record.status} {name}{error}{left}", flush=True)  # noqa: T201
+            remaining = f" (about {short_seconds(self._time.seconds())} left)"
+        print(f"{self.done}/{self.total} {record.status} {name}{error}{remaining}", flush=True)  # noqa: T201
         self._report()
 
     def _figure(self, point: Point, record: SampleRecord) -> str:
@@ -394,11 +409,7 @@ class ProgressReporter:
 
     def summary(self) -> str:
         """Return the best point with its spread, and how many points have a value."""
-        best = max(
-            self._values.values(),
-            key=lambda each: median(each[2]) * (1 if each[1]["better"] == "higher" else -1),
-            default=None,
-        )
+        best = max(self._values.values(), key=_goodness, default=None)
         counts = f"{len(self._values)} of {plural(self._points, 'point')}"
         if best is None:
             return counts
@@ -418,10 +429,11 @@ class ProgressReporter:
 
     def _report(self) -> None:
         if self._file:
-            left = (self.total - self.done) * (time.monotonic() - self._begun) / max(self.done, 1)
+            elapsed = time.monotonic() - self._begun
+            remaining = (self.total - self.done) * elapsed / max(self.done, 1)
             with contextlib.suppress(OSError):  # it costs no sample
                 Path(SUMMARY).write_text(self.summary())
-                if not QUIET[0] > left > QUIET[1]:
+                if not QUIET[0] > remaining > QUIET[1]:
                     Path(self._file).write_text(f"{self.done}/{self.total}\n")
 
 
@@ -443,15 +455,16 @@ def crashed_points(
 
     `stored` names the samples that the store has, by run. Raises StoreError.
     """
-    lost = Counter[int]()
+    lost_pods = Counter[int]()
     for plan in plans:
-        index = {point.id: number for number, point in enumerate(plan.points)}
+        numbers = {point.id: number for number, point in enumerate(plan.points)}
         for reason in stored_reasons(store, plan.run_id):
-            names = set(reason.samples if reason.batch == batch else ()) - stored[plan.run_id]
-            lost.update({index[name.partition("-")[0]] for name in names})
-    return {
-        plan.points[number].id for plan in plans for number, pods in lost.items() if pods >= CRASHES
-    }
+            if reason.batch == batch:
+                names = {*reason.samples} - stored[plan.run_id]
+                lost_pods.update({numbers[name.partition("-")[0]] for name in names})
+    # the points of variants have the same numbers, and their own ids
+    crashed = [number for number, pods in lost_pods.items() if pods >= CRASHES]
+    return {plan.points[number].id for plan in plans for number in crashed}
 
 
 def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: int) -> int:
@@ -487,14 +500,17 @@ def _progress(
     plans: Sequence[Plan], index: int, stored: Mapping[str, Set[str]]
 ) -> ProgressReporter:
     """Return the progress over the missing samples of a batch, with the time to the run's end."""
-    total, time_left, points = 0, TimeLeft(), set[str]()
+    total = 0
+    time_left = TimeLeft()
+    points = set[str]()
     for plan in plans:
-        have = stored[plan.run_id]
-        left = [each for each in plan.batches[index].samples if plan.key(each) not in have]
-        total += len(left)
-        points |= {plan.point_at(position).id for position in left}
-        later = (each for batch in plan.batches[index + 1 :] for each in batch.samples)
-        time_left.add(plan, [*left, *later])
+        samples = plan.batches[index].samples
+        missing = [sample for sample in samples if plan.key(sample) not in stored[plan.run_id]]
+        total += len(missing)
+        points |= {plan.point_at(position).id for position in missing}
+        time_left.add(plan, missing)
+        for batch in plan.batches[index + 1 :]:
+            time_left.add(plan, batch.samples)
     return ProgressReporter(total, time_left, len(points))
 
 

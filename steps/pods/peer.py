@@ -43,7 +43,8 @@ def install_keys(folder: Path, home: Path, names: Sequence[str]) -> None:
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in names:
-        source, target = folder / name, home / name
+        source = folder / name
+        target = home / name
         if not source.is_file():
             raise Infrastructure(
                 f"{source}: the key pair of the run is missing; "
@@ -118,7 +119,8 @@ def serve(
         Path("/run/sshd").mkdir(parents=True, exist_ok=True, mode=0o755)
     end_once(exit_retryable)
     sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], env=measured_environment())
-    last_contact, limit = time.monotonic(), pending_limit
+    last_contact = time.monotonic()
+    limit = pending_limit
     try:
         while not done.exists():
             if sshd.poll() is not None:
@@ -126,7 +128,8 @@ def serve(
                     f"sshd ended (exit {sshd.returncode}); its reason is above. Is its port taken?"
                 )
             if descendants(sshd.pid):
-                last_contact, limit = time.monotonic(), lost_limit
+                last_contact = time.monotonic()
+                limit = lost_limit
             elif time.monotonic() - last_contact > limit:
                 return EXIT_RETRYABLE
             time.sleep(0.2)

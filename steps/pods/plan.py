@@ -8,6 +8,7 @@ import contextlib
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -89,13 +90,12 @@ def items(batches: "Batches", refusals: Refusals) -> list[dict[str, str]]:
     texts = {run_id: batch_texts(plan) for run_id, plan in plans.items()}
     argo_items = []
     for number, (plan, index) in batches.items():
-        text = texts[plan.run_id][index]
-        number_text = str(number)
+        item = {"benchmark": texts[plan.run_id][index], "n": str(number)}
         if number in refusals:
             _, entry = plan.kind(plan.batches[index])
-            text = _plain(f"{entry}: {refusals[number][1]}")
-            number_text = ""
-        argo_items.append({"benchmark": text[:ITEM_LENGTH], "n": number_text})
+            refusal = _plain(f"{entry}: {refusals[number][1]}")
+            item = {"benchmark": refusal[:ITEM_LENGTH], "n": ""}
+        argo_items.append(item)
     return argo_items
 
 
@@ -137,10 +137,10 @@ def _parts_of(plan: Plan, batch: Batch) -> list[str]:
     points = [plan.points[index] for index in sorted({index for index, _ in samples})]
     settings = points[0].label.split()
     if len(points) > 1:
-        values_by_name: dict[str, list[str]] = {}
+        values_by_name = defaultdict[str, list[str]](list)
         for setting in " ".join(point.label for point in points).split():
             name, _, value = setting.partition("=")
-            values_by_name.setdefault(name, []).append(value)
+            values_by_name[name].append(value)
         settings = [f"{name}={_span(values)}" for name, values in values_by_name.items()]
     parts = [points[0].entry, *(f" {_plain(setting)}" for setting in settings)]
     shape = plan.shapes[batch.shape]
@@ -493,8 +493,8 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         if obstacle:
             raise refuse(obstacle)  # before anything of that run is changed
     # the API server refuses a pod that names a PriorityClass which is not there
-    priority = priority_class(plan.options.priority)
-    has_priority = run_with_client(lambda kube: has_class(kube, priority))
+    class_name = priority_class(plan.options.priority)
+    has_priority = run_with_client(lambda kube: has_class(kube, class_name))
     parameters = outputs(plan, context, has_priority)
     for variant in plans:
         forget_reasons(store, variant.run_id)
@@ -514,8 +514,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         parameters["batches"] = fan_out(context, store, missing, refusals)
     except (KubeError, Infrastructure) as error:
         for variant in plans:
-            reason = MissingReason("plan", "failed", str(error))
-            write_reason(store, variant.run_id, reason)
+            write_reason(store, variant.run_id, MissingReason("plan", "failed", str(error)))
         raise
     for variant in plans:
         variant.where = where(facts, variant.where)

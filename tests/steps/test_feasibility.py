@@ -258,7 +258,7 @@ async def test_a_class_that_is_listed_is_there_whoever_reads_volumes() -> None:
     slow, fast = shape(volume={"storage_class": "slow"}), shape(volume={"storage_class": "fast"})
     api = cluster(named, refused="/persistentvolumes")
     required = await requirements(api, [slow, fast], "bench")
-    assert [[each.there for each in of_shape] for of_shape in required] == [[None], [True]]
+    assert [[each.met for each in of_shape] for of_shape in required] == [[None], [True]]
 
 
 @pytest.mark.parametrize(("status", "there"), [(None, True), (403, False), (404, False)])
