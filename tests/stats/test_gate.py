@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import send, store_record
+from perfdag.analysis.alerts import markdown_table, send, store_record
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
@@ -365,6 +365,43 @@ def test_the_first_run_is_judged_except_against_a_past_that_it_lacks(store: Stor
         assert [case.state for case in cases if case.group == "threshold"] == states
 
 
+def test_a_later_run_is_judged_against_a_past_that_it_lacks(store: Store) -> None:
+    """The suite got a new entry: its rule cannot be judged, which is no first run of a suite."""
+    for night in range(3):
+        new = rows(night, {"x=1": [1.0] * 3}, entry="new", metric="speed", unit="1/s")
+        put(store, rows(night, {"streams=1": [1e10] * 3}) + (new if night == 2 else []))
+    [case] = states_of(store, 2, Check(entry="new", metric="speed", op=">=", ratio=0.9))
+    assert case == ("absent", "no earlier run has a value of it")
+
+
+def states_of(store: Store, night: int, rule: Check, **more: Any) -> list[tuple[str, str]]:
+    """Return the states and texts of a threshold."""
+    cases = judge(store, night, rule, **more).cases
+    return [(case.state, case.text) for case in cases if case.group == "threshold"]
+
+
+def test_a_rule_on_two_lost_series_is_acknowledged_where_both_are(store: Store) -> None:
+    for night in range(6):
+        two = rows(night, {"streams=1": [1e10] * 3, "streams=4": [1e10] * 3})
+        other = rows(night, {"x=1": [1.0] * 3}, entry="other", metric="speed", unit="1/s")
+        put(store, (two if night < 5 else []) + other)
+    accepted = [
+        Acknowledgement(series=f"iperf streams={n} throughput", run=run_id(5), reason="removed")
+        for n in (1, 4)
+    ]
+    for count, state in ((1, "absent"), (2, "ok")):
+        assert [case[0] for case in states_of(store, 5, THROUGHPUT, accepted=accepted[:count])] == [
+            state
+        ]
+
+
+def test_the_night_that_decides_a_level_is_judged_by_the_one_before(store: Store) -> None:
+    nights(store, 37, lambda n, p: 1e10 if n < 34 else 1.2e10, points=["streams=1"], noise=0.001)
+    gate = judge(store, 36, rule := Check(metric="throughput", op=">=", ratio=1.1))
+    assert gate.series[0].levels.levels[-1].decided == 36
+    assert [state for state, _ in states_of(store, 36, rule)] == ["ok"]
+
+
 def test_a_ratio_is_to_the_accepted_level(store: Store) -> None:
     nights(store, 8, lambda n, p: 1e10 if n < 6 else 8e9, points=["streams=1"], noise=0.001)
     rule = Check(metric="throughput", op=">=", ratio=0.9)
@@ -439,6 +476,32 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
     assert [item.name for item in gate.suspects] == ["iperf streams=8 throughput"]
     assert gate.suspects[0].answer.effect == pytest.approx(-0.3, abs=0.04)
     assert judge(store, 28).suspects == []
+    assert judge(store, 29, Check(metric="*", page=False)).suspects == [], "it fails no gate"
+
+
+def test_a_slower_machine_is_named_by_its_canaries_but_not_by_stolen_time(store: Store) -> None:
+    for night in range(13):
+        worse = night >= 10
+        about: dict[str, Any] = {"entry": "canary", "headline": False}
+        cpu = rows(
+            night, {"canary": [5e3 if worse else 1e4] * 4}, metric="cpu", unit="1/s", **about
+        )
+        about |= {"metric": "steal", "unit": "1", "better": "lower"}
+        steal = rows(night, {"canary": [0.5 if worse else 0.01] * 4}, **about)
+        put(store, rows(night, {"streams=1": [1e10] * 3}) + cpu + steal)
+    gate = judge(store, 12)
+    assert {line.info.metric: line.answer.word for line in gate.canaries} == {
+        "cpu": "worse",
+        "steal": "worse",
+    }
+    [line] = gate.slower_machine
+    assert line.startswith("canary  cpu worse -50.0 %")
+    assert "steal" not in line
+
+
+def test_a_bar_in_a_name_stays_in_its_cell() -> None:
+    table = markdown_table(["series"], [["a|b\nc"]])
+    assert table == ["| series |", "|---|", "| a\\|b c |"]
 
 
 def test_missed_days_and_another_cluster_do_not_matter(store: Store) -> None:

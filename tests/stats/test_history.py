@@ -3,6 +3,7 @@ the roll-up.
 """
 
 import json
+import math
 import re
 import signal
 from collections.abc import Collection
@@ -16,6 +17,7 @@ import pytest
 
 from perfdag.analysis import medians
 from perfdag.analysis.compare import analyse, compare_selections
+from perfdag.analysis.history import noise_report, recent_rows, series_of
 from perfdag.analysis.verdict import Tuning
 from perfdag.commands.main import main
 from perfdag.plan import make_plan, stored_duet
@@ -54,6 +56,42 @@ def test_a_roll_up_that_lacks_runs_or_is_damaged_is_only_a_cache(store: Store) -
     assert len(medians.read_run_medians(store, "net").runs) == 12
     store.delete(f"results/net/2026-01/{run_id(11)}.parquet")
     assert len(medians.read_run_medians(store, "net").runs) == 11
+
+
+def test_a_roll_up_of_another_version_is_not_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights(store, 3, step)
+    medians.read_run_medians(store, "net")
+    nights(store, 3, lambda night, point: 2 * step(night, point))
+    assert medians.read_run_medians(store, "net").value.max() < 1.2e10, "the roll-up is read"
+    monkeypatch.setattr(medians, "VERSION", medians.VERSION + 1)
+    assert medians.read_run_medians(store, "net").value.max() > 1.8e10
+
+
+def test_rows_of_another_program_are_named_and_left_out(store: Store) -> None:
+    nights(store, 2, step)
+    key = put(store, rows(2, {"x=1": [1.0]}))
+    foreign = pq.read_table(pa.BufferReader(store.get(key)))
+    column = foreign.schema.get_field_index("run_id")
+    sink = pa.BufferOutputStream()
+    pq.write_table(foreign.set_column(column, "run_id", pa.array([None], pa.string())), sink)
+    store.put(key, sink.getvalue().to_pybytes())
+    stored = medians.read_run_medians(store, "net", write_back=False)
+    assert (stored.damaged, [run.run_id for run in stored.runs]) == ([key], [run_id(0), run_id(1)])
+
+
+def test_repetitions_are_worth_it_until_runs_differ_more(store: Store) -> None:
+    """Samples differ by 10 %, runs by 9 %: 1.57 s^2 / R is equal to that between runs for 7."""
+    for night in range(30):
+        middle = 100 * math.exp(0.062 * (-1) ** night)
+        values = {"size=1": [0.9 * middle, middle, 1.1 * middle]}
+        put(store, rows(night, values, metric="wall_time", unit="s", better="lower"))
+    stored = medians.read_run_medians(store, "net")
+    series = series_of(stored, Tuning())
+    [noise] = noise_report(series, recent_rows(store, stored, series))
+    assert (noise.within, noise.between) == pytest.approx((0.1, 0.09), abs=0.003)
+    assert noise.repetitions == 7
 
 
 def test_a_run_reads_only_what_the_roll_up_lacks(
