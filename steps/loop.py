@@ -334,6 +334,8 @@ class MeasuringLoop:
     """Measures samples of one plan.
 
     `note` is the reason of the samples under way, stored before them: their pod may be lost.
+    `stored` names the samples that the store has, where they were listed already: a large run has
+    100,000 of them.
     Raises StoreError if a sample cannot be stored or no temporary folder can be created.
     KeyboardInterrupt passes through.
     """
@@ -345,10 +347,11 @@ class MeasuringLoop:
         pool: LocalPool,
         listener: ProgressListener,
         note: MissingReason | None = None,
+        stored: set[str] | None = None,
     ) -> None:
         self.plan, self.store, self._pool, self._listener = plan, store, pool, listener
         self._note, self._sampler = note, Sampler(pool)
-        self._stored = stored_samples(store, plan.run_id)
+        self._stored = stored_samples(store, plan.run_id) if stored is None else stored
         self._headlines: dict[int, list[float]] = {}
         self._canaries = 0
         self._halted = threading.Event()

@@ -476,15 +476,15 @@ def lead(context: PodContext, store: Store, plan: Plan, number: int, attempt: in
     plans = variants(store, plan)
     for variant in plans:
         check_account(context.account, variant, index)
-    stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
-    progress = _progress(plans, index, stored)
     text = f"in flight when its pod ended (attempt {attempt + 1} on {context.node})"
     note = MissingReason("sample", "failed", text, index, attempt=attempt + 1, node=context.node)
     try:
         with assembled(context, plan, plan.shape_of(index), number, attempt) as gang:
             forward(context, store, number, gang)
+            stored = {variant.run_id: stored_samples(store, variant.run_id) for variant in plans}
+            progress = _progress(plans, index, stored)
             gang.crashed = crashed_points(store, plans, index, stored)
-            measure_batch(store, plans, gang, index, progress, note)
+            measure_batch(store, plans, gang, index, progress, note, stored)
     except (GangLost, Infrastructure) as error:
         print(f"batch {number}, attempt {attempt}: {error}", flush=True)  # noqa: T201
         explain_end(str(error))
@@ -521,12 +521,17 @@ def measure_batch(
     index: int,
     listener: ProgressListener,
     note: MissingReason | None = None,
+    stored: Mapping[str, set[str]] = {},
 ) -> None:
     """Measure a batch; `note` is the reason of the samples under way. Raises StoreError.
 
-    Write why the rest is missing if the budget ends.
+    `stored` names the samples that the store has, by run, where they were listed already. Write
+    why the rest is missing if the budget ends.
     """
-    loops = {plan.variant: MeasuringLoop(plan, store, pool, listener, note=note) for plan in plans}
+    loops = {
+        plan.variant: MeasuringLoop(plan, store, pool, listener, note, stored.get(plan.run_id))
+        for plan in plans
+    }
     deadline = clock_deadline(store, plans[0])
     turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
     if len(plans) > 1:
