@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.results.labels import word
+from perfdag.benchmark.registry import point_words
 from perfdag.results.summary import PointState, Series, unusable
 from perfdag.units import digits, plural, scaled, short, with_spread
 
@@ -62,9 +62,8 @@ def items_of(states: Iterable[PointState], metric: str, stats: Collection[str] =
     found = []
     for state, series in pairs:
         coords = {name: value for name, value in series.coords.items() if name not in MARKS}
-        texts = series.coordinates
         words = {"entry": state.entry} if entries else {}
-        words |= state.words | {name: word(name, texts[name]) for name in coords}
+        words |= state.words | point_words(state.benchmark, coords)
         words |= {"stat": series.stat} if series.stat != "value" else {}
         hosts = {"hosts.count": (state.shape.get("hosts") or {}).get("count")}
         numbers = {

@@ -134,7 +134,7 @@ def _varied(items: Sequence[Item]) -> list[str]:
 def _name(item: Item, keys: Sequence[str]) -> str:
     """Return the name of an item by some of its words."""
     words = [item.words[key] for key in keys if key in item.words]
-    name = " ".join(words) or item.state.entry
+    name = ", ".join(words) or item.state.entry
     return name.removeprefix("subject=")
 
 

@@ -186,9 +186,7 @@ class Progress:
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._rows = {
-            point.id: _Row(
-                f"{point.entry} {point.label}".strip(), point.benchmark, point.repetitions
-            )
+            point.id: _Row(point.full_title, point.benchmark, point.repetitions)
             for point in plan.points
         }
         self._room = 0
@@ -283,7 +281,7 @@ def plan_text(plan: Plan) -> str:
             str(point.shape),
             f"{point.repetitions}" + (f" to {point.until.max_repetitions}" if point.until else ""),
             short_seconds(point.seconds),
-            point.label,
+            point.title,
         )
         for point in plan.points[:MAX_POINTS]
     ]

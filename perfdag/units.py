@@ -391,6 +391,20 @@ def written(value: Any, unit: str) -> str:
     return f"{int(text) // factor:.0f}{prefix}" if int(text) % factor == 0 else text
 
 
+def readable(value: Any, unit: str) -> str:
+    """Return a setting for people: `4 KiB`, `50 Mbit/s`, `10 s`, `taskset -c 0` of a list."""
+    text = str(value)
+    if text.startswith("["):
+        return text[1:-1].replace('","', " ").strip('"')
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z/]*)", text) if unit else None
+    if amount is None or amount[2]:
+        return f"{amount[1]} {amount[2]}" if amount else text
+    factor, name = scaled(unit, float(text))
+    if unit == "B" and float(text) % factor:
+        return f"{text} B"
+    return f"{float(text) / factor:g} {name}"
+
+
 def plain(text: str) -> str:
     """Return the name of a series with its sizes and bit rates as numbers: `bs=4096`."""
     return _WRITTEN.sub(lambda match: f"={quantity(match[1] + match[2])[0]:.0f}", text)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     ConfigDict,
@@ -26,6 +26,7 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    ShortForm,
     Skip,
     read_report,
 )
@@ -52,6 +53,7 @@ _USAGE = (
         "CPU time of the command and of the children that it waited for, "
         "which the load of other programs hardly changes",
         elapsed=False,
+        label="CPU time",
     ),
     Metric(
         "user_time",
@@ -239,6 +241,9 @@ class Command(Benchmark[CommandParams]):
     """
 
     metrics = (WALL_TIME, *_USAGE)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "argv": "{}",
+    }
     pins = ("client",)
 
     def seconds(self, params: CommandParams) -> float:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,7 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    ShortForm,
     Tool,
     broken,
     need_tools,
@@ -203,6 +204,19 @@ class Imb(Benchmark[ImbParams]):
     tools = (mpi.IMB,)
     coords = ("message_bytes",)
     sizes = ("message_bytes",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "benchmark": "{}",
+        "transport": {"tcp": "TCP", "shm": "shared memory", "rdma": "RDMA"},
+        "message_bytes": "{}",
+        "ranks": "{} ranks",
+        "ranks_per_host": "{} ranks a host",
+        "mpi": {"intel": "Intel MPI", "openmpi": "Open MPI"},
+        "min_log": "from 2^{} bytes",
+        "max_log": "up to 2^{} bytes",
+        "iterations": "{} iterations",
+        "time_per_size": "{} a size",
+        "program": "{}",
+    }
     metrics = (
         Metric(
             "zero_byte_latency",
@@ -211,6 +225,7 @@ class Imb(Benchmark[ImbParams]):
             "time of a message (or operation) of no bytes",
             headline=True,
             steps=STEPS,
+            label="latency of an empty message",
         ),
         Metric(
             "peak_bandwidth",
@@ -225,6 +240,7 @@ class Imb(Benchmark[ImbParams]):
             "B",
             "lower",
             "smallest of the measured sizes that reaches half the peak bandwidth",
+            label="size of half the bandwidth",
         ),
         Metric(
             "operation_time",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -24,6 +24,7 @@ from perfdag.benchmark.contract import (
     Output,
     Params,
     Remark,
+    ShortForm,
     Skip,
     Tool,
     broken,
@@ -193,6 +194,23 @@ class Iperf(Benchmark[IperfParams]):
     pins = ("client", "server")
     canaries = ("cpu", "loopback")
     coords = ("direction",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "protocol": {"tcp": "TCP", "udp": "UDP"},
+        "streams": "{} streams",
+        "reverse": {"true": "server sends", "false": "client sends"},
+        "bidirectional": {"true": "both send", "false": "one sends"},
+        "direction": "{}",
+        "rate": "{} a stream",
+        "length": "writes of {}",
+        "mss": "MSS {}",
+        "window": "window {}",
+        "congestion": "{}",
+        "zerocopy": {"true": "zero copy", "false": "copies"},
+        "duration": "for {}",
+        "omit": "first {} omitted",
+        "second": "second {}",
+        "implementation": {"iperf3": "iperf 3", "iperf2": "iperf 2"},
+    }
     metrics = (
         Metric(
             "throughput",
@@ -207,19 +225,43 @@ class Iperf(Benchmark[IperfParams]):
             "bit/s",
             "higher",
             "payload received in one direction of a bidirectional test",
+            label="{direction} throughput",
         ),
         Metric(
-            "stream_throughput", "bit/s", "none", "payload received by one stream in one direction"
+            "stream_throughput",
+            "bit/s",
+            "none",
+            "payload received by one stream in one direction",
+            label="throughput of a stream",
         ),
-        Metric("bytes", "B", "none", "payload received: all streams and directions, and by stream"),
+        Metric(
+            "bytes",
+            "B",
+            "none",
+            "payload received: all streams and directions, and by stream",
+            label="data received",
+        ),
         Metric(
             "second_throughput",
             "bit/s",
             "none",
             "payload received in each second of the run, all streams and directions",
+            label="throughput in each second",
         ),
-        Metric("sent_throughput", "bit/s", "none", "payload handed to the sender's socket"),
-        Metric("retransmits", "1", "lower", "TCP segments sent again"),
+        Metric(
+            "sent_throughput",
+            "bit/s",
+            "none",
+            "payload handed to the sender's socket",
+            label="throughput sent",
+        ),
+        Metric(
+            "retransmits",
+            "1",
+            "lower",
+            "TCP segments sent again",
+            label="retransmitted segments",
+        ),
         Metric("jitter", "s", "lower", "UDP interarrival jitter (RFC 1889), mean over the streams"),
         Metric(
             "lost_fraction",
@@ -228,12 +270,35 @@ class Iperf(Benchmark[IperfParams]):
             "UDP datagrams lost of those sent",
             highest=1,
             counts="share",
+            label="datagrams lost",
         ),
-        Metric("out_of_order", "1", "lower", "UDP datagrams received out of order"),
-        Metric("sender_cpu", "1", "lower", "cores used by the sending process"),
-        Metric("receiver_cpu", "1", "lower", "cores used by the receiving process"),
         Metric(
-            "rtt", "s", "lower", "smoothed round-trip time of TCP at the sender, over the streams"
+            "out_of_order",
+            "1",
+            "lower",
+            "UDP datagrams received out of order",
+            label="datagrams out of order",
+        ),
+        Metric(
+            "sender_cpu",
+            "1",
+            "lower",
+            "cores used by the sending process",
+            label="CPU of the sender",
+        ),
+        Metric(
+            "receiver_cpu",
+            "1",
+            "lower",
+            "cores used by the receiving process",
+            label="CPU of the receiver",
+        ),
+        Metric(
+            "rtt",
+            "s",
+            "lower",
+            "smoothed round-trip time of TCP at the sender, over the streams",
+            label="round-trip time",
         ),
         Metric(
             "cpu_bound",
@@ -241,6 +306,7 @@ class Iperf(Benchmark[IperfParams]):
             "none",
             "1: a process used all its cores, so the network may do more; else 0",
             highest=1,
+            label="bound by a CPU",
         ),
     )
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,7 @@ from perfdag.benchmark.contract import (
     Params,
     Problem,
     Shape,
+    ShortForm,
     Tool,
     broken,
     refuse,
@@ -103,6 +104,12 @@ class Latency(Benchmark[LatencyParams]):
     network = "services"
     pins = ("client", "server")
     canaries = ("cpu", "loopback")
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "test": {"TCP_RR": "TCP", "TCP_CRR": "TCP with connect", "UDP_RR": "UDP"},
+        "request_size": "requests of {}",
+        "response_size": "answers of {}",
+        "duration": "for {}",
+    }
     metrics = (
         Metric(
             "transaction_rate", "1/s", "higher", "transactions completed in a second", headline=True

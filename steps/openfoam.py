@@ -25,6 +25,7 @@ from perfdag.benchmark.contract import (
     Output,
     Params,
     Remark,
+    ShortForm,
     Skip,
     Tool,
     bins,
@@ -211,10 +212,33 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     network: ClassVar[Network] = "spread"
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("step",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "size": "size {}",
+        "cells": "{} cells an edge",
+        "step": "step {}",
+        "procs": "{} ranks",
+        "nodes": "{} nodes",
+        "procs_per_node": "{} ranks a node",
+        "solver": "{}",
+        "transport": {"tcp": "TCP", "shm": "shared memory", "rdma": "RDMA"},
+        "stop": {"iterations": "fixed iterations", "tolerance": "fixed tolerance"},
+        "time_steps": "{} time steps",
+        "delta_t": "steps of {} s",
+        "pressure_iterations": "{} pressure iterations",
+        "tolerance": "tolerance {}",
+        "decomposition": "{} decomposition",
+        "bind": {"none": "not bound", "core": "bound to cores"},
+    }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
         Metric("step_time", "s", "lower", "wall time of one time step"),
-        Metric("cell_steps_rate", "1/s", "higher", "cells times time steps by solve_time"),
+        Metric(
+            "cell_steps_rate",
+            "1/s",
+            "higher",
+            "cells times time steps by solve_time",
+            label="cells stepped",
+        ),
         Metric(
             "wall_time",
             "s",
@@ -228,18 +252,31 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             "from the start to the first time step: MPI start, reading, distributing",
         ),
         Metric("mesh_time", "s", "lower", "wall time of blockMesh"),
-        Metric("decompose_time", "s", "lower", "wall time of decomposePar"),
+        Metric(
+            "decompose_time",
+            "s",
+            "lower",
+            "wall time of decomposePar",
+            label="decomposition time",
+        ),
         Metric(
             "memory",
             "B",
             "lower",
             "peak resident memory: of all processes together (value) and of the largest (max)",
+            label="peak memory",
         ),
         Metric("user_time", "s", "lower", "CPU time of all processes in user code", elapsed=False),
         Metric(
             "system_time", "s", "lower", "CPU time of all processes in the kernel", elapsed=False
         ),
-        Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
+        Metric(
+            "cpu",
+            "1",
+            "none",
+            "cores used: user and system time by wall time",
+            label="cores used",
+        ),
         Metric("pressure_iterations", "1", "none", "linear iterations of all pressure solves"),
     )
     remarks: ClassVar[tuple[Remark, ...]] = (Remark(r"^--> FOAM Warning", "note"),)

@@ -23,6 +23,7 @@ from perfdag.benchmark.contract import (
     Network,
     Params,
     Remark,
+    ShortForm,
     Skip,
     Tool,
     broken,
@@ -210,6 +211,21 @@ class Rdma(Benchmark[R], Generic[R]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("message_bytes",)
     sizes: ClassVar[tuple[str, ...]] = ("message_bytes",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "mode": "{}",
+        "message_bytes": "{}",
+        "sizes": {"all": "all sizes"},
+        "qps": "{} queue pairs",
+        "bidirectional": {"true": "both send", "false": "one sends"},
+        "connection": "{}",
+        "mtu": "MTU {}",
+        "device": "{}",
+        "gid_index": "GID {}",
+        "rdma_cm": {"true": "rdma_cm", "false": "no rdma_cm"},
+        "iterations": "{} iterations",
+        "duration": "for {}",
+        "extra_args": "{}",
+    }
     remarks: ClassVar[tuple[Remark, ...]] = (
         # perftest then samples the frequency itself, so its times are right, but the CPU is slow.
         Remark(r"Conflicting CPU frequency values|CPU Frequency is not max", "note"),

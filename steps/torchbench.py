@@ -23,6 +23,7 @@ from perfdag.benchmark.contract import (
     Params,
     Problem,
     Shape,
+    ShortForm,
     Skip,
     bins,
     broken,
@@ -129,6 +130,17 @@ class Torchbench(Benchmark[TorchbenchParams]):
     version: ClassVar[int] = 2
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
     coords: ClassVar[tuple[str, ...]] = ("iteration",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "model": "{}",
+        "test": {"eval": "inference", "train": "training"},
+        "batch_size": "batch {}",
+        "precision": "{}",
+        "device": {"cpu": "CPU", "cuda": "GPU"},
+        "iteration": "iteration {}",
+        "threads": "{} threads",
+        "iterations": "{} iterations",
+        "warmup": "warm-up {}",
+    }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "batch_time",
@@ -143,12 +155,14 @@ class Torchbench(Benchmark[TorchbenchParams]):
             "higher",
             "samples a second: batch size by the median wall time of a batch",
             counts="samples",
+            label="throughput",
         ),
         Metric(
             "batch_time_spread",
             "s",
             "lower",
             "time of one batch: min, mean, max and, where the batches suffice, p90 and p99",
+            label="batch time",
         ),
         Metric(
             "iteration_time",
@@ -174,18 +188,41 @@ class Torchbench(Benchmark[TorchbenchParams]):
             elapsed=False,
         ),
         Metric("system_time", "s", "lower", "CPU time of these in the kernel", elapsed=False),
-        Metric("cpu", "1", "none", "cores used: user and system time by wall time"),
         Metric(
-            "cpu_memory", "B", "lower", "peak resident memory of the process, construction included"
+            "cpu",
+            "1",
+            "none",
+            "cores used: user and system time by wall time",
+            label="cores used",
+        ),
+        Metric(
+            "cpu_memory",
+            "B",
+            "lower",
+            "peak resident memory of the process, construction included",
+            label="peak memory",
         ),
         Metric(
             "gpu_memory",
             "B",
             "lower",
             "peak memory allocated by torch on the GPU, construction included",
+            label="peak GPU memory",
         ),
-        Metric("gpus_used", "1", "none", "GPUs on which the process allocated memory"),
-        Metric("gpus_visible", "1", "none", "GPUs that the process could have used"),
+        Metric(
+            "gpus_used",
+            "1",
+            "none",
+            "GPUs on which the process allocated memory",
+            label="GPUs used",
+        ),
+        Metric(
+            "gpus_visible",
+            "1",
+            "none",
+            "GPUs that the process could have used",
+            label="GPUs visible",
+        ),
     )
 
     def __init__(self) -> None:

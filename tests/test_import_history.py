@@ -93,7 +93,7 @@ def test_of_a_rate_more_is_better_unless_the_file_says_otherwise(cli: CommandLin
     notes, rows = history_of("".join(lines), cli)
     assert notes == [f"d, e: {NEVER_ALERTS}; {HOW}"]
     assert [row[4] for row in rows] == ["higher", "higher", "higher", "none", "none"]
-    assert f"d value; e value: {NEVER_ALERTS}\n" in cli(["check", "last"]).out
+    assert f"d; e: {NEVER_ALERTS}\n" in cli(["check", "last"]).out
 
 
 def test_a_revision_and_facts_are_causes_and_another_column_is_named(cli: CommandLine) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from perfdag.analysis.medians import MonthlyRollup, series_labels
+from perfdag.analysis.medians import MonthlyRollup, point_names
 from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.hosts.local import LocalHost
 from perfdag.plan import Plan, concurrent_groups, make_plan, read_plan
@@ -282,7 +282,11 @@ def test_the_history_of_pairs_tells_them_apart(
     month = MonthlyRollup()
     month.add(gather(store, plan)[0])
     series = [info for info in month.series.values() if info.benchmark == "fake"]
-    assert sorted(set(series_labels(series).values())) == ["pair=0-1", "pair=0-2", "pair=1-2"]
+    assert sorted(own.label for own in point_names(series).values()) == [
+        "hosts 0-1",
+        "hosts 0-2",
+        "hosts 1-2",
+    ]
 
 
 def sweep(hosts: int, seed: int, slow: dict[int, float], dead: int | None = None) -> Hunt:

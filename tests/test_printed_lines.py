@@ -57,5 +57,5 @@ def test_the_name_of_a_series_is_no_glob_for_another(cli: CommandLine) -> None:
     run = "20260112T000000Z"
     Path("acks.yaml").write_text(f"acks: [{{series: 'x*y value', run: {run}, reason: new}}]\n")
     alert = cli(["check", "last", "--store", STORE], 3).out
-    assert "WORSE old/xzy value" in alert
+    assert "WORSE old/xzy +" in alert
     assert "x*y" not in alert

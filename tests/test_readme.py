@@ -98,8 +98,8 @@ def test_the_commands_on_a_store_answer(cli: CommandLine) -> None:
     assert main(["run", "quick.yaml", "--no-report"]) == 0
     first, last = sorted(path.name for path in Path("perfdag-results/runs").iterdir())
     expected = {
-        "compare": [f"A  quick  {first}", f"B  quick  {last}", "iperf wall_time"],
-        "history": ["quick: 2 runs", "iperf wall_time"],
+        "compare": [f"A  quick  {first}", f"B  quick  {last}", "iperf wall time"],
+        "history": ["quick: 2 runs", "iperf wall time"],
         "check": [f"gate passed  quick  {last}"],
         "baseline": ["baseline v1.0: 1 run of quick"],
         "site": ["perfdag-results/site/index.html"],
@@ -120,7 +120,7 @@ def test_a_command_is_measured_and_its_report_opened(
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert main(["run", "--", "sleep", "0.1"]) == 0
-    assert "wall_time" in capsys.readouterr().out
+    assert "wall time" in capsys.readouterr().out
     assert main(["open", "last"]) == 0
     assert [Path(url.removeprefix("file://")).name for url in opened] == ["report.html"]
 

@@ -131,7 +131,7 @@ def test_an_image_without_matplotlib_keeps_the_result_and_says_where_a_report_is
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     store = ["--store", str(tmp_path / "store")]
     ended = cli(["run", str(suite), *store])
-    assert "wall_time" in ended.out
+    assert "wall time" in ended.out
     [row] = rows_of(tmp_path / "store")
     advice = (
         f"matplotlib is not installed here: run `perfdag report {row['run_id']} "

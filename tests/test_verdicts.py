@@ -12,7 +12,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.commands.main import main
 from perfdag.results.samples import as_rows
-from perfdag.results.summary import own_verdicts, worst_of_points
+from perfdag.results.summary import PointState, own_verdicts, worst_of_points
 from tests.conftest import CommandLine, SuiteWriter
 
 RULE = "throughput grows 1.8 times with each doubling"
@@ -74,7 +74,7 @@ def test_a_run_of_a_whole_suite_with_checks_is_checked(
     )
     run = ["run", str(suite), "--no-report", "--store", str(tmp_path / "store")]
     output = cli(run, 3).out
-    assert "failed  threshold: command wall_time: wall_time < 1e-06: " in output
+    assert "failed  threshold: command wall time: wall_time < 1e-06: " in output
     assert "gate FAILED  q  " in output
     assert len(list(tmp_path.glob("store/runs/*/check.xml"))) == 1
     # A part of a suite lacks the other entries, which checks would miss.
@@ -137,7 +137,10 @@ def test_the_worst_sample_and_the_worst_rule_decide() -> None:
             ("b", "x < 1", 2, "failed", "measure", "invalid"),
             ("c", "x < 1", 1, "passed", "measure", "invalid"),
         ),
-        {point: f"burst vms={point}" for point in "abc"},
+        [
+            PointState(point, "burst", "vmi-burst", {}, {}, differences={"vms": point})
+            for point in "abc"
+        ],
     )
     assert [(item.where, item.rule, item.word, item.note) for item in verdicts] == [
         ("burst vms=a count=9", "x < 1", "inconclusive", "note 2 (1 of 2 samples)"),

@@ -98,11 +98,11 @@ def case_alerts(gate: GateResult) -> list[Alert]:
         elif kind == "verdict":
             about = f"{entry}: {count} of its own verdicts failed"
         elif kind in ("threshold", "slow") and count == 1:
-            about = cases[0].label
+            about = cases[0].title
         elif kind == "slow":
-            about = f"{cases[0].label} and {count - 1} more"
+            about = f"{cases[0].title} and {count - 1} more"
         lines = [f"{kind.upper()} {gate.suite}/{about}"]
-        lines += [f"what    {case.label}: {case.text}"[:308] for case in cases[:6]]
+        lines += [f"what    {case.title}: {case.text}"[:308] for case in cases[:6]]
         lines += [f"what    and {count - 6} more"] if count > 6 else []
         lines += [f"rule    {detail}"] if kind in ("threshold", "slow") else []
         lines += [f"do      {gate.report}", gate.accept(cases[0].label, gate.run)]
@@ -124,7 +124,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.answer.effect or 0))
     info, answer, left = worst.info, worst.answer, worst.left
     assert left is not None  # worse_alerts looks at it
-    title = f"WORSE {gate.suite}/{worst.name} {answer.text.removeprefix('worse ')}"
+    title = f"WORSE {gate.suite}/{worst.label} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(answer.noise, answer.unit, sign=False)
     before, value = (short(v, info.display_unit) for v in (answer.before, answer.value))
@@ -139,7 +139,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     if left.changes.bisect:
         lines.append(f"bisect  {left.changes.bisect}")
     if others := [line for line in group if line is not worst]:
-        also = "; ".join(f"{line.name} {line.answer.size}" for line in others)
+        also = "; ".join(f"{line.label} {line.answer.size}" for line in others)
         lines.append(f"also    {shorten(also)}")
     compare = f"perfdag compare {left.run_before} {gate.run} {store_option(gate.history)}"
     if gate.store != gate.history:
@@ -166,8 +166,8 @@ def recovered_alerts(
     alerts = []
     for group in groups.values():
         run = group[0].steps[-1].run if group[0].steps else ""
-        title = f"RECOVERED {gate.suite}/{group[0].name}: {group[0].answer.text}"
-        names = shorten("; ".join(line.name for line in group))
+        title = f"RECOVERED {gate.suite}/{group[0].label}: {group[0].answer.text}"
+        names = shorten("; ".join(line.label for line in group))
         text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
         keys = [line.info.series_id for line in group]
         alerts.append(Alert("recovered", title, text, keys, run, gates=False))
@@ -222,7 +222,10 @@ def junit(gate: GateResult) -> bytes:
         ElementTree.SubElement(properties, "property", name=name, value=value)
     for result, tag in zip(gate.cases, tags, strict=True):
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{gate.suite}.{result.group}", name=_xml_text(result.name)
+            suite,
+            "testcase",
+            classname=f"{gate.suite}.{result.group}",
+            name=_xml_text(result.heading),
         )
         if tag:
             ElementTree.SubElement(case, tag, message=_xml_text(result.text))
@@ -260,12 +263,12 @@ def gate_lines(gate: GateResult) -> list[str]:
     for alert in gate.alerts:
         lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
     lines += [
-        f"{result.state:8}{result.group}: {result.name}: {result.text}"
+        f"{result.state:8}{result.group}: {result.heading}: {result.text}"
         for result in gate.cases
         if result.state in ("failed", "absent") and result.group not in ("change", "slow")
     ]
     slow = [case for case in gate.cases if case.group == "slow" and case.state == "unsure"]
-    lines += [f"slow    {case.name}: {case.text}" for case in slow]
+    lines += [f"slow    {case.title}: {case.text}" for case in slow]
     if gate.runs == 1:
         lines.append("answer  first run: there is none before it to compare with")
     elif gate.series:
@@ -279,7 +282,7 @@ def gate_lines(gate: GateResult) -> list[str]:
         named = "; ".join(gate.of_base[:MOST_NAMES])
         lines.append(f"base    worse already, which fails nothing here: {named}{more}")
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    aimless = [line.name for line in gate.headlines if line.info.better not in ("higher", "lower")]
+    aimless = [line.label for line in gate.headlines if line.info.better not in ("higher", "lower")]
     if aimless:
         more = f" and {len(aimless) - MOST_NAMES} more" if len(aimless) > MOST_NAMES else ""
         lines.append(f"note    {'; '.join(aimless[:MOST_NAMES])}{more}: {NEVER_ALERTS}")
@@ -302,7 +305,7 @@ def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
     Series whose ids are in `alerted` are left out.
     """
     lines = [
-        f"  {line.name}: {line.text}"
+        f"  {line.label}: {line.text}"
         for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
         if line.answer.word != "same" and line.info.series_id not in alerted
     ][:MOST_LINES]

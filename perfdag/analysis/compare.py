@@ -23,8 +23,8 @@ from perfdag.analysis.medians import (
     group_values,
     is_measured,
     medians_of_rows,
+    point_names,
     read_run_medians,
-    series_labels,
 )
 from perfdag.analysis.verdict import (
     RANK,
@@ -114,7 +114,7 @@ def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[s
 
 @dataclass(frozen=True)
 class Row:
-    """One series of both sides with the answer. `label` tells points of an entry apart.
+    """One series of both sides with the answer. People call it `label`.
 
     `a` and `b` are the medians of the sides with their spreads, `series_a` is the id of the series
     in A. Where the level rule decided, the effect is that of the levels in which the runs lie.
@@ -216,35 +216,36 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
     # the key that a series of A has in B
     keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
     unpaired = [info for info in left.series.values() if info.point not in pairs]
-    labels = series_labels([*right.series.values(), *unpaired])
-    labels |= {before: labels[after] for before, after in pairs.items()}
+    points = point_names([*right.series.values(), *unpaired])
+    points |= {before: points[after] for before, after in pairs.items()}
     only_a = [
-        left.series[old].named(labels.get(old[0], ""))
+        left.series[old].titled(points[old[0]].label)
         for key, old in keys.items()
         if key not in right.series
     ]
     only_b = [
-        info.named(labels.get(info.point, ""))
+        info.titled(points[info.point].label)
         for key, info in right.series.items()
         if key not in keys
     ]
     rows, refused = list[Row](), list[str]()
     for key in [key for key in right.series if key in keys]:
         info, old = right.series[key], left.series[keys[key]]
-        label = labels.get(info.point, "")
-        name = info.named(label)
+        name = info.named(points[info.point].name)
+        label = info.titled(points[info.point].label)
         if old.unit != info.unit:
-            refused.append(f"{name}: unit {old.unit} in A and {info.unit} in B, not compared")
+            refused.append(f"{label}: unit {old.unit} in A and {info.unit} in B, not compared")
             continue
         values, new = left.values[keys[key]], spread(right.values[key])
         answer = past.answer(info, values, new, keys[key] == key)
-        points = {"B": info.point, "A": old.point}
-        answer = _usable(answer, {x: unusable[x].get(point) for x, point in points.items()})
+        both = {"B": info.point, "A": old.point}
+        answer = _usable(answer, {x: unusable[x].get(point) for x, point in both.items()})
         versions = old.benchmark_version, info.benchmark_version
         note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
         rows.append(Row(info, name, label, answer, spread(values), new, old.series_id, note))
+    labels = {point: own.label for point, own in points.items()}
     failed = [
-        f"{letter}: {entry} {labels.get(point, point)}: "
+        f"{letter}: {', '.join(filter(None, (entry, labels.get(point, point))))}: "
         f"{bad} of {plural(ok + bad, 'sample')}, {error}"
         for letter, side in sides.items()
         for point, (ok, bad, error, entry) in side.failed.items()
@@ -356,7 +357,7 @@ _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value
 
 @dataclass(frozen=True)
 class SeriesVerdict:
-    """One series of a duet with its verdict. `label` tells its point from others of the entry.
+    """One series of a duet with its verdict. People call it `label`.
 
     `bound` is the cost of B against the limit of the duet, where there is one.
     """
@@ -478,8 +479,10 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     compared: set[int] = set()
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
-        info, label = present[0][0], _duet_label(duet, key[0])
-        name = info.named(label)
+        info = present[0][0]
+        sides = duet.a.points[key[0]], duet.b.points[key[0]]
+        name = info.named(_of_both(*(point.label for point in sides)))
+        label = info.titled(_of_both(*(point.title for point in sides)))
         alerts = tuning.pages(info)
         if info.headline or alerts:
             compared.add(key[0])
@@ -487,15 +490,15 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             continue
         if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():
             result = _compare_series(info, present[0][1], present[1][1], tuning, duet)
-            lines.append(SeriesVerdict(info, info.named(label), label, *result))
+            lines.append(SeriesVerdict(info, name, label, *result))
             continue
-        absent += [name] if alerts and info.better in ("higher", "lower") else []
+        absent += [label] if alerts and info.better in ("higher", "lower") else []
         variant = "A" if key in a else "B"
         why = f"only {variant} has values" if len(present) == 1 else "no block has values of both"
-        unpaired.append(f"{name}: {why}")
-    for i, point in enumerate(duet.a.points):
+        unpaired.append(f"{label}: {why}")
+    for i, sides in enumerate(zip(duet.a.points, duet.b.points, strict=True)):
         if i not in compared:
-            absent.append(f"{point.entry} {_duet_label(duet, i)}".strip())
+            absent.append(_of_both(*(point.full_title for point in sides)))
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     judged = judge([line.judged for line in lines], duet.a.options.looks)
     lines = [replace(line, judged=own) for line, own in zip(lines, judged, strict=True)]
@@ -553,6 +556,6 @@ def _block_medians(
     }
 
 
-def _duet_label(duet: Duet, index: int) -> str:
-    a, b = duet.a.points[index].label, duet.b.points[index].label
+def _of_both(a: str, b: str) -> str:
+    """Return what both variants call a point, or each of them."""
     return a if a == b else f"{a or '-'} | {b or '-'}"

@@ -243,7 +243,7 @@ class _Judge:
         base = self.night.select(lambda run: run.run_id < self.run.run_id)
         lines = series_of(base, self.tuning, self.rules.accepted)
         return [
-            f"{line.name} {line.answer.size}{line.answer.since_text}"
+            f"{line.label} {line.answer.size}{line.answer.since_text}"
             for line in lines
             if line.answer.word == "worse" and line.left and self.tuning.pages(line.info)
         ]
@@ -289,6 +289,7 @@ class _Judge:
         self,
         group: str,
         name: str,
+        title: str,
         state: State,
         text: str,
         key: str,
@@ -303,7 +304,7 @@ class _Judge:
         accepted = bad and (accepted or self._acknowledged(label, key))
         if accepted:
             state, text = "ok", f"{text} (acknowledged)"
-        self.gate.cases.append(CheckResult(group, name, state, text, key, label, cause))
+        self.gate.cases.append(CheckResult(group, name, title, state, text, key, label, cause))
         return accepted
 
     def _acknowledged(self, name: str, key: str) -> bool:
@@ -326,14 +327,16 @@ class _Judge:
                 if state == "failed" and line.left is None:
                     state = "unsure"  # two runs alone fail no gate
                 text = f"{line.answer.text}; {line.newest_text}"
-                gate.cases.append(CheckResult("change", line.name, state, text))
+                gate.cases.append(CheckResult("change", line.name, line.label, state, text))
 
     def _own_verdicts(self) -> None:
         """Add the verdicts of the benchmarks themselves."""
         states: dict[str, State] = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
         for verdict in self.summary.verdicts:
-            text, cause = f"{verdict.word}: {verdict.note}", (verdict.entry, "")
-            self._add("verdict", verdict.name, states[verdict.word], text, verdict.name, cause)
+            name, state = verdict.name, states[verdict.word]
+            title = f"{verdict.title}: {verdict.rule}"
+            text = f"{verdict.word}: {verdict.note}"
+            self._add("verdict", name, title, state, text, name, (verdict.entry, ""))
 
     def _absent_series(self) -> dict[str, bool]:
         """Add the headline series that earlier runs had and this one lacks, and idle points.
@@ -362,7 +365,7 @@ class _Judge:
                 why = _no_value(count) if count.bad else self._not_measured(info.entry)
             cause = (info.entry, "series")
             absent[info.series_id] = self._add(
-                "present", line.name, "absent", why, info.series_id, cause
+                "present", line.name, line.label, "absent", why, info.series_id, cause
             )
             reported.add(info.point)
         self._idle_points(reported)
@@ -387,11 +390,12 @@ class _Judge:
                 continue
             point, why = planned.get(key), _no_value(count)
             name = f"{count.entry} {point.label if point else key}".strip()
+            title = point.full_title if point else name
             if point and point.optional and measured:
                 why = f"{why} (optional)"
-                self.gate.cases.append(CheckResult("present", name, "skipped", why))
+                self.gate.cases.append(CheckResult("present", name, title, "skipped", why))
             else:
-                self._add("present", name, "absent", why, key, (count.entry, POINTS))
+                self._add("present", name, title, "absent", why, key, (count.entry, POINTS))
 
     def _thresholds(self, absent: dict[str, bool]) -> None:
         """Check each threshold for each series that it covers."""
@@ -405,8 +409,8 @@ class _Judge:
                 state, text = self._holds(rule, line)
                 key, name, what = line.info.series_id, line.name, rule.text()
                 accepted, cause = self._acknowledged(name, key), (line.info.entry, what)
-                about = f"{name}: {what}", state, text, f"{what} {key}", cause, name
-                self._add("threshold", *about, accepted=accepted)
+                about = line.label, state, text, f"{what} {key}", cause, name
+                self._add("threshold", f"{name}: {what}", *about, accepted=accepted)
 
     def _slow_parts(self, absent: dict[str, bool]) -> None:
         """Add each slow node and link of pairs, and the checks of pairs without one.
@@ -425,12 +429,15 @@ class _Judge:
                 cause = (matrix.info.entry, broken[0].text()) if broken else None
                 text = f"{100 * part.effect:+.0f} % against the others"
                 name = matrix.name_of(part)
-                self._add("slow", name, "failed" if broken else "unsure", text, name, cause)
+                title = f"{matrix.title}, {part.kind} {part.name}"
+                state: State = "failed" if broken else "unsure"
+                self._add("slow", name, title, state, text, name, cause)
             if judging and not matrix.slow:
-                state: State = "ok" if matrix.judges else "unsure"
+                state = "ok" if matrix.judges else "unsure"
                 text = "no node and no link is slow" if matrix.judges else TOO_FEW
-                name = f"{matrix.name}: {judging[0].text()}"
-                self.gate.cases.append(CheckResult("threshold", name, state, text))
+                rule_text = judging[0].text()
+                names = f"{matrix.name}: {rule_text}", f"{matrix.title}: {rule_text}"
+                self.gate.cases.append(CheckResult("threshold", *names, state, text))
 
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.
@@ -453,7 +460,7 @@ class _Judge:
             state, text = "skipped", points[0].reasons[0]
         cause = None if losses else (rule.entry or "", name)
         accepted = bool(losses) and all(losses)
-        self._add("threshold", name, state, text, name, cause, accepted=accepted)
+        self._add("threshold", name, name, state, text, name, cause, accepted=accepted)
 
     def _holds(self, rule: Check, line: Series) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""

@@ -46,17 +46,24 @@ class CheckResult:
 
     `state` is ok, failed (fails the gate), absent (no data), unsure (too little history,
     or an inconclusive verdict) or skipped (its samples were skipped). One that fails is in an
-    alert with the others of its `cause` (entry, and rule or what is missing), where it is named
-    `label`; `key` identifies it across runs.
+    alert with the others of its `cause` (entry, and rule or what is missing). Acknowledgements call
+    it `label`, and people `title`; `key` identifies it across runs.
     """
 
     group: str
     name: str
+    title: str
     state: State
     text: str
     key: str = ""
     label: str = ""
     cause: tuple[str, str] | None = None
+
+    @property
+    def heading(self) -> str:
+        """The title, with the rule of a threshold."""
+        rule = self.cause[1] if self.cause and self.group == "threshold" else ""
+        return self.title if rule in ("", self.title) else f"{self.title}: {rule}"
 
 
 @dataclass
@@ -145,7 +152,7 @@ class GateResult:
         from perfdag.analysis.verdict import JudgedSeries
 
         series = [
-            JudgedSeries(line.info, line.name, line.answer, line.answer.text)
+            JudgedSeries(line.info, line.name, line.label, line.answer, line.answer.text)
             for line in self.series
         ]
         data = GateData(

@@ -21,7 +21,7 @@ from perfdag.analysis.medians import (
     RunInfo,
     RunMedians,
     is_measured,
-    series_labels,
+    point_names,
 )
 from perfdag.analysis.verdict import (
     RANK,
@@ -137,6 +137,7 @@ class Step:
 class Series:
     """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
+    People call it `label`, and checks and acknowledgements `name`.
     `newest` is the value of the newest run. `lost` says why a run that should have one has none,
     and is else empty. `accepted` are the positions of runs whose level was acknowledged, `left` is
     the first step of the change for the worse that is open, or None. `moved` names the nodes that
@@ -145,6 +146,7 @@ class Series:
 
     info: SeriesInfo
     name: str
+    label: str
     value: Array
     low: Array
     high: Array
@@ -258,12 +260,13 @@ def series_of(
     """
     runs = [run.run_id for run in medians.runs]
     first, planned = _newest_whole(medians), planned_points(medians)
-    labels, found = series_labels(medians.series), []
-    accepted = of_names(accepted, {info.named(labels[info.point]) for info in medians.series})
+    points, found = point_names(medians.series), list[Series]()
+    accepted = of_names(accepted, {info.named(points[info.point].name) for info in medians.series})
     for i, info in enumerate(medians.series):
         if info.canary != canaries:
             continue
-        name = info.named(labels[info.point])
+        name = info.named(points[info.point].name)
+        label = info.titled(points[info.point].label)
         levels = levels_of(medians.nights(i), **tuning.limits(info))
         if not levels.levels:
             continue
@@ -277,7 +280,7 @@ def series_of(
         newest = float(medians.value[i, at]) if at >= first else math.nan
         arrays = medians.value[i], medians.low[i], medians.high[i], medians.n[i]
         stands, moved = (levels, steps, left), _moved_nodes(medians, levels)
-        found.append(Series(info, name, *arrays, *stands, lost, newest, starts, runs, moved))
+        found.append(Series(info, name, label, *arrays, *stands, lost, newest, starts, runs, moved))
     return found
 
 

@@ -21,8 +21,9 @@ from perfdag.analysis.environment import (
     environment,
     short_revisions,
 )
+from perfdag.benchmark.registry import point_label
 from perfdag.plan import gc_paused
-from perfdag.results.labels import words_by_point
+from perfdag.results.labels import differences_by_point, words
 from perfdag.results.run_store import month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
@@ -65,11 +66,22 @@ class RunInfo:
         ]
 
 
-def series_labels(series: Iterable[SeriesInfo]) -> dict[str, str]:
-    """Return point id -> what distinguishes it within its entry (`streams=4 network.host=true`)."""
+@dataclass(frozen=True)
+class PointNames:
+    """What distinguishes a point within its entry: `bs=4KiB reverse`, and as people read it."""
+
+    name: str
+    label: str
+
+
+def point_names(series: Iterable[SeriesInfo]) -> dict[str, PointNames]:
+    """Return point id -> what distinguishes it within its entry."""
     points = {info.point: info for info in series}
-    words = words_by_point((info.entry, info.point, info.settings) for info in points.values())
-    return {point: " ".join(own.values()) for point, own in words.items()}
+    every = differences_by_point((own.entry, own.point, own.settings) for own in points.values())
+    return {
+        point: PointNames(words(own), point_label(points[point].benchmark, own))
+        for point, own in every.items()
+    }
 
 
 VERSION = 7

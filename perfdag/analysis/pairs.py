@@ -4,10 +4,11 @@ Chart, sentence and gate read the same matrices, so that they name the same node
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from perfdag.results.labels import Facts, difference
+from perfdag.benchmark.registry import point_label
+from perfdag.results.labels import Facts, difference, words
 from perfdag.results.summary import PointState, Series, SeriesInfo
 from perfdag.stats.nodes import FEWEST_NODES, SlowPart, slow_parts
 
@@ -28,13 +29,23 @@ class PairMatrix:
     @property
     def label(self) -> str:
         """The entry and what tells the point from the others of it."""
-        words = [word for name, word in self.states[0].words.items() if name != "pair"]
-        return " ".join([self.states[0].entry, *words])
+        return f"{self.states[0].entry} {words(self._differences)}".strip()
 
     @property
     def name(self) -> str:
         """The label and the metric."""
         return f"{self.label} {self.metric}"
+
+    @property
+    def title(self) -> str:
+        """What people call it: `net throughput, 4 streams`."""
+        info = replace(self.info, span="")
+        return info.titled(point_label(info.benchmark, self._differences))
+
+    @property
+    def _differences(self) -> dict[str, str]:
+        every = self.states[0].differences
+        return {name: text for name, text in every.items() if name != "pair"}
 
     @property
     def info(self) -> SeriesInfo:

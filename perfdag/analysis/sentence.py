@@ -105,7 +105,7 @@ def _failure(run: Judged) -> Iterator[Banner]:
 def _failed_verdicts(run: Judged) -> list[str]:
     """Return the failed verdicts of benchmarks, the first with their number."""
     worst = [verdict for verdict, _ in worst_of_points(run.summary.verdicts)]
-    texts = [f"{verdict.where}: {verdict.text}" for verdict in worst if verdict.word == "failed"]
+    texts = [f"{verdict.title}: {verdict.text}" for verdict in worst if verdict.word == "failed"]
     if texts and len(worst) > 1:
         texts[0] = f"{len(texts)} of {len(worst)} verdicts failed. {texts[0]}"
     return texts
@@ -120,7 +120,7 @@ def _failed_checks(run: Judged) -> list[str]:
 def _lost_series(run: Judged) -> list[str]:
     """Return the headline series that earlier runs had and this one lacks."""
     lines = run.past.headlines if run.past else []
-    return [f"{line.name} {line.answer.text}" for line in lines if line.answer.word == "failed"]
+    return [f"{line.label} {line.answer.text}" for line in lines if line.answer.word == "failed"]
 
 
 def _worse(run: Judged) -> Iterator[Banner]:
@@ -157,7 +157,7 @@ def _slow(run: Judged) -> Iterator[Banner]:
     parts.sort(key=lambda pair: (pair[0].kind == "link", -abs(pair[0].effect)))
     sentences: dict[tuple[str, str], str] = {}
     for part, matrix in parts:
-        text = f"{part.kind.capitalize()} {part.name} is slow: {matrix.name}"
+        text = f"{part.kind.capitalize()} {part.name} is slow: {matrix.title}"
         sentences.setdefault((part.kind, part.name), f"{text} {100 * part.effect:+.0f} %")
     first, *others = sentences.values()
     more = f", and {len(others)} more" if others else ""
@@ -175,7 +175,7 @@ def _without_claim(run: Judged) -> Banner:
         before = f"last {run.past.runs - 1} runs" if run.past.runs > 2 else "run before"
         return Banner("same", f"Same as the {before}")
     if answer.word == "unclear":
-        why = f"{deciding[0].name}: {_size(deciding[0])}"
+        why = f"{deciding[0].label}: {_size(deciding[0])}"
         return Banner("unclear", run.past.counted, [why])
     return Banner(answer.word, _change(deciding))
 
@@ -193,7 +193,7 @@ def _change(deciding: Sequence["Series"]) -> str:
     """Return the answer about the first of these series, and the number of the others."""
     first = deciding[0]
     more = f", and {len(deciding) - 1} more" if deciding[1:] else ""
-    return f"{first.answer.word.capitalize()}: {first.name} {_size(first)}{more}"
+    return f"{first.answer.word.capitalize()}: {first.label} {_size(first)}{more}"
 
 
 def _size(line: "Series") -> str:

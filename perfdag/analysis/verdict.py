@@ -190,6 +190,7 @@ class JudgedSeries:
 
     info: SeriesInfo
     name: str
+    label: str
     answer: Verdict
     text: str
 

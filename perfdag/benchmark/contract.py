@@ -84,6 +84,12 @@ def verdict(
 
 SHARE = "share"
 """What a metric in 1 counts whose values are shares of a whole."""
+ShortForm = str | Mapping[str, str]
+"""A setting for people: a text with {} for the value (`depth {}`), or the text of each value.
+
+A text that ends in s loses it where the value is 1 (`{} streams`). A value without a text in a
+mapping is written as in a suite, as is a setting without a short form.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,9 @@ class Metric:
     `steps` is invalid (`Measurement.step`). `counts` says what a metric in 1/s counts, for people:
     its values are `samples/s` where it is `samples`, and IOPS where it is `I/Os`. A metric in 1
     that counts a `share` of a whole is read in %. A time that is not `elapsed` may exceed the wall
-    time of its sample: it is a sum over processes, or estimated.
+    time of its sample: it is a sum over processes, or estimated. `label` is what people call it
+    where the name with spaces is no good English; a coordinate in braces stands for its short form:
+    `{direction} IOPS`.
     """
 
     name: str
@@ -109,6 +117,7 @@ class Metric:
     steps: int = 100
     counts: str = ""
     elapsed: bool = True
+    label: str = ""
 
 
 def own_verdict(about: str) -> Metric:
@@ -263,6 +272,11 @@ class Benchmark(ABC, Generic[P]):
     """Names of the coordinates that its values have, which a check can select by."""
     sizes: ClassVar[tuple[str, ...]] = ()
     """The coordinates that are sizes in bytes. A parameter that is one is annotated `Size`."""
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {}
+    """Parameters and coordinates for people, in the order in which they are read.
+
+    `metric_label` and `point_label` of perfdag.benchmark.registry make the texts of every surface.
+    """
     tools: ClassVar[tuple[Tool, ...]] = ()
     remarks: ClassVar[tuple[Remark, ...]] = ()
     """Lines of its tools that spoil a sample or explain it, although the figures are whole."""

@@ -7,17 +7,17 @@ lists the `working` ones, and a suite that names a broken one is refused with it
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from perfdag.benchmark.contract import CLOCK, SHARE, Benchmark, Better
+from perfdag.benchmark.contract import CLOCK, SHARE, Benchmark, Better, ShortForm
 from perfdag.hosts.base import MANAGERS
 from perfdag.shape import Shape
-from perfdag.units import BASE_UNITS, Unit, rate_unit
+from perfdag.units import BASE_UNITS, Unit, rate_unit, readable, written
 
 RESERVED = ("network", "hosts", "resources", "volume", "hugepages", "node_selector")
 """Keys of a shape with keys below, which a permutation names with dots (`network.host`)."""
@@ -149,6 +149,82 @@ def units_of_settings(benchmark: str) -> Mapping[str, str]:
         program = get(benchmark)
         units |= dict(_units_of(program.Params)) | dict.fromkeys(program.sizes, "B")
     return units
+
+
+SHAPE_FORMS: Mapping[str, ShortForm] = {
+    "hosts.count": "{} hosts",
+    "network.host": {"true": "host network", "false": "pod network"},
+    "network.path": {
+        "pod": "pod network",
+        "service": "through a Service",
+        "nodeport": "through a NodePort",
+        "host": "host network",
+    },
+    "network.family": {"ipv4": "IPv4", "ipv6": "IPv6"},
+    "pair": "hosts {}",
+}
+"""Short forms of the keys of a shape, and of a pair of hosts."""
+
+
+@cache
+def short_forms(benchmark: str) -> Mapping[str, ShortForm]:
+    """Return the short forms of settings and coordinates by dotted name, in reading order."""
+    own = {} if fault(benchmark) else get(benchmark).short_forms
+    return {**own, **{name: form for name, form in SHAPE_FORMS.items() if name not in own}}
+
+
+def short_form(benchmark: str, name: str, value: Any) -> str:
+    """Return a parameter, key of a shape or coordinate for people: `4 KiB`, `depth 16`."""
+    unit = units_of_settings(benchmark).get(name, "")
+    text, form = written(value, unit), short_forms(benchmark).get(name)
+    if isinstance(form, str):
+        return (form.removesuffix("s") if text == "1" else form).format(readable(value, unit))
+    return (form or {}).get(text) or (name if text == "true" else f"{name}={text}")
+
+
+def reading_order(benchmark: str, names: Iterable[str]) -> list[str]:
+    """Return settings in the order of the benchmark's short forms, the others behind by name."""
+    rank = {name: number for number, name in enumerate(short_forms(benchmark))}
+    return sorted(names, key=lambda name: (rank.get(name, len(rank)), name))
+
+
+def point_words(benchmark: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings for people by name, in the order in which all surfaces show them."""
+    names = reading_order(benchmark, settings)
+    return {name: short_form(benchmark, name, settings[name]) for name in names}
+
+
+def point_label(benchmark: str, settings: Mapping[str, Any]) -> str:
+    """Return what people call a point, by the settings that tell it from others.
+
+    Every surface uses it: `random read, 4 KiB, depth 16`.
+    """
+    return ", ".join(point_words(benchmark, settings).values())
+
+
+@cache
+def _labels(benchmark: str) -> Mapping[str, str]:
+    if fault(benchmark):
+        return {}
+    return {metric.name: metric.label for metric in get(benchmark).metrics if metric.label}
+
+
+def metric_label(
+    benchmark: str, metric: str, stat: str = "value", coords: Mapping[str, Any] | None = None
+) -> str:
+    """Return what people call a metric, with its statistic and its coordinates.
+
+    Every surface uses it: `read IOPS`, `time to scheduled, p95`. It is empty for the metric `value`
+    of an imported series, whose entry says what it is.
+    """
+    words = point_words(benchmark, coords or {})
+    text = _labels(benchmark).get(metric, "" if metric == "value" else metric.replace("_", " "))
+    label = _COORDINATE.sub(lambda match: words.pop(match[1], ""), text)
+    of_stat = [stat] if stat != "value" else []
+    return ", ".join(filter(None, [label.strip(), *of_stat, *words.values()]))
+
+
+_COORDINATE = re.compile(r"\{(\w+)\}")
 
 
 def _units_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:

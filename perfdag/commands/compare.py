@@ -113,7 +113,7 @@ def _cells(row: Row) -> list[str]:
         for value, band in ((answer.before, row.a), (answer.value, row.b))
     ]
     return [
-        row.name,
+        row.label,
         *sides,
         answer.size,
         percent(answer.noise, answer.unit, sign=False),

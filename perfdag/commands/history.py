@@ -118,9 +118,13 @@ def run_history(args: argparse.Namespace) -> int:
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
     every = series_of(medians, tuning, acks)
-    names = {line.name for line in every}
+    names = {name for line in every for name in (line.name, line.label)}
     globs = [exact(glob, names) for glob in args.only] or ["*"]
-    series = [line for line in every if any(has_name(line.name, glob) for glob in globs)]
+    series = [
+        line
+        for line in every
+        if any(has_name(line.name, glob) or has_name(line.label, glob) for glob in globs)
+    ]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
     nodes, noise = list[NodeOutlier](), list[Noise]()
@@ -258,6 +262,7 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
     return SeriesData(
         info=series.info,
         name=series.name,
+        label=series.label,
         answer=series.answer,
         text=series.answer.text,
         values=series.value.tolist(),
@@ -312,7 +317,7 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
         lines.append(f"{count - len(rows)} more series (--all shows them)")
     steps = [(step.run, line, step) for line in rows for step in line.steps]
     for _, line, step in sorted(steps, key=lambda item: item[0]):
-        values = f"{line.name}  {step.values(line.info)}"
+        values = f"{line.label}  {step.values(line.info)}"
         head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
         since = f"            since {step.since}"
         changed = f"            changed {step.changed}"
@@ -331,7 +336,7 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     answer, newest = series.answer, series.newest
     absent = "absent" if series.info.point in planned else "left out"
     return (
-        series.name,
+        series.label,
         str(series.levels.measured),
         short(level.reference, info.display_unit),
         percent(answer.noise, answer.unit, sign=False),

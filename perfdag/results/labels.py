@@ -71,15 +71,15 @@ def exact(glob: str, names: Container[str]) -> str:
     return escape(glob) if glob in names else glob
 
 
-def word(name: str, text: str) -> str:
-    """Return a setting with its name: `bs=4KiB`, `reverse`, `rate=50Mbit/s`."""
-    return name if text == "true" else f"{name}={text}"
+def words(settings: Mapping[str, str]) -> str:
+    """Return settings as names of series and points have them: `bs=4KiB reverse`."""
+    return " ".join(name if text == "true" else f"{name}={text}" for name, text in settings.items())
 
 
-def words_by_point(
+def differences_by_point(
     points: Iterable[tuple[str, str, Mapping[str, str]]],
 ) -> dict[str, dict[str, str]]:
-    """Return point id -> the words that tell it from the others of its entry, by setting.
+    """Return point id -> the settings that tell it from the others of its entry.
 
     `points` are (entry, point id, settings). Settings of the shape, and what is false or unset, are
     left out where the rest tells the points apart.
@@ -87,7 +87,7 @@ def words_by_point(
     entries: dict[str, dict[str, Mapping[str, str]]] = {}
     for entry, point, settings in points:
         entries.setdefault(entry, {})[point] = settings
-    words = {}
+    differences: dict[str, dict[str, str]] = {}
     for group in entries.values():
         every = sorted({name for own in group.values() for name in own})
         names = [name for name in every if len({own.get(name) for own in group.values()}) > 1]
@@ -98,9 +98,8 @@ def words_by_point(
             fewer = [{k: v for k, v in own.items() if kept(k, v)} for own in varied]
             if len({tuple(own.items()) for own in fewer}) == distinct:
                 varied = fewer
-        for point, own in zip(group, varied, strict=True):
-            words[point] = {name: word(name, value) for name, value in own.items()}
-    return words
+        differences |= zip(group, varied, strict=True)
+    return differences
 
 
 _NO_EXPLANATION = ("host", "sample", "peers", "cluster", "free_bytes", "state")

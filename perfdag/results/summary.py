@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
-from perfdag.results.labels import point_settings, setting, words_by_point
+from perfdag.results.labels import differences_by_point, point_settings, setting, words
 from perfdag.results.schema import objects
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.units import plural, short
@@ -75,9 +75,19 @@ class SeriesInfo:
         """The unit of its values for people: `samples/s` or `IOPS` where it is 1/s."""
         return registry.display_unit(self.benchmark, self.metric, self.unit)
 
-    def named(self, label: str) -> str:
-        """Return its entry, the label of its point, and its name."""
-        return " ".join(filter(None, (self.entry, label, self.name)))
+    @property
+    def label(self) -> str:
+        """What people call it: `read latency, p99`."""
+        text = registry.metric_label(self.benchmark, self.metric, self.stat, self.coords)
+        return f"{text} between {self.span}" if self.span in ("nodes", "zones") else text
+
+    def named(self, point: str) -> str:
+        """Return what checks call it, with the words of its point: `disk bs=4KiB iops`."""
+        return " ".join(filter(None, (self.entry, point, self.name)))
+
+    def titled(self, point: str) -> str:
+        """Return what people call it, with the label of its point: `disk read IOPS, 4 KiB`."""
+        return ", ".join(filter(None, (f"{self.entry} {self.label}".strip(), point)))
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -119,8 +129,8 @@ class PointState:
     """One point: samples by status, reasons of failures, disturbances, and series.
 
     Headline series come first. `pair` and `nodes` (distinct tuples, one per sample) belong to a
-    point that is one pair of hosts. `words` tell it from the other points of its entry, by setting,
-    and its `title` from those of its benchmark.
+    point that is one pair of hosts. `differences` are the settings that tell it from the other
+    points of its entry, and its `title` tells it from those of its benchmark.
     """
 
     point: str
@@ -134,7 +144,7 @@ class PointState:
     series: list[Series] = field(default_factory=list)
     pair: str | None = None
     nodes: list[tuple[str, ...]] = field(default_factory=list)
-    words: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, str] = field(default_factory=dict)
     title: str = ""
 
     @property
@@ -142,15 +152,25 @@ class PointState:
         """Its settings as flat text."""
         return point_settings(self.benchmark, self.params, self.shape, self.pair)
 
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """The differences for people, by setting: `random read`, `4 KiB`."""
+        return registry.point_words(self.benchmark, self.differences)
+
     @property
     def label(self) -> str:
-        """The words as text: `bs=4KiB reverse`. Empty for the only point of an entry."""
-        return " ".join(self.words.values())
+        """The words as text: `random read, 4 KiB`. Empty for the only point of an entry."""
+        return ", ".join(self.words.values())
 
     @property
     def name(self) -> str:
-        """The entry and the label."""
-        return f"{self.entry} {self.label}".strip()
+        """The entry and the differences, as checks name it: `disk bs=4KiB rw=randread`."""
+        return f"{self.entry} {words(self.differences)}".strip()
+
+    @property
+    def full_title(self) -> str:
+        """The entry and the label: `disk, random read, 4 KiB`."""
+        return ", ".join(filter(None, (self.entry, self.label)))
 
     @property
     def why(self) -> str | None:
@@ -187,8 +207,7 @@ def summarise(table: pa.Table) -> Summary:
     points = points_of(table)
     _add_nominal(table, points)
     trust = _trust_in(table, points)
-    names = {state.point: state.name for state in points}
-    return Summary(table, points, trust, own_verdicts(table, names))
+    return Summary(table, points, trust, own_verdicts(table, points))
 
 
 def points_of(table: pa.Table) -> list[PointState]:
@@ -235,12 +254,12 @@ def points_of(table: pa.Table) -> list[PointState]:
 
 def _label(states: Collection[PointState]) -> None:
     """Give points their words and titles. A title has the entry where a benchmark has several."""
-    words = words_by_point((state.entry, state.point, state.settings) for state in states)
+    differences = differences_by_point((own.entry, own.point, own.settings) for own in states)
     entries: dict[str, set[str]] = {}
     for state in states:
         entries.setdefault(state.benchmark, set()).add(state.entry)
     for state in states:
-        state.words = words[state.point]
+        state.differences = differences[state.point]
         title = state.label
         if len(entries[state.benchmark]) > 1 or not title:
             title = f"{state.entry}: {title}" if title else state.entry
@@ -403,7 +422,7 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
     spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
     if series is not None and spread > NOISY_SPREAD:
-        reasons["spread"] = f"spread {100 * spread:,.0f} % of {state.name} {series.name}"
+        reasons["spread"] = f"spread {100 * spread:,.0f} % of {series.titled(state.label)}"
     apart = spreads and all(map(unusable, headlines(state)))
     return PointTrust("unusable" if apart else "noisy" if reasons else "good", reasons, spread)
 
@@ -443,8 +462,8 @@ _NAMES = {value: word for word, value in VERDICT_VALUES.items()}
 class OwnVerdict:
     """The verdict of a benchmark on a point by one rule: that of its worst sample.
 
-    `where` is the entry with what distinguishes the point and the rule's coordinates in it. `note`
-    has the figure that decided.
+    `where` is the entry with what distinguishes the point and the rule's coordinates in it, and
+    `title` the same for people. `note` has the figure that decided.
     """
 
     entry: str
@@ -453,6 +472,7 @@ class OwnVerdict:
     rule: str
     word: VerdictWord
     note: str
+    title: str
 
     @property
     def name(self) -> str:
@@ -465,7 +485,7 @@ class OwnVerdict:
         return f"{self.word}: {self.rule}: {self.note}"
 
 
-def own_verdicts(table: pa.Table, names: Mapping[str, str]) -> list[OwnVerdict]:
+def own_verdicts(table: pa.Table, points: Iterable[PointState]) -> list[OwnVerdict]:
     """Return the verdicts in the rows of a run, without warm-up, in their order.
 
     A sample that is not ok cannot pass, but it can fail.
@@ -478,16 +498,20 @@ def own_verdicts(table: pa.Table, names: Mapping[str, str]) -> list[OwnVerdict]:
     for row in rows.select(columns).to_pylist():
         key = row["point"], row["coords"] or "{}", row["subject"]
         samples.setdefault(key, []).append(row)
+    states = {state.point: state for state in points}
     verdicts = []
     for (point, coords, rule), judged in samples.items():
+        state = states[point]
+        at = orjson.loads(coords)
         worst = min(judged, key=lambda row: row["value"])
         same = sum(row["value"] == worst["value"] for row in judged)
         count = f" ({same} of {len(judged)} samples)" if len(judged) > 1 else ""
-        at = [f"{name}={value}" for name, value in orjson.loads(coords).items()]
-        where = " ".join([names[point], *at])
+        where = " ".join([state.name, *(f"{name}={value}" for name, value in at.items())])
+        label = registry.point_label(state.benchmark, state.differences | at)
+        title = ", ".join(filter(None, (state.entry, label)))
         word = _NAMES[float(worst["value"])]
         note = f"{worst['note'] or ''}{count}"
-        verdicts.append(OwnVerdict(worst["entry"], point, where, rule, word, note))
+        verdicts.append(OwnVerdict(state.entry, point, where, rule, word, note, title))
     return verdicts
 
 

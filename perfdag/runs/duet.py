@@ -66,7 +66,7 @@ def _cells(line: SeriesVerdict) -> list[str]:
     unit = info.display_unit if paired.absolute else ""
     ends = (percent(v, unit) for v in (paired.interval.low, paired.interval.high))
     return [
-        line.name,
+        line.label,
         short(paired.a, info.display_unit),
         short(paired.b, info.display_unit),
         percent(paired.effect, unit),

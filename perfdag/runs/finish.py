@@ -140,6 +140,7 @@ class MetricData:
     """A series of a run as `run` and `show` print it with --json, in the unit of its metric."""
 
     metric: str
+    label: str
     stat: str
     coords: dict[str, Any]
     unit: str
@@ -157,6 +158,7 @@ class MetricData:
         """Return the data of a series."""
         return cls(
             metric=series.metric,
+            label=series.label,
             stat=series.stat,
             coords=series.coords,
             unit=series.unit,
@@ -177,6 +179,7 @@ class PointData:
 
     point: str
     entry: str
+    label: str
     benchmark: str
     params: dict[str, Any]
     statuses: dict[str, int]
@@ -191,6 +194,7 @@ class PointData:
         return cls(
             point=state.point,
             entry=state.entry,
+            label=state.label,
             benchmark=state.benchmark,
             params=state.params,
             statuses=dict(state.statuses),
@@ -262,7 +266,7 @@ def _cells(
             series.nominal,
             spark(history.value.tolist()) if history else "",
         )
-        cells.append((series.name, middle, f"{low} to {high}", unit, *own))
+        cells.append((series.label, middle, f"{low} to {high}", unit, *own))
     return cells or [("", "-", "", "", "0", "", "")]
 
 
@@ -293,12 +297,12 @@ def _lines(result: Run) -> list[str]:
 
         lines += answer_lines(result.gate)
     verdicts = [
-        f"verdict {verdict.where}: {verdict.text}" + (f" ({count})" if count else "")
+        f"verdict {verdict.title}: {verdict.text}" + (f" ({count})" if count else "")
         for verdict, count in worst_of_points(summary.verdicts)
     ]
     # The table itself has the reason of a point without any value.
     reasons = [
-        f"{state.name}: {shorten(state.reasons[0], 300, placeholder=' ...')}"
+        f"{state.full_title}: {shorten(state.reasons[0], 300, placeholder=' ...')}"
         for state in summary.points
         if state.reasons and state.series
     ]
@@ -311,9 +315,7 @@ def _lines(result: Run) -> list[str]:
             n, precision = collected.reached[point.id]
             text = "no interval yet" if precision is None else f"{precision:.1%}"
             goal = f"{point.until.relative_spread:.1%}"
-            lines.append(
-                f"{point.entry} {point.label}: {text} after {plural(n, 'sample')} (goal: {goal})"
-            )
+            lines.append(f"{point.full_title}: {text} after {plural(n, 'sample')} (goal: {goal})")
     if plan.merged:
         lines.append(f"{plural(plan.merged, 'equal point')} merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]

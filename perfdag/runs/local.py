@@ -156,7 +156,7 @@ def measure_again(
     """
     from perfdag.results.collect import collect
 
-    logger.info(f"suspicious, measured again: {', '.join(line.name for line in gate.suspects)}")
+    logger.info(f"suspicious, measured again: {', '.join(line.label for line in gate.suspects)}")
     points = {line.info.point for line in gate.suspects}
     for again in put_rechecks(store, plan, points):
         with resumable(command):

@@ -53,7 +53,8 @@ PointId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 class Point:
     """What is measured.
 
-    `shape` indexes the plan's shapes, `label` holds the values that vary within the entry.
+    `shape` indexes the plan's shapes, `label` holds the values that vary within the entry, as
+    `--only` has them, and `title` has them for people.
 
     `seconds` is the expected wall time of a sample and `timeout` its limit, both in seconds.
     """
@@ -71,6 +72,7 @@ class Point:
     until: Until | None = None
     pair: Pair | None = None
     optional: bool = False
+    title: str = ""
 
     def key(self, repetition: int) -> str:
         """Return the name of one sample in the store; a warm-up is `<point>-w<n>`."""
@@ -79,7 +81,12 @@ class Point:
     def sample(self, repetition: int) -> str:
         """Return the name of one sample for people. Repetitions below 1 are warm-ups."""
         count = f"{repetition}/{self.rounds}" if repetition > 0 else "warm-up"
-        return f"{self.entry} {self.label}".strip() + f" ({count})"
+        return f"{self.full_title} ({count})"
+
+    @property
+    def full_title(self) -> str:
+        """The entry and the title."""
+        return ", ".join(filter(None, (self.entry, self.title)))
 
     @property
     def rounds(self) -> int:
@@ -170,8 +177,13 @@ class _Combination:
 
     @property
     def label(self) -> str:
-        """The values as people read them."""
-        return " ".join(f"{name}={_label_value(value)}" for name, value in self.values.items())
+        """The values as `--only` has them."""
+        return " ".join(f"{name}={_text(value)}" for name, value in self.values.items())
+
+    def title(self, params: Mapping[str, Any]) -> str:
+        """Return the values for people, as the rows of the run will have these `params`."""
+        values = {name: _text(params.get(name, value)) for name, value in self.values.items()}
+        return registry.point_label(self.benchmark.name, values)
 
     def place(self, path: Where, otherwise: Where) -> Where:
         """Return the path of a value: in `--set`, in the permutation, or `otherwise`."""
@@ -356,6 +368,7 @@ class _Enumeration:
             params=stored,
             shape=number,
             label=combination.label,
+            title=combination.title(stored),
             seconds=benchmark.seconds(model) * (HUNT_MEASUREMENTS if kind == "hunt" else 1),
             timeout=base.timeout or benchmark.limit(model),
         )
@@ -456,7 +469,10 @@ def _points_of_pairs(point: Point, pairs_of: Iterable[Round], parallel: int) -> 
         for slot, (first, second) in enumerate(pairs):
             pair = Pair(first, second, number, slot, point.id, parallel)
             label = f"{point.label} pair={pair.name}".strip()
-            yield replace(point, id=digest(point.id, pair.name), label=label, pair=pair)
+            of_pair = registry.short_form(point.benchmark, "pair", pair.name)
+            title = ", ".join(filter(None, (point.title, of_pair)))
+            name = digest(point.id, pair.name)
+            yield replace(point, id=name, label=label, title=title, pair=pair)
 
 
 def _unfit(benchmark: Benchmark[Any], shape: Shape) -> Iterator[Problem]:
@@ -538,7 +554,7 @@ def _wrong_name(benchmark: Benchmark[Any], name: str) -> str | None:
     )
 
 
-def _label_value(value: Any) -> str:
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 

@@ -388,7 +388,7 @@ class ProgressReporter:
     def finished(self, point: Point, record: SampleRecord) -> None:
         """Record and print that a sample is stored."""
         self.done += 1
-        name = f"{point.entry} {point.label} repetition {record.repetition}"
+        name = f"{point.full_title}, repetition {record.repetition}"
         error = f": {record.error}" if record.error else self._figure(point, record)
         remaining = ""
         if self._time:
@@ -417,7 +417,7 @@ class ProgressReporter:
         band = spread(values)
         unit = display_unit(point.benchmark, row["metric"], row["unit"])
         text = with_spread(band.middle, band.low, band.high, unit)
-        return f"{point.label} {text}, {counts}".strip()
+        return ", ".join(filter(None, (point.title, text, counts)))
 
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Count a sample that `until` does not need. The total excludes samples stored before."""

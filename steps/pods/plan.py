@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.benchmark.contract import Infrastructure
+from perfdag.benchmark.registry import reading_order, short_form
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import (
     LABEL,
@@ -135,14 +136,14 @@ def _parts_of(plan: Plan, batch: Batch) -> list[str]:
     """Return what a batch measures: the entry, what varies, where, and which rounds."""
     samples = [plan.order[position] for position in batch.samples]
     points = [plan.points[index] for index in sorted({index for index, _ in samples})]
-    settings = points[0].label.split()
-    if len(points) > 1:
-        values_by_name = defaultdict[str, list[str]](list)
-        for setting in " ".join(point.label for point in points).split():
-            name, _, value = setting.partition("=")
-            values_by_name[name].append(value)
-        settings = [f"{name}={_span(values)}" for name, values in values_by_name.items()]
-    parts = [points[0].entry, *(f" {_plain(setting)}" for setting in settings)]
+    values_by_name = defaultdict[str, list[str]](list)
+    for setting in " ".join(point.label for point in points).split():
+        name, _, value = setting.partition("=")
+        values_by_name[name].append(value)
+    benchmark = points[0].benchmark
+    parts = [points[0].entry]
+    for name in reading_order(benchmark, values_by_name):
+        parts.append(f", {_setting(benchmark, name, values_by_name[name])}")
     shape = plan.shapes[batch.shape]
     if shape.volume:
         parts.append(f" on {shape.volume.storage_class or shape.volume.kind}")
@@ -152,6 +153,13 @@ def _parts_of(plan: Plan, batch: Batch) -> list[str]:
     last = max(point.rounds for point in points)
     parts.append(f", round {_span([*map(str, rounds)])} of {last}" if rounds else ", warm-up")
     return parts
+
+
+def _setting(benchmark: str, name: str, values: Sequence[str]) -> str:
+    """Return the values of a parameter for people: `1..8 streams`, `random read/random write`."""
+    span = _span(values)
+    words = [span] if ".." in span else dict.fromkeys(values)
+    return _plain("/".join(short_form(benchmark, name, each) for each in words))
 
 
 def _span(values: Sequence[str]) -> str:
@@ -618,7 +626,7 @@ def recheck(context: PodContext, out: Path) -> list[str]:
     missing = missing_batches(store, recheck_batches(plan, rechecks))
     write_outputs(out, {"batches": fan_out(context, store, missing, {})})
     points_again = rechecks[0].points if rechecks else []
-    return [f"{point.entry} {point.label}".strip() for point in points_again]
+    return [point.full_title for point in points_again]
 
 
 def resumed(store: Store, plan: Plan) -> list[Plan]:

@@ -20,6 +20,7 @@ from perfdag.benchmark.contract import (
     Params,
     Problem,
     Rights,
+    ShortForm,
     Skip,
     broken,
     own_verdict,
@@ -136,6 +137,15 @@ class QueueScaling(Benchmark[QueueScalingParams]):
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "loopback")
     api: ClassVar[Rights] = Rights(named=RULES)
     coords: ClassVar[tuple[str, ...]] = ("replicas",)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "command": "{}",
+        "replicas": "{} replicas",
+        "limit": "at most {} replicas",
+        "factor": "steps of {} times",
+        "item": "items of {}",
+        "glob": "{}",
+        "deployment": "{}",
+    }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "throughput",
@@ -159,6 +169,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "higher",
             "throughput relative to the step before, by number of replicas, with its 95 % interval",
             lowest=-math.inf,
+            label="gain over the step before",
         ),
         Metric(
             "latency",
@@ -172,6 +183,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "higher",
             "items a second of one replica, by the Universal Scalability Law",
             counts="items",
+            label="rate of one replica",
         ),
         Metric(
             "serial_share",
@@ -180,6 +192,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "sigma of the Universal Scalability Law",
             lowest=-math.inf,
             counts="share",
+            label="serial share",
         ),
         Metric(
             "amdahl_share",
@@ -188,6 +201,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "serial share by Amdahl's law, which knows no coherence",
             lowest=-math.inf,
             counts="share",
+            label="serial share by Amdahl",
         ),
         Metric(
             "coherence", "1", "lower", "kappa of the Universal Scalability Law", lowest=-math.inf
@@ -197,6 +211,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "1",
             "none",
             "items done at the most replicas; a subject is a node, or one device of it",
+            label="items done",
         ),
         Metric(
             "item_time",
@@ -209,6 +224,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "1",
             "lower",
             "failed requests by number of replicas, if any; a subject is a node or its device",
+            label="failed requests",
         ),
         own_verdict("every step has `factor` times the throughput for each doubling"),
     )

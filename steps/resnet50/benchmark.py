@@ -25,6 +25,7 @@ from perfdag.benchmark.contract import (
     Remark,
     SampleError,
     Shape,
+    ShortForm,
     Skip,
     Tool,
     broken,
@@ -75,13 +76,21 @@ METRICS = (
         "SingleStream's p90 at 99 % confidence (early stopping)",
         elapsed=False,
     ),
-    Metric("completed_rate", "1/s", "none", "queries completed per second", counts="queries"),
+    Metric(
+        "completed_rate",
+        "1/s",
+        "none",
+        "queries completed per second",
+        counts="queries",
+        label="queries completed",
+    ),
     Metric(
         "scheduled_rate",
         "1/s",
         "none",
         "queries that LoadGen scheduled per second",
         counts="queries",
+        label="queries scheduled",
     ),
     Metric(
         "target_rate",
@@ -104,6 +113,7 @@ METRICS = (
         "s",
         "lower",
         "time of the first batch: lazy initialisation, compilation, tuning",
+        label="time of the first batch",
     ),
     Metric(
         "compile_time",
@@ -114,13 +124,18 @@ METRICS = (
         lowest=-math.inf,
     ),
     Metric(
-        "warm_batch", "s", "lower", "median time of a batch at the end of the warm-up, closed loop"
+        "warm_batch",
+        "s",
+        "lower",
+        "median time of a batch at the end of the warm-up, closed loop",
+        label="time of a warm batch",
     ),
     Metric(
         "cost_per_million",
         "currency",
         "lower",
         "price of a million samples at this rate; the coordinates name the currency",
+        label="cost of a million samples",
     ),
 )
 
@@ -159,6 +174,29 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     """The base of the benchmarks of a workload; each starts the program in its own way."""
 
     canaries: ClassVar[tuple[str, ...]] = ("cpu", "memory")
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {
+        "scenario": {"offline": "Offline", "server": "Server", "single-stream": "SingleStream"},
+        "device": {"cpu": "CPU", "cuda": "GPU"},
+        "precision": "{}",
+        "backend": {"eager": "eager", "compile": "compiled"},
+        "batch": "batch {}",
+        "threads": "{} threads",
+        "target_rate": "{} queries/s",
+        "latency_bound": "bound {}",
+        "max_delay": "delay {}",
+        "wrapper": "{}",
+        "copies": "{} copies",
+        "shared": {"device": "on one device", "node": "on one node"},
+        "when": {"alone": "alone", "together": "together"},
+        "side": "{}",
+        "pair": "pair {}",
+        "pairs": "{} pairs",
+        "limit": "limit {}",
+        "currency": "{}",
+        "system": "{}",
+        "fast": {"true": "smoke test", "false": "whole run", "not comparable": "smoke test"},
+        "loadgen": "LoadGen says {}",
+    }
 
     def shape(self, params: W) -> dict[str, Any]:
         return {"image": "resnet50"}

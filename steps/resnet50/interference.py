@@ -97,6 +97,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "lower",
             "p99 latency together divided by p99 alone, median over the copies if all have one;"
             " Offline has none",
+            label="p99 inflation",
         ),
         Metric(
             "fairness",
@@ -111,6 +112,7 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "1",
             "higher",
             "samples/s of all copies together divided by samples/s of one alone",
+            label="speed against one copy",
         ),
         Metric(
             "total_rate",
@@ -127,8 +129,15 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "lower",
             "the scenario's own result of a copy: p99 in Server (of 459 queries or more),"
             " p90 in SingleStream (of 44); in Offline seconds a sample",
+            label="tail latency",
         ),
-        Metric("p99", "s", "lower", "p99 latency of a copy, of 459 queries or more"),
+        Metric(
+            "p99",
+            "s",
+            "lower",
+            "p99 latency of a copy, of 459 queries or more",
+            label="p99 latency",
+        ),
         Metric(
             "valid",
             "1",
@@ -136,8 +145,15 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "1: LoadGen reports VALID for a copy; 0: INVALID. Together, a copy may be INVALID only"
             " for a broken latency bound",
             highest=1,
+            label="valid by LoadGen",
         ),
-        Metric("memory_seen", "B", "none", "device memory that a copy sees"),
+        Metric(
+            "memory_seen",
+            "B",
+            "none",
+            "device memory that a copy sees",
+            label="device memory",
+        ),
         Metric(
             "overlap",
             "1",

@@ -119,6 +119,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "what the program keeps under the treatment: cost of the"
             " baseline over that of the treatment",
             counts="share",
+            label="speed kept",
         ),
         Metric(
             "overhead_bound",
@@ -127,6 +128,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "ends of its 95 % interval: low, high",
             lowest=-math.inf,
             counts="share",
+            label="overhead",
         ),
         Metric(
             "pairs_needed",
@@ -134,7 +136,13 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "lower",
             "pairs that a verdict needs at this spread; with a verdict, at most the pairs measured",
         ),
-        Metric("cost", "s", "lower", "cost of one run: tail latency, in Offline seconds a sample"),
+        Metric(
+            "cost",
+            "s",
+            "lower",
+            "cost of one run: tail latency, in Offline seconds a sample",
+            label="cost of a run",
+        ),
         Metric(
             "valid",
             "1",
@@ -142,6 +150,7 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             "1: LoadGen reports VALID for a run; 0: INVALID. The treatment may be INVALID only"
             " for a broken latency bound",
             highest=1,
+            label="valid by LoadGen",
         ),
         own_verdict("the 95 % interval of the overhead is below `limit`"),
     )

@@ -13,7 +13,14 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfdag.benchmark.contract import Measurement, Metric, VerdictWord, own_verdict, verdict
+from perfdag.benchmark.contract import (
+    Measurement,
+    Metric,
+    ShortForm,
+    VerdictWord,
+    own_verdict,
+    verdict,
+)
 from perfdag.stats.robust import needed
 from perfdag.steps.scale import prometheus
 from perfdag.steps.scale.api_metrics import CREATION, DELETION, VERBS, latencies
@@ -249,6 +256,7 @@ METRICS = (
         "s",
         "none",
         "time that an object waited for a stage that it never reached",
+        label="wait for a stage",
     ),
     Metric(
         "throughput",
@@ -257,7 +265,14 @@ METRICS = (
         "objects that reached the goal a second: mean, and the best 5 s",
         counts="objects",
     ),
-    Metric("create_rate", "1/s", "none", "objects created a second", counts="objects"),
+    Metric(
+        "create_rate",
+        "1/s",
+        "none",
+        "objects created a second",
+        counts="objects",
+        label="creations",
+    ),
     Metric(
         "success_ratio",
         "1",
@@ -265,6 +280,7 @@ METRICS = (
         "objects that reached the goal, of those planned",
         highest=1,
         counts="share",
+        label="objects that reached the goal",
     ),
     Metric(
         "create_ratio",
@@ -273,6 +289,7 @@ METRICS = (
         "creations accepted, of those planned",
         highest=1,
         counts="share",
+        label="creations accepted",
     ),
     Metric(
         "schedule_held",
@@ -280,17 +297,30 @@ METRICS = (
         "higher",
         "share of its rate that the open loop reached",
         counts="share",
+        label="rate held",
     ),
     Metric(
-        "submit_lag", "s", "lower", "how late creations were sent (open loop)", lowest=-math.inf
+        "submit_lag",
+        "s",
+        "lower",
+        "how late creations were sent (open loop)",
+        lowest=-math.inf,
+        label="submission lag",
     ),
-    Metric("left_behind", "1", "lower", "objects still there after deletion"),
+    Metric(
+        "left_behind",
+        "1",
+        "lower",
+        "objects still there after deletion",
+        label="objects left behind",
+    ),
     Metric(
         "api_latency",
         "s",
         "lower",
         "p99 of API requests of one kind (coords: call; phase: deletion)",
         elapsed=False,  # the buckets of its histogram are as wide as a minute
+        label="p99 API latency",
     ),
     Metric(
         "api_p99",
@@ -298,18 +328,21 @@ METRICS = (
         "lower",
         "p99 of the slowest kind of single-object API request (coords of the deletion: phase)",
         elapsed=False,
+        label="p99 of the slowest API request",
     ),
     Metric(
         "api_calls",
         "1",
         "none",
         "API requests of one kind (coords: call, vms or objects; phase: deletion)",
+        label="API requests",
     ),
     Metric(
         "failures",
         "1",
         "lower",
         "objects that were refused or missed the goal, by reason (coords: message)",
+        label="failed objects",
     ),
     Metric(
         "watch_lag",
@@ -327,6 +360,28 @@ METRICS = (
     own_verdict("every gate holds; missing data fails a gate"),
 )
 COORDS = ("stage", "since", "phase", "call", "figure", "message", "vms", "objects")
+SHORT_FORMS: Mapping[str, ShortForm] = {
+    "template": "{}",
+    "count": "{} objects",
+    "counts": "counts {}",
+    "scenario": "{}",
+    "arrival": {"closed": "closed loop", "constant": "constant rate", "batch": "one batch"},
+    "rate": "{}/s",
+    "parallel": "{} at once",
+    "replicas": "{} replicas",
+    "per_node": "{} a node",
+    "gpus": "{} GPUs",
+    "churn": "churn {}",
+    "goal": "until {}",
+    "stage": "{}",
+    "since": "since {}",
+    "phase": "{}",
+    "call": "{}",
+    "figure": "{}",
+    "message": "{}",
+    "vms": "{} VMs",
+    "objects": "{} objects",
+}
 MAX_MESSAGES, MAX_CALLS = 50, 40
 """Distinct messages, and kinds of API request of each phase, that are kept."""
 CHURN = ("churn_cycles", "churn_throughput")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Rights
+from perfdag.benchmark.contract import Metric, Rights, ShortForm
 from perfdag.kube.client import Kube, KubeError
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
@@ -27,6 +27,7 @@ from perfdag.steps.scale.figures import (
     CHURN,
     COORDS,
     METRICS,
+    SHORT_FORMS,
     Gate,
     Result,
     parse_gate,
@@ -284,6 +285,7 @@ HEADLINE = Metric(
     "lower",
     "VMI created to Running (p50, p95, p99 where enough)",
     headline=True,
+    label="time to running",
 )
 V = TypeVar("V", bound=VmiParams)
 
@@ -292,6 +294,7 @@ class VmiBenchmark(ScenarioBenchmark[V]):
     """The base of both benchmarks of VMIs."""
 
     coords = ("count", *COORDS)
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {**SHORT_FORMS, "count": "{} VMIs"}
     api: ClassVar[Rights] = Rights(
         named=(
             *OWN_NAMESPACE,
@@ -355,6 +358,7 @@ class VmiSteady(VmiBenchmark[VmiSteadyParams]):
             "higher",
             "VMs replaced a second, without the pauses",
             counts="VMs",
+            label="replacements",
         ),
         *METRICS,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Rights
+from perfdag.benchmark.contract import Metric, Rights, ShortForm
 from perfdag.kube.client import Kube
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
@@ -17,7 +17,7 @@ from perfdag.steps.scale.cluster import (
     PERFORMANCE_RUN,
     WHOLE_CLUSTER,
 )
-from perfdag.steps.scale.figures import COORDS, METRICS, Result, parse_gate
+from perfdag.steps.scale.figures import COORDS, METRICS, SHORT_FORMS, Result, parse_gate
 from perfdag.steps.scale.generate import Arrival, Schedule
 from perfdag.steps.scale.objects import (
     Template,
@@ -195,6 +195,7 @@ class Scale(ScenarioBenchmark[ScaleParams]):
     )
     system, size = "Run:ai", "objects"
     coords = COORDS
+    short_forms: ClassVar[Mapping[str, ShortForm]] = {**SHORT_FORMS, "count": "{} workloads"}
     metrics = (
         Metric(
             "submission_to_scheduled",
@@ -202,6 +203,7 @@ class Scale(ScenarioBenchmark[ScaleParams]):
             "lower",
             "workload sent to its last pod scheduled (p50, p95, p99)",
             headline=True,
+            label="time to scheduled",
         ),
         *METRICS,
     )

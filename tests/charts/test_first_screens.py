@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "own verdict": (
         of(*(judged_by_itself(number, passes=number != 2) for number in (1, 2, 3))),
         "failed",
-        "1 of 3 verdicts failed. x k=2: failed: overhead &lt; 0.05: 7.0\u00a0%<",
+        "1 of 3 verdicts failed. x, k=2: failed: overhead &lt; 0.05: 7.0\u00a0%<",
     ),
     "failed": (
         of(*steady(1), *APART, LOST),

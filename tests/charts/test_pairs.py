@@ -119,7 +119,7 @@ def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
     rows = table(hosts=4)
     assert {state.title for state in points_of(rows)} == {
-        f"pair={a}-{b}" for a in range(4) for b in range(a + 1, 4)
+        f"hosts {a}-{b}" for a in range(4) for b in range(a + 1, 4)
     }
     both = pa.concat_tables([rows, made.iperf_paths()])
     assert {"iperf-pairs-throughput"} < {picture.name for picture in draw_pictures(summarise(both))}

@@ -47,7 +47,7 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     await page.open(f"{site}/{PAGES['history']}")
     text = await page.value("document.body.innerText")
     alert = await page.value("document.querySelector('.alert.bad').innerText")
-    assert alert.startswith("worse iperf streams=4 throughput -12.3 % since 2026-01-23 (12 runs)")
+    assert alert.startswith("worse iperf throughput, 4 streams -12.3 % since 2026-01-23 (12 runs)")
     assert "changed\tkernel 6.1.112 -> 6.12.4\n" in alert
     assert "Changed: kernel 6.1.112 -> 6.12.4." in text
     row = await _cells(page, "tbody tr:first-child td")

@@ -23,13 +23,13 @@ from tests.charts.rows import sample, table, value
                 ({"bs": 4096, "reverse": False}, {"hosts": {"count": 1}}),
                 ({"bs": 1 << 20, "reverse": True}, {"hosts": {"count": 2}}),
             ],
-            ["bs=4KiB", "bs=1MiB reverse"],
+            ["4 KiB", "1 MiB, reverse"],
             id="sizes with units, and not what the rest implies",
         ),
         pytest.param(
             "iperf",
             [({"rate": None, "k": 1}, {}), ({"rate": 5 * 10**7, "k": 2}, {})],
-            ["k=1", "k=2 rate=50Mbit/s"],
+            ["k=1", "50 Mbit/s a stream, k=2"],
             id="not what is unset",
         ),
         pytest.param(
@@ -41,7 +41,7 @@ from tests.charts.rows import sample, table, value
         pytest.param(
             "x",
             [({}, {"hosts": {"count": 1}}), ({}, {"hosts": {"count": 2}})],
-            ["hosts.count=1", "hosts.count=2"],
+            ["1 host", "2 hosts"],
             id="points that differ only in shape",
         ),
     ],

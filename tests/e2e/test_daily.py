@@ -101,7 +101,7 @@ def test_a_schedule_fires_and_a_step_turns_the_run_red_the_same_night(
     name = fired["metadata"]["name"]
     result = bench.watch(name)
     assert result.returncode == 3, result.stdout + result.stderr
-    assert "WORSE stepped/slowed wall_time" in result.stdout
+    assert "WORSE stepped/slowed wall time" in result.stdout
     assert "measured again right after it: " in result.stdout
     assert "WORSE stepped/steady" not in result.stdout
 
@@ -137,7 +137,7 @@ def test_a_broken_threshold_is_exit_3_of_submit(bench: Namespace, tmp_path: Path
     )
     result = bench.perfdag("submit", str(suite), "--watch")
     assert result.returncode == 3, result.stdout + result.stderr
-    assert "THRESHOLD held/steady wall_time" in result.stdout
+    assert "THRESHOLD held/steady wall time" in result.stdout
     workflow = _workflow(bench, "perfdag/suite=held")
     assert workflow is not None
     assert workflow["status"]["phase"] == "Failed"

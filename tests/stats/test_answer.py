@@ -428,9 +428,9 @@ def test_every_surface_says_the_same(
     junit, page = tmp_path / "check.xml", tmp_path / "check.md"
     out = cli(["check", "last", *root, "--junit", str(junit), "--markdown", str(page)], 3).out
     size = words.removeprefix("worse ")
-    assert f"WORSE net/work wall_time {size}" in out
+    assert f"WORSE net/work wall time {size}" in out
     assert words in junit.read_text()
-    assert f"WORSE net/work wall_time {size}" in page.read_text()
+    assert f"WORSE net/work wall time {size}" in page.read_text()
     assert size in str(Receiver.got[0]["text"])
     do = next(line for line in out.splitlines() if line.startswith("do "))
     compared = cli(do[do.index("perfdag compare") :].split()[1:]).out

@@ -74,12 +74,12 @@ def test_an_alert_stays_open_until_it_recovers_and_each_is_one_message(
     gates = {night: judge_and_tell(store, night) for night in range(32, 70)}
     assert [night for night, gate in gates.items() if gate.failed] == list(range(36, 62))
     [alert] = gates[39].alerts
-    assert "also    iperf streams=" in alert.text, "several series are one cause"
+    assert "also    iperf throughput, " in alert.text, "several series are one cause"
     assert [(m["kind"], m["run_id"], m["page"], len(m["keys"])) for m in Receiver.got] == [
         ("worse", run_id(36), True, 3),
         ("recovered", run_id(62), False, 3),
     ]
-    assert str(Receiver.got[1]["title"]).startswith("RECOVERED net/iperf streams=1 throughput")
+    assert str(Receiver.got[1]["title"]).startswith("RECOVERED net/iperf throughput, 1 stream")
     assert {case.text[:4] for case in gates[69].cases if case.group == "change"} == {"same"}
 
 
@@ -254,7 +254,7 @@ def test_a_rule_over_many_series_is_one_message_for_each_entry(store: Store) -> 
     assert list(alerts) == ["THRESHOLD net/iperf: 300 series", "THRESHOLD net/other throughput"]
     text = alerts["THRESHOLD net/iperf: 300 series"]
     assert len(text) <= 12
-    line = re.compile(r"what    iperf streams=(\d+) throughput: 1 Gbit/s breaks > 9 Gbit/s")
+    line = re.compile(r"what    iperf throughput, (\d+) streams?: 1 Gbit/s breaks > 9 Gbit/s")
     assert len({result[1] for result in map(line.fullmatch, text) if result}) == 6
     assert {"what    and 294 more", "rule    throughput > 9e+09"} <= set(text)
     assert sum(case.state == "failed" for case in gate.cases) == 301
@@ -526,7 +526,7 @@ def test_the_command(
     assert main(command) == 3
     [message] = Receiver.got
     assert (message["kind"], message["page"], message["since"]) == ("worse", True, run_id(34))
-    assert str(message["text"]).startswith("```\nWORSE net/iperf streams=8 throughput")
+    assert str(message["text"]).startswith("```\nWORSE net/iperf throughput, 8 streams")
     suite = ElementTree.parse(junit).getroot().find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures")) == ("3", "1")

@@ -330,9 +330,9 @@ def test_compare_finds_the_step_and_what_changed(store: Store, cli: CommandLine)
         if item["info"]["metric"] == "throughput"
     }
     assert words == {
-        "streams=8": "worse",
-        "streams=1": "same",
-        "streams=4": "same",
+        "iperf throughput, 8 streams": "worse",
+        "iperf throughput, 1 stream": "same",
+        "iperf throughput, 4 streams": "same",
     }
     assert outcome["series"][0]["answer"]["word"] == "worse"
     assert "differs  kernel: 6.1.112 -> 6.1.119" in cli([*command, "--gate"], 3).out
@@ -381,9 +381,10 @@ def test_compare_skips_nothing_in_silence(store: Store, cli: CommandLine) -> Non
     )
     put(store, rows(21, {"streams=1": [5.0] * 3}, unit="B/s"))
     out = cli(["compare", run_id(19), run_id(20), "--store", store.root]).out
-    assert "only in A (missing in B): iperf streams=4 throughput; iperf streams=8 throughput" in out
-    assert "only in B (new): iperf streams=16 throughput" in out
-    assert "B: iperf streams=4: 3 of 3 samples, failed: it would not start" in out
+    names = "iperf throughput, 4 streams; iperf throughput, 8 streams"
+    assert f"only in A (missing in B): {names}" in out
+    assert "only in B (new): iperf throughput, 16 streams" in out
+    assert "B: iperf, 4 streams: 3 of 3 samples, failed: it would not start" in out
     assert (
         "unit bit/s in A and B/s in B, not compared"
         in cli(["compare", run_id(20), run_id(21), "--store", store.root]).out
@@ -405,13 +406,13 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
         "differs  kernel: 6.1.112 -> 6.1.119"
     )
     assert "only in A" not in out
-    assert "only in B (new): iperf streams=8 throughput" in out
+    assert "only in B (new): iperf throughput, 8 streams" in out
     outcome = json.loads(cli(["compare", run_id(19), "last", "--store", store.root, "--json"]).out)
     assert outcome["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
     assert {item["label"]: item["answer"]["word"] for item in outcome["series"]} == {
-        "streams=1": "worse",
-        "streams=4": "worse",
+        "iperf throughput, 1 stream": "worse",
+        "iperf throughput, 4 streams": "worse",
     }
 
 
@@ -554,7 +555,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
     out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown"]).out
     assert re.search(
-        r"^\| command .*wall_time \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| "
+        r"^\| command wall time.* \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| "
         r"worse \|$",
         out,
         re.MULTILINE,

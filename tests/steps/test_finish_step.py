@@ -119,7 +119,9 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
 ) -> None:
     monkeypatch.setattr(
         "perfdag.results.summary.own_verdicts",
-        lambda table, labels: [OwnVerdict("burst", "p", "burst", "p99 < 1", "failed", "1.4 of 1")],
+        lambda table, labels: [
+            OwnVerdict("burst", "p", "burst", "p99 < 1", "failed", "1.4 of 1", "burst")
+        ],
     )
     assert main(["step", "finish"]) == 3
     scheduled(store)

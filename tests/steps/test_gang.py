@@ -187,15 +187,15 @@ def test_progress_is_told_to_argo(
     progress.skipped(point, 4, PRECISE)
     assert file.read_text() == "2/4\n", "what `until` does not need is not waited for"
     assert capsys.readouterr().out.splitlines() == [
-        f"1/4 failed command {point.label} repetition 1: it broke"
+        f"1/4 failed command, {point.title}, repetition 1: it broke"
     ]
 
 
 @pytest.mark.parametrize(
     ("better", "summary"),
     [
-        ("lower", "streams=1 1.5 (1 to 2) Gbit/s, 2 of 3 points"),
-        ("higher", "streams=4 8 Gbit/s, 2 of 3 points"),
+        ("lower", "1 stream, 1.5 (1 to 2) Gbit/s, 2 of 3 points"),
+        ("higher", "4 streams, 8 Gbit/s, 2 of 3 points"),
     ],
 )
 def test_the_output_of_a_node_is_its_best_headline(
@@ -221,7 +221,7 @@ def test_the_output_of_a_node_is_its_best_headline(
         progress.finished(point, SampleRecord(point.id, repetition, "ok", rows=[row]))
     progress.finished(points[2], SampleRecord(points[2].id, 1, "failed", "it broke"))
     assert (tmp_path / "summary").read_text() == summary
-    assert "4/5 ok iperf streams=4 repetition 1 8 Gbit/s" in capsys.readouterr().out
+    assert "4/5 ok iperf, 4 streams, repetition 1 8 Gbit/s" in capsys.readouterr().out
 
 
 def test_progress_that_cannot_be_written_costs_no_sample(

@@ -110,7 +110,7 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
         pytest.param(
             "{benchmark: iperf, permutations: {product: {streams: [1, 2, 64]}}}",
             "repetitions: 5, rounds_per_batch: 1",
-            [f"iperf streams=1..64 pod network, round {n} of 5" for n in range(1, 6)],
+            [f"iperf, 1..64 streams pod network, round {n} of 5" for n in range(1, 6)],
             id="spans",
         ),
         pytest.param(
@@ -127,8 +127,8 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             "permutations: {product: {rw: [randread, read], bs: [4KiB]}}}",
             "repetitions: 3",
             [
-                f"fio rw={rw} bs=4KiB on csi, round {n} of 3"
-                for rw in ("randread", "read")
+                f"fio, {rw}, 4 KiB on csi, round {n} of 3"
+                for rw in ("random read", "sequential read")
                 for n in (1, 2, 3)
             ],
             id="volume",
@@ -143,25 +143,25 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
         pytest.param(
             "{benchmark: iperf, permutations: {product: {streams: [1, 2]}}}",
             "isolation: point, repetitions: 3",
-            [f"iperf streams={n} pod network, round 1..3 of 3" for n in (1, 2)],
+            [f"iperf, {n} pod network, round 1..3 of 3" for n in ("1 stream", "2 streams")],
             id="points",
         ),
         pytest.param(
             "{benchmark: command, params: {argv: [x]}, "
             "permutations: {product: {env: [{A: '{{{workflow.name}}" + 90 * "y" + "'}]}}}",
             "isolation: pod, repetitions: 1",
-            ['command env={"A":"{ { {workflow.name}}' + 28 * "y" + ", round 1 of 1"],
+            ['command, env={"A":"{ { {workflow.name}}' + 27 * "y" + ", round 1 of 1"],
             id="long, and with what Argo replaces",
         ),
         pytest.param(
-            "{benchmark: fio, name: fio-csi-cinder, "
+            "{benchmark: fio, name: fio-csi-cinder-ssd, "
             "volume: {storage_class: csi-cinder, size: 5GiB}, "
             "permutations: {product: {hosts.count: [2, 4], bs: [1MiB, 4MiB], numjobs: [2, 4]}}}",
             "isolation: point, repetitions: 1",
             [
-                f"fio-csi-cinder hosts.count={n} bs={bs} numjobs={jobs} on csi-cinder pod network"
+                f"fio-csi-cinder-ssd, {bs} MiB, {jobs} jobs, {n} hosts on csi-cinder pod network"
                 for n in (2, 4)
-                for bs in ("1MiB", "4MiB")
+                for bs in (1, 4)
                 for jobs in (2, 4)
             ],
             id="long, without what all batches share",
