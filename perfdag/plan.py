@@ -11,7 +11,6 @@ import math
 import random
 import re
 import secrets
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,12 @@ import perfdag
 from perfdag.benchmark import registry
 from perfdag.identity import digest
 from perfdag.problems import Problem
-from perfdag.revision import Revision, revision_of_folder, revisions_of_entries
+from perfdag.revision import (
+    Revision,
+    described_commit,
+    revision_of_folder,
+    revisions_of_entries,
+)
 from perfdag.shape import SHAPE_KEYS, Shape
 from perfdag.stats.robust import FEWEST_BLOCKS, MOST_BLOCKS, blocks
 from perfdag.suite.document import BadDocument
@@ -178,9 +182,11 @@ def read_plan(data: bytes) -> Plan:
         if first["type"] == "wrong-form":
             text = f"{place} {str(first['input'])[:80]!r}: is not {first['ctx']['words']}"
         if first["type"] == "missing":
-            wrote = (raw.get("versions") or {}).get("perfdag", "?")
-            text = f"plan.json was written by another perfdag ({wrote}): {place} is missing"
-            text += "; use that version, images included"
+            version = (raw.get("versions") or {}).get("perfdag", "?")
+            text = (
+                f"plan.json was written by another perfdag ({version}): {place} is missing; "
+                "use that version, images included"
+            )
         raise ValueError(text) from None
 
 
@@ -377,14 +383,9 @@ def _versions() -> dict[str, str]:
     """
     versions = {"perfdag": perfdag.__version__}
     checkout = Path(perfdag.__file__).resolve().parents[1]
-    if (checkout / ".git").exists():
-        describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        argv = ["git", "-C", str(checkout), *describe]
-        # no git here, or a checkout of somebody else, which git does not read
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            versions["git"] = subprocess.run(
-                argv, capture_output=True, text=True, timeout=5, check=True
-            ).stdout.strip()
+    commit = described_commit(str(checkout)) if (checkout / ".git").exists() else None
+    if commit is not None:  # there is git, and it reads the checkout, even of somebody else
+        versions["git"] = commit
     return versions
 
 

@@ -59,11 +59,16 @@ def revision_of_program(program: str, path: str) -> Revision | None:
 
 def revision_of_folder(folder: str) -> Revision | None:
     """Return the commit of a folder, or None where git reads none."""
-    commit = _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    commit = described_commit(folder)
     top = _git(folder, "rev-parse", "--show-toplevel")
     if not commit or not top:
         return None
     return Revision(re.sub("-dirty$", CHANGES, commit), top)
+
+
+def described_commit(folder: str) -> str | None:
+    """Return the commit of a folder, with `-dirty` where files differ, or None."""
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def revisions_of_entries(points: Iterable[Point]) -> dict[str, Revision]:

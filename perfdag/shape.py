@@ -454,9 +454,6 @@ RDMA_WANTED = (
 )
 
 
-Placement = Literal["any", "spread", "packed"]
-
-
 FEWEST_HUNTED = 8
 """Hosts of a hunt. Below, a slow one is in over a quarter of the pairs and hides in the spread."""
 
@@ -499,7 +496,7 @@ class Hosts(Strict):
     """How many hosts a sample uses, and on which nodes."""
 
     count: int = Field(1, ge=1, le=4096, description="hosts; each is a pod on a cluster")
-    placement: Placement | None = Field(
+    placement: Literal["any", "spread", "packed"] | None = Field(
         None,
         description="spread: each host on a node of its own; packed: all on one node; "
         "unset: the benchmark's default on a cluster",

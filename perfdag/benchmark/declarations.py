@@ -80,7 +80,6 @@ class Identity(Protocol):
 
     def broken_by(self, figures: Sequence[Measurement], groups: Sequence[Group]) -> str | None:
         """Return what contradicts it, or None."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import orjson
 
 from perfdag.benchmark import registry
 from perfdag.commands.options import (
-    EXIT_OK,
     JSON,
     CommandError,
     option,
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
     option("name", nargs="?", metavar="NAME"),
     JSON,
 )
-def run(args: argparse.Namespace) -> int:
+def list_benchmarks(args: argparse.Namespace) -> None:
     """Print the list, or one benchmark."""
     descriptions = describe(args.name)
     for fault in () if args.name else registry.faults():
@@ -53,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
         width = max(len(benchmark["name"]) for benchmark in descriptions)
         for item in descriptions:
             print(f"{item['name']:<{width}}  {item['summary']}")
-    return EXIT_OK
 
 
 Description = dict[str, Any]
@@ -173,13 +171,12 @@ def _default(param: Description) -> str:
       perfdag suites
     """,
 )
-def list_suites(args: argparse.Namespace) -> int:
+def list_suites(args: argparse.Namespace) -> None:
     """Print name and description of each shipped suite, and the folder of the files."""
     suites = [load_suite(file) for file in sorted(SHIPPED.glob("*.yaml"))]
     rows = [[loaded.suite.name, loaded.suite.description or ""] for loaded in suites]
     print(text_table(("suite", "measures"), rows))
     print(f"{SHIPPED.resolve()}/ has the files; copy one to change it")
-    return EXIT_OK
 
 
 @verb(
@@ -194,7 +191,7 @@ def list_suites(args: argparse.Namespace) -> int:
     option("file", nargs="?", metavar="FILE", default="suite.yaml", help="new file"),
     option("--cluster", action="store_true", help="for a cluster, not this machine"),
 )
-def run_init(args: argparse.Namespace) -> int:
+def run_init(args: argparse.Namespace) -> None:
     """Write a suite with comments, and print the command that runs it.
 
     For this machine, a benchmark whose tools are absent is a comment. Raises CommandError if the
@@ -221,7 +218,6 @@ def run_init(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.file}: {error.strerror}; name another file") from None
     command = f"perfdag {'submit' if args.cluster else 'run'} {args.file}"
     print(f"wrote {args.file}; run it: {command}")
-    return EXIT_OK
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -242,7 +238,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
         "--folder", metavar="FOLDER", help="new folder of the package (default: ./perfdag-NAME)"
     ),
 )
-def run_new(args: argparse.Namespace) -> int:
+def run_new(args: argparse.Namespace) -> None:
     """Write the files of a benchmark into a new folder, print them, and what to do next.
 
     Raises CommandError for a name that is no name or is taken, and for a folder that exists.
@@ -270,7 +266,6 @@ def run_new(args: argparse.Namespace) -> int:
     for file in files:
         print(file)
     print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
-    return EXIT_OK
 
 
 def _templates() -> Any:  # an Environment of jinja2

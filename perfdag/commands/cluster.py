@@ -282,7 +282,7 @@ def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
     ),
     *INSTALLATION,
 )
-def install(args: argparse.Namespace) -> int:
+def install(args: argparse.Namespace) -> None:
     """Apply an installation to the cluster of the current context.
 
     With --dry-run the API server checks the objects and nothing changes. Raises CommandError,
@@ -309,7 +309,6 @@ def install(args: argparse.Namespace) -> int:
 
     run_with_client(work)
     print(f"next: perfdag submit suites/quick.yaml --namespace {space} --watch")
-    return EXIT_OK
 
 
 async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
@@ -503,7 +502,7 @@ def submit(args: argparse.Namespace) -> int:
     ),
     *INSTALLATION,
 )
-def render(args: argparse.Namespace) -> int:
+def render(args: argparse.Namespace) -> None:
     """Print the objects of the installation (--base) and the manifests of a suite file, if named.
 
     These are a Workflow that carries the suite, or with --schedule CronWorkflows. Raises
@@ -528,7 +527,6 @@ def render(args: argparse.Namespace) -> int:
         else:
             manifests.append(runs.workflow(loaded, namespace=where))
     print(dump(manifests), end="")
-    return EXIT_OK
 
 
 @verb(
@@ -575,7 +573,7 @@ def show_status(args: argparse.Namespace) -> int:
     option("--batch", type=int, help="only the pods of this batch"),
     option("--tail", type=int, help="only the last lines of each pod"),
 )
-def logs(args: argparse.Namespace) -> int:
+def logs(args: argparse.Namespace) -> None:
     """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 
     def order(pod: Pod) -> tuple[int, int, str]:
@@ -593,4 +591,3 @@ def logs(args: argparse.Namespace) -> int:
             await write_log(client, pod, args.namespace, label, args.tail)
 
     run_with_client(write)
-    return EXIT_OK

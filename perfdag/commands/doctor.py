@@ -80,7 +80,7 @@ from perfdag.units import go_seconds, plural
     option("--store", metavar="ROOT", help="folder or s3://bucket/prefix (default: the suite's)"),
     JSON,
 )
-def run(args: argparse.Namespace) -> int:
+def run_doctor(args: argparse.Namespace) -> int:
     """Print the findings for a suite, or for every benchmark. Raises BadDocument."""
     loaded = load_suite(args.suite) if args.suite else None
     plan = make_plan(loaded) if loaded else None

@@ -106,14 +106,14 @@ logger = logging.getLogger(__name__)
     ACKS,
     JSON,
 )
-def run_history(args: argparse.Namespace) -> int:
+def run_history(args: argparse.Namespace) -> None:
     """Print the history of a suite, its noise, or its failures."""
     store = open_store(args.store)
     medians = read_runs(store, args)
     if args.failures is not None:
         found = failures(store, medians, args.failures)
         print_json(found) if args.json else print(failures_text(found))
-        return EXIT_OK
+        return
     acks, _ = read_acks(args.acks, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
@@ -148,7 +148,6 @@ def run_history(args: argparse.Namespace) -> int:
             text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
             lines.append(styled([(text, HIGHLIGHTS[node.word])]))
         print("\n".join(lines))
-    return EXIT_OK
 
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
@@ -467,16 +466,15 @@ verb(
     ),
     STORE,
 )
-def set_acks(args: argparse.Namespace) -> int:
+def set_acks(args: argparse.Namespace) -> None:
     """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
     store = open_store(args.store)
     count = plural(len(put_acks(store, args.file)), "acknowledgement")
     print(f"{count} in {store.url(ACKS_KEY)}")
-    return EXIT_OK
 
 
 @verb("acks show", "Show the acknowledgements of the store.", "", STORE)
-def show_acks(args: argparse.Namespace) -> int:
+def show_acks(args: argparse.Namespace) -> None:
     """Print the acknowledgements of the store. Raises BadDocument, StoreError."""
     store = open_store(args.store)
     acks, url = stored_acks(store)
@@ -486,4 +484,3 @@ def show_acks(args: argparse.Namespace) -> int:
     ]
     command = f"perfdag acks set FILE {store_option(store.root)}"
     print("\n".join(lines) or f"no acknowledgements in {url}; `{command}` adds them")
-    return EXIT_OK

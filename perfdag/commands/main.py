@@ -171,8 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from perfdag.commands.ab import compare_commands
 
             return compare_commands(args)
-        code: int = args.run(args)
-        return code
+        return int(args.run(args) or EXIT_OK)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:
             print(f"perfdag {name}: {interrupt}", file=sys.stderr)
@@ -300,7 +299,7 @@ COMPLETE_RUNS: dict[str, Any] = {
     """,
     option("shell", choices=("bash", "zsh", "fish"), help="the shell"),
 )
-def run_completion(args: argparse.Namespace) -> int:
+def run_completion(args: argparse.Namespace) -> None:
     """Print the script of a shell."""
     import shtab
 
@@ -320,4 +319,3 @@ def run_completion(args: argparse.Namespace) -> int:
             elif action.metavar in completions:
                 action.complete = completions[action.metavar]  # type: ignore[attr-defined]
     print(shtab.complete(top, args.shell))
-    return EXIT_OK

@@ -101,14 +101,14 @@ def option(*names: str, **settings: Any) -> Option:
     return Option(names, settings)
 
 
-W = TypeVar("W", bound=Callable[..., int])
+W = TypeVar("W", bound=Callable[..., int | None])
 
 
 @dataclass(frozen=True)
 class Verb:
     """A verb or, with a space in its name, a command below one."""
 
-    work: Callable[..., int]
+    work: Callable[..., int | None]
     about: str
     epilog: str
     options: tuple[Option | list[Option] | str, ...]
@@ -128,7 +128,7 @@ def verb(
     takes_command: bool = False,
     **settings: Any,
 ) -> Callable[[W], W]:
-    """Make a function the work of a verb. It returns the exit code.
+    """Make a function the work of a verb. It returns an exit code, or None for EXIT_OK.
 
     Options in a list exclude one another, and those after a text stand below it in the help. The
     function of a verb with commands runs them: each is `args.work`.
@@ -143,7 +143,7 @@ def verb(
 
 def run_work(args: argparse.Namespace) -> int:
     """Run the command below a verb."""
-    return int(args.work(args))
+    return int(args.work(args) or EXIT_OK)
 
 
 def add_parser(parsers: Verbs, name: str, summary: str) -> None:

@@ -57,12 +57,12 @@ VERBOSE = _dst("verbose", False, "log all messages")
       perfdag queue manifests --queue 'sleep=sleep 2'
     """,
 )
-def run(args: argparse.Namespace) -> int:
+def run_queue(args: argparse.Namespace) -> int:
     """Run a program. Bad values and unusable files are errors of the input."""
     if getattr(args, "verbose", False):
         protocol.messages.setLevel(logging.DEBUG)
     try:
-        return int(args.work(args))
+        return int(args.work(args) or EXIT_OK)
     except ValueError as error:
         raise CommandError(str(error)) from None
     except OSError as error:
@@ -98,7 +98,7 @@ def after_dashes(argv: list[str]) -> list[str]:
     _dst("qmax", 0, "refuse requests if this many wait in a queue; 0: never"),
     VERBOSE,
 )
-def _frontend(args: argparse.Namespace) -> int:
+def _frontend(args: argparse.Namespace) -> None:
     """Serve until a signal."""
     from perfdag.steps.queue.frontend import Frontend
 
@@ -120,7 +120,6 @@ def _frontend(args: argparse.Namespace) -> int:
         await frontend.stop()
 
     asyncio.run(serve())
-    return EXIT_OK
 
 
 def until_signal() -> asyncio.Event:
@@ -414,7 +413,7 @@ def _validate(args: argparse.Namespace) -> int:
     ),
     option("--schema", action="store_true", help="print the JSON schema of the file"),
 )
-def _manifests(args: argparse.Namespace) -> int:
+def _manifests(args: argparse.Namespace) -> None:
     """Print the objects as YAML, or the schema as JSON."""
     import yaml
 
@@ -422,7 +421,7 @@ def _manifests(args: argparse.Namespace) -> int:
 
     if args.schema:
         print_json(Queues.model_json_schema())
-        return EXIT_OK
+        return
     shared = {name: getattr(args, name) for name in ("namespace", "image", "monitor")}
     queues = load(args.file, args.queue, **shared)
     token = os.environ.get(protocol.TOKEN_VARIABLE)
@@ -436,4 +435,3 @@ def _manifests(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise ValueError(f"{args.file or 'queues'}: {error}") from None
     print(yaml.safe_dump_all(objects, sort_keys=False), end="")
-    return EXIT_OK

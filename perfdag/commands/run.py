@@ -57,12 +57,12 @@ logger = logging.getLogger(__name__)
         help="print the JSON schema of suite files, for editors",
     ),
 )
-def show_plan(args: argparse.Namespace) -> int:
+def show_plan(args: argparse.Namespace) -> None:
     """Print the plan or the schema."""
     if args.schema:
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
         print(orjson.dumps(model.json_schema(), option=options).decode())
-        return EXIT_OK
+        return
     if args.suite is None:
         raise CommandError("name a suite file, or --schema")
     from perfdag.steps.pods.plan import kinds_of
@@ -78,7 +78,6 @@ def show_plan(args: argparse.Namespace) -> int:
     except BadDocument as error:  # `submit` and `render` would refuse it
         for each in error.problems:
             logger.info(f"note: a cluster does not take it: {each.text}")
-    return EXIT_OK
 
 
 @verb(
@@ -133,7 +132,7 @@ def show_plan(args: argparse.Namespace) -> int:
     usage="perfdag run [OPTION ...] [SUITE | -- COMMAND ... [::: COMMAND ...]]",
     takes_command=True,
 )
-def run(args: argparse.Namespace) -> int:
+def run_suite(args: argparse.Namespace) -> int:
     """Run or resume a suite; return the exit code."""
     check_resume(args)
     if args.command and args.suite:

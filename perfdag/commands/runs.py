@@ -69,12 +69,14 @@ logger = logging.getLogger(__name__)
     option("--newest", metavar="N", default=20, help="list the newest N runs"),
     JSON,
 )
-def run_ls(args: argparse.Namespace) -> int:
+def run_ls(args: argparse.Namespace) -> None:
     """List the newest runs of a store, oldest first. Raises CommandError, StoreError."""
     if args.newest < 1:
         raise CommandError(f"--newest {args.newest}: list at least one run")
-    store, suite = open_store(args.store), args.suite
-    runs, lines = RunStore(store), list[dict[str, Any]]()
+    suite: str | None = args.suite
+    store = open_store(args.store)
+    runs = RunStore(store)
+    lines: list[dict[str, Any]] = []
     for run_id in reversed(runs.known):
         if len(lines) == args.newest:
             break
@@ -94,10 +96,11 @@ def run_ls(args: argparse.Namespace) -> int:
         names = ["suite", "kind", "samples", "trust", "answer"]
         if any(line["revision"] for line in lines):
             names.insert(2, "revision")
-        cells = [[r["run_id"], _age(r["run_id"]), *(r[name] for name in names)] for r in lines]
+        cells = [
+            [line["run_id"], _age(line["run_id"]), *map(line.__getitem__, names)] for line in lines
+        ]
         styles = [HIGHLIGHTS.get(line["answer"], "") for line in lines]
         print(text_table(["run", "age", *names], cells, styles=styles))
-    return EXIT_OK
 
 
 @verb(
@@ -118,8 +121,9 @@ def run_show(args: argparse.Namespace) -> int:
     """Show a run from its stored samples, and write nothing. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
     table, collected = gather(runs.store, plan)
-    summary, url = summarise(table), runs.store.url(collected.key)
-    result = Run(plan, summary, collected, url, gate=judge(runs.store, plan, summary))
+    summary = summarise(table)
+    gate = judge(runs.store, plan, summary)
+    result = Run(plan, summary, collected, runs.store.url(collected.key), gate=gate)
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 
@@ -140,7 +144,8 @@ def run_show(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
-    store, result = runs.store, finish_run(runs.store, plan)
+    store = runs.store
+    result = finish_run(store, plan)
     if result.report is None:
         return EXIT_INPUT
     print(result.report)
@@ -170,7 +175,8 @@ def run_report(args: argparse.Namespace) -> int:
 def run_open(args: argparse.Namespace) -> int:
     """Open the report of a run in a browser and print its path. Raises CommandError, StoreError."""
     runs, plan = read_run(args.store, args.run_id)
-    store, key = runs.store, report_key(plan.run_id)
+    store = runs.store
+    key = report_key(plan.run_id)
     try:
         data = store.get(key)
     except NotStoredError:
@@ -235,18 +241,17 @@ def run_collect(args: argparse.Namespace) -> int:
         option("--namespace", "-n", help="delete the objects of the run in this namespace"),
     ],
 )
-def run_rm(args: argparse.Namespace) -> int:
+def run_rm(args: argparse.Namespace) -> None:
     """Remove a run from a store, or its objects from a cluster."""
     if args.namespace is not None:
         from perfdag.runs.cluster import delete_workflows
 
         delete_workflows(args.name, args.namespace)
-        return EXIT_OK
+        return
     runs, plan = read_run(args.store, args.name)
     for key in removable_keys(runs, plan):
         runs.store.delete(key)
     print(f"removed run {plan.run_id} of suite {plan.suite} from {runs.store.root}")
-    return EXIT_OK
 
 
 @verb(
@@ -270,15 +275,16 @@ def run_rm(args: argparse.Namespace) -> int:
     SUITE,
     option("--dry-run", action="store_true", help="print the runs and remove none"),
 )
-def run_prune(args: argparse.Namespace) -> int:
+def run_prune(args: argparse.Namespace) -> None:
     """Remove the runs that began before a time, but no baseline, and print their ids.
 
     A run that cannot be read, or that may not be finished, stays, and is named.
     """
     store = open_store(args.store)
     runs = RunStore(store)
-    protected, removed = _protected_runs(runs), 0
-    for run_id, rows_of in runs.known.items():
+    protected = _protected_runs(runs)
+    removed = 0
+    for run_id, suite in runs.known.items():
         age = age_of(run_id)
         if age <= args.keep or run_id in protected:
             continue
@@ -286,12 +292,13 @@ def run_prune(args: argparse.Namespace) -> int:
             plan = runs.plan_or_rows(run_id)
             if args.suite not in (None, plan.suite):
                 continue
-            if age <= UNFINISHED and rows_of is None:
+            if age <= UNFINISHED and suite is None:
                 logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
                 continue
             keys = removable_keys(runs, plan)
-            for key in () if args.dry_run else keys:
-                store.delete(key)
+            if not args.dry_run:
+                for key in keys:
+                    store.delete(key)
         except PerfdagError as error:
             # Nothing is left of a run that was removed with the run that it belongs to.
             if not isinstance(error, NotStoredError) or store.list(f"runs/{run_id}"):
@@ -300,7 +307,6 @@ def run_prune(args: argparse.Namespace) -> int:
         print(run_id)
         removed += 1
     print(f"{plural(removed, 'run')}{' would be' * args.dry_run} removed")
-    return EXIT_OK
 
 
 UNFINISHED = 7 * 86400
@@ -310,32 +316,55 @@ UNFINISHED = 7 * 86400
 def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = runs.store.list(f"runs/{run_id}")
-    suite, kind, trust, revision = runs.known[run_id], "", "", ""
+    suite = runs.known[run_id]
+    line: dict[str, Any] = {
+        "run_id": run_id,
+        "suite": suite or "-",
+        **dict.fromkeys(("kind", "samples", "trust", "revision", "answer"), ""),
+        "report": report_key(run_id) in files,
+    }
     try:
         if suite is None:
-            plan = runs.plan(run_id)
-            suite, kind = plan.suite, plan.trigger
-            names = sorted({revision.name for revision in plan.revisions.values()})
-            revision = " | ".join(map(short_revision, names))
-            stored = sum("/parts/" in key and "/canary" not in key for key in files)
-            samples = f"{stored} of {len(plan.order)} stored"
+            line |= _planned(runs.plan(run_id), files)
         else:
-            rows = read_rows(runs.store.get(result_key(suite, run_id)))
-            summary = summarise(rows)
-            kind = rows["trigger"][0].as_py() or "" if rows.num_rows else ""
-            samples, trust = statuses_text(summary.statuses), summary.trust.level
-            revision = " | ".join(map(short_revision, revisions_of(rows)))
+            line |= _measured(read_rows(runs.store.get(result_key(suite, run_id))))
     except NotStoredError:
-        suite, kind, samples = suite or "-", "-", "plan.json is gone"
+        line |= {"kind": "-", "samples": "plan.json is gone"}
     except DamagedError:
-        suite, kind, samples = suite or "-", "-", "plan.json is damaged"
+        line |= {"kind": "-", "samples": "plan.json is damaged"}
     except NewerSchemaError:
-        samples = "newer schema: update perfdag"
+        line["samples"] = "newer schema: update perfdag"
     except (pa.ArrowInvalid, OSError):
-        samples = "damaged: perfdag collect RUN"
-    kind = "" if kind == "manual" else kind
-    about = {"run_id": run_id, "suite": suite, "kind": kind, "samples": samples, "trust": trust}
-    return {**about, "revision": revision, "answer": "", "report": report_key(run_id) in files}
+        line["samples"] = "damaged: perfdag collect RUN"
+    return line
+
+
+def _planned(plan: Plan, files: Sequence[str]) -> dict[str, str]:
+    """Return what the plan of a run tells of it, and how many of its samples are stored."""
+    stored = sum("/parts/" in key and "/canary" not in key for key in files)
+    names = sorted({revision.name for revision in plan.revisions.values()})
+    return {
+        "suite": plan.suite,
+        "kind": _kind(plan.trigger),
+        "samples": f"{stored} of {len(plan.order)} stored",
+        "revision": " | ".join(map(short_revision, names)),
+    }
+
+
+def _measured(rows: pa.Table) -> dict[str, str]:
+    """Return what the rows of a run tell of it."""
+    summary = summarise(rows)
+    return {
+        "kind": _kind(rows["trigger"][0].as_py() if rows.num_rows else ""),
+        "samples": statuses_text(summary.statuses),
+        "trust": summary.trust.level,
+        "revision": " | ".join(map(short_revision, revisions_of(rows))),
+    }
+
+
+def _kind(trigger: str | None) -> str:
+    """Return the kind of a run by its trigger. A run by hand is of no special kind."""
+    return "" if trigger in (None, "manual") else trigger
 
 
 def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
@@ -345,12 +374,13 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
     from perfdag.analysis.medians import read_run_medians
 
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        words = dict[str, str]()
-        for here, series in judged_clusters(store, read_run_medians(store, suite))[1]:
-            found = [word or "first run" for word in words_by_run(headlines(series), here)]
-            words |= dict(zip((run.run_id for run in here.runs), found, strict=True))
+        verdicts: dict[str, str] = {}
+        for runs, series in judged_clusters(store, read_run_medians(store, suite))[1]:
+            texts = words_by_run(headlines(series), runs)
+            for run, text in zip(runs.runs, texts, strict=True):
+                verdicts[run.run_id] = text or "first run"
         for line in lines:
-            line["answer"] = words.get(line["run_id"], line["answer"])
+            line["answer"] = verdicts.get(line["run_id"], line["answer"])
 
 
 def _age(run_id: str) -> str:
@@ -379,12 +409,11 @@ def removable_keys(runs: RunStore, plan: Plan) -> list[str]:
     for run in plans:
         with only_process(run):  # none measures it
             pass
-    keys = []
+    keys: list[str] = []
     for run in plans:
-        keys.append(result_key(run.suite, run.run_id))
-        # It would keep the figures of the run, which another file may replace.
-        keys.append(rollup_key(run.suite, month_of(run.run_id)))
-        keys.append(run_folder(run.run_id))
+        # A roll-up would keep the figures of the run, which another file may replace.
+        rollup = rollup_key(run.suite, month_of(run.run_id))
+        keys += [result_key(run.suite, run.run_id), rollup, run_folder(run.run_id)]
     return keys
 
 
@@ -405,6 +434,5 @@ def _protected_runs(runs: RunStore) -> dict[str, str]:
             protected |= dict.fromkeys(entry.runs, name)
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
-            companions = _with_companions(runs, runs.plan(run))
-            protected |= {plan.run_id: name for plan in companions}
+            protected |= {plan.run_id: name for plan in _with_companions(runs, runs.plan(run))}
     return protected

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -108,10 +109,10 @@ VMI_OPTIONS = (
       perfdag scale delete --run r1121120501-a1b2c3
     """,
 )
-def run(args: argparse.Namespace) -> int:
+def run_scale(args: argparse.Namespace) -> int:
     """Run a command. Bad values and requests that the API server refuses are input errors."""
     try:
-        return int(args.work(args))
+        return int(args.work(args) or EXIT_OK)
     except ValueError as error:
         raise CommandError(str(error)) from None
     except KubeError as error:
@@ -164,7 +165,7 @@ def print_stages(observed: list[Any]) -> None:
             str(summary.count["ok"]),
             str(summary.count["censored"] + summary.count["failed"]),
             str(summary.count["unobserved"]),
-            *(duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")),
+            *[duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")],
             short(summary.resolution_s, "s"),
         )
         for summary in rows.summaries(observed)
@@ -268,12 +269,11 @@ def submit(args: argparse.Namespace) -> int:
     option("-p", "--project", help="fail if the submission differs"),
     WATCH,
 )
-def sample(args: argparse.Namespace) -> int:
+def sample(args: argparse.Namespace) -> None:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
     read = partial(runai.read_submission, folder, args.workload_type, args.project)
     print_sample(on_cluster(lambda kube: runai.sample(kube, folder, settings, read, args.watch)))
-    return EXIT_OK
 
 
 def print_sample(sampled: runai.Sample) -> None:
@@ -354,9 +354,9 @@ def delete(args: argparse.Namespace) -> int:
             return await runai.delete(kube, folder, args.timeout)
         return await cluster.remove_run(kube, args.run_id, args.namespace, args.timeout)
 
-    left = on_cluster(work)
-    print_now(f"{left} left" if left else "all deleted")
-    return EXIT_FAILED if left else EXIT_OK
+    remaining = on_cluster(work)
+    print_now(f"{remaining} left" if remaining else "all deleted")
+    return EXIT_FAILED if remaining else EXIT_OK
 
 
 @verb(
@@ -367,11 +367,11 @@ def delete(args: argparse.Namespace) -> int:
     option("--gpus", default=8, help="GPUs a node"),
     option("--remove", **SWITCH, help="delete the simulated nodes"),
 )
-def simulate_nodes(args: argparse.Namespace) -> int:
+def simulate_nodes(args: argparse.Namespace) -> None:
     """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
     if args.remove:
         print_now(f"{plural(on_cluster(cluster.remove_nodes), 'node')} deleted")
-        return EXIT_OK
+        return
 
     async def work(kube: Kube) -> int:
         created = await cluster.make_nodes(kube, args.count, args.gpus)
@@ -384,7 +384,6 @@ def simulate_nodes(args: argparse.Namespace) -> int:
 
     created = plural(on_cluster(work), "node")
     print_now(f"{created} created, {args.count} Ready, {args.gpus} GPUs each")
-    return EXIT_OK
 
 
 @verb(
@@ -393,10 +392,9 @@ def simulate_nodes(args: argparse.Namespace) -> int:
     "",
     Option(("name",), {"choices": tuple(objects.built_in()), "help": "built-in template"}),
 )
-def print_template(args: argparse.Namespace) -> int:
+def print_template(args: argparse.Namespace) -> None:
     """Print a built-in template."""
     print_now(objects.template_text(args.name)[1].rstrip("\n"))
-    return EXIT_OK
 
 
 def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
@@ -466,10 +464,11 @@ def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:
 def measure_vmis(args: argparse.Namespace) -> int:
     """Run a VMI scenario. Return 3 for a breached gate, 1 for a failure. Raises ValueError."""
     params = vmi_params(args)
-    folder, results = folder_of(args)[0], list[figures.Result]()
+    folder, _ = folder_of(args)
+    results: list[figures.Result] = []
     runai.require_deleted(folder)
 
-    def seen(result: figures.Result) -> None:
+    def report(result: figures.Result) -> None:
         """Report each size when it is measured, whatever happens to the next ones."""
         results.append(result)
         _write_results(folder, results)
@@ -485,7 +484,7 @@ def measure_vmis(args: argparse.Namespace) -> int:
     async def work(kube: Kube) -> None:
         steady = args.scenario == "steady"
         benchmark: Any = registry.get("vmi-steady" if steady else "vmi-burst")
-        await benchmark.measure(kube, params, scenario.Context(seen=seen))
+        await benchmark.measure(kube, params, scenario.Context(seen=report))
 
     on_cluster(work, generate.connections(params.parallel))
     _write_results(folder, results)  # whether other runs disturbed them is known only now
@@ -502,17 +501,20 @@ def measure_vmis(args: argparse.Namespace) -> int:
 def _write_results(folder: Path, results: list[figures.Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     runai.remove_outputs(folder, submission=True)
-    rows.write_rows(folder / "stages.parquet", [row for result in results for row in result.rows])
+    stages = list(chain.from_iterable(result.rows for result in results))
+    rows.write_rows(folder / "stages.parquet", stages)
     # KubeVirt's own test writes none either if not all run: its reader would draw a 0 for a time.
     if results[-1].figures["success_ratio"] == 1.0:
         runai.write_json(folder / runai.AUDIT, {"Values": figures.audit_of(results[-1])})
+    runai.write_json(folder / "summary.json", {"runs": [_summary(result) for result in results]})
+
+
+def _summary(result: figures.Result) -> dict[str, Any]:
+    """Return a result for people: without its rows, and with gates as they are written."""
     hidden = ("rows", "stages", "verdicts")
-    runs = [
-        {name: value for name, value in vars(result).items() if name not in hidden}
-        | {"verdicts": [{**asdict(v), "gate": str(v.gate)} for v in result.verdicts]}
-        for result in results
-    ]
-    runai.write_json(folder / "summary.json", {"runs": runs})
+    summary = {name: value for name, value in vars(result).items() if name not in hidden}
+    verdicts = [{**asdict(verdict), "gate": str(verdict.gate)} for verdict in result.verdicts]
+    return {**summary, "verdicts": verdicts}
 
 
 def unix_time(text: str) -> float:
@@ -569,10 +571,12 @@ async def past_figures(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
             f"{gap:g} s"
         )
-    past = await prometheus.audit_figures(source, start, end)
-    past |= await prometheus.phase_figures(source, end)
     transitions = prometheus.transition_queries()
-    return past | await prometheus.single_values(source, transitions, start, end)
+    return {
+        **await prometheus.audit_figures(source, start, end),
+        **await prometheus.phase_figures(source, end),
+        **await prometheus.single_values(source, transitions, start, end),
+    }
 
 
 @verb(
@@ -609,8 +613,8 @@ def audit(args: argparse.Namespace) -> int:
     """Write and judge the audit's figures of a past window. Raises KubeError, ValueError."""
     body = runai.read_json(args.config) if args.config else {}
     body = runai.checked(dict[str, Any], body, args.config)
-    given = {"prometheusURL": args.prometheus, "startTime": args.start, "endTime": args.end}
-    body |= {key: value for key, value in given.items() if value}
+    options = {"prometheusURL": args.prometheus, "startTime": args.start, "endTime": args.end}
+    body |= {key: value for key, value in options.items() if value}
     config = runai.checked(AuditConfig, body, args.config)
     if not config.prometheus:
         raise ValueError("no Prometheus: give --prometheus, or --config with prometheusURL")
@@ -662,14 +666,14 @@ def plot(args: argparse.Namespace) -> int:
     from perfdag.charts import scale as charts
     from perfdag.charts.pictures import to_bytes
 
-    (folder, _), skip = folder_of(args), args.skip_errors
+    folder, _ = folder_of(args)
     workloads = runai.read_times(folder)
     table = folder / "times.csv"
     runai.write_csv(table, workloads)
-    selected = runai.select(workloads, skip, args.head, args.tail)
+    selected = runai.select(workloads, args.skip_errors, args.head, args.tail)
     excluded = []
     for reason, count in Counter(w.excluded for w in workloads if w.excluded).most_common():
-        how = "left out" if skip or reason == runai.STRAY else "flagged"
+        how = "left out" if args.skip_errors or reason == runai.STRAY else "flagged"
         excluded.append(f"{count} {how}: {reason}")
     for text in excluded:
         logger.info(f"of {plural(len(workloads), 'workload')} {text}")

@@ -12,7 +12,6 @@ from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
 from perfdag.commands.options import (
-    EXIT_OK,
     EXIT_REACH,
     STORE,
     CommandError,
@@ -42,7 +41,7 @@ from perfdag.store.s3 import open_store
     option("--address", default="127.0.0.1", help="address to serve on"),
     option("--port", default=8600, help="port to serve on; 0: any free one"),
 )
-def run(args: argparse.Namespace) -> int:
+def run_site(args: argparse.Namespace) -> None:
     """Write the site, and serve it."""
     from perfdag.charts.pages.site import write_site
 
@@ -54,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
                 f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)"
             )
             running.serve_forever()
-    return EXIT_OK
 
 
 SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
@@ -68,9 +66,10 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
     try:
         return ThreadingHTTPServer((address, port), handler)
     except (OSError, OverflowError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        text = f"--address {address} --port {port}: {why}; name another"
-        raise CommandError(text, EXIT_REACH) from None
+        cause = getattr(error, "strerror", None) or error
+        raise CommandError(
+            f"--address {address} --port {port}: {cause}; name another", EXIT_REACH
+        ) from None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,23 +82,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
         path = unquote(urlsplit(self.path).path).strip("/")
-        status, data, kind = HTTPStatus.OK, b"", "text/plain"
-        if not is_own_name(self.headers.get("Host", ""), self.names):
-            status, data = HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
-        elif not path:
-            status = HTTPStatus.FOUND
-        elif not SERVED.fullmatch(path):
-            status, data = HTTPStatus.NOT_FOUND, b"the site has no such page\n"
-        else:
-            try:
-                data, kind = self.store.get(path), mimetypes.guess_type(path)[0] or kind
-            except StoreError as error:
-                missing = isinstance(error, NotStoredError)
-                status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.BAD_GATEWAY
-                data = str(error).encode()
+        kind = mimetypes.guess_type(path)[0] or "text/plain"
+        status, data = self._content(path)
         self.send_response(status)
         if status == HTTPStatus.FOUND:
             self.send_header("Location", "/site/index.html")
+        if status != HTTPStatus.OK:
+            kind = "text/plain"
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-cache")
@@ -107,6 +96,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(ConnectionError):  # the page was closed meanwhile
             self.wfile.write(data)
+
+    def _content(self, path: str) -> tuple[HTTPStatus, bytes]:
+        """Return the status of a path, and its content or why there is none."""
+        if not is_own_name(self.headers.get("Host", ""), self.names):
+            return HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
+        if not path:
+            return HTTPStatus.FOUND, b""
+        if not SERVED.fullmatch(path):
+            return HTTPStatus.NOT_FOUND, b"the site has no such page\n"
+        try:
+            return HTTPStatus.OK, self.store.get(path)
+        except NotStoredError as error:
+            return HTTPStatus.NOT_FOUND, str(error).encode()
+        except StoreError as error:
+            return HTTPStatus.BAD_GATEWAY, str(error).encode()
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing for a request."""

@@ -64,7 +64,7 @@ RANK = (
       perfdag step rsh 10.0.0.7 hostname
     """,
 )
-def run(args: argparse.Namespace) -> int:
+def run_step(args: argparse.Namespace) -> int:
     """Run a step of the run that the environment names; return its exit code."""
     if args.action == "rsh":  # which is no step, and starts often
         args.work(args)

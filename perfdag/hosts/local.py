@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from perfdag.hosts import facts as host_facts
 from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server, Usage
@@ -41,7 +41,6 @@ def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str
     return {**inherited, "LC_ALL": "C.UTF-8", **(variables or {})}
 
 
-_LISTEN = "0A"
 _KILL_THE_LAST_LINE = """\
 while read -r line; do groups=$line; done
 for group in $groups; do kill -s KILL -- "-$group"; done
@@ -125,7 +124,7 @@ def listening_ports(table: str) -> set[int]:
     return {
         int(row[1].rpartition(":")[2], 16)
         for row in rows
-        if len(row) > 3 and row[3] == _LISTEN and ":" in row[1]
+        if len(row) > 3 and row[3] == "0A" and ":" in row[1]  # TCP_LISTEN
     }
 
 
@@ -378,7 +377,5 @@ def filesystem(host: Host, path: str) -> dict[str, Any]:
     if isinstance(host, LocalHost):
         return host_facts.filesystem(path)
     finished = host.run(["python3", "-m", "perfdag.hosts.facts", "--filesystem", path], timeout=30)
-    answer: dict[str, Any] = json.loads(
-        finished.check(f"asking {host.name} what holds {path}").stdout
-    )
-    return answer
+    finished.check(f"asking {host.name} what holds {path}")
+    return cast(dict[str, Any], json.loads(finished.stdout))

@@ -316,8 +316,8 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
 def _memory_limit(spec: Object, name: str) -> str | None:
     """Return the memory limit of a container of a pod, or None."""
     containers = [*spec.get("initContainers", []), *spec["containers"]]
-    resources = [item.get("resources", {}) for item in containers if item["name"] == name]
-    return resources[0].get("limits", {}).get("memory") if resources else None
+    limits = {item["name"]: item.get("resources", {}).get("limits", {}) for item in containers}
+    return limits.get(name, {}).get("memory")
 
 
 def refusal(message: str) -> str:

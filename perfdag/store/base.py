@@ -98,14 +98,16 @@ class Store(Protocol):
 
 DEFAULT_ROOT = "./perfdag-results"
 BUCKET = r"s3://[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?(/" + KEY_NAME + ")*/?"
-CLAIM = r"claim://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _FORMS = {
     "s3://": (
         BUCKET,
         "s3://bucket/prefix, where the bucket has a-z, 0-9, . and -, and the names of the prefix "
         "have letters, digits and _ . = - and begin with a letter, a digit or _",
     ),
-    "claim://": (CLAIM, "claim://NAME, where the name has 1 to 63 of a-z, 0-9 and -"),
+    "claim://": (
+        r"claim://[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+        "claim://NAME, where the name has 1 to 63 of a-z, 0-9 and -",
+    ),
 }
 
 
@@ -124,8 +126,10 @@ def check_address(root: str) -> str:
     if separator and not re.fullmatch(pattern, root):
         raise AddressError(f"{root[:200]!r}: a store is {form}")
     if not separator and re.match(r"[A-Za-z0-9.+-]+:|[~$\s]", root):
-        text = f"a store is {form}; ~ and $ stand for nothing here"
-        raise AddressError(f"{root[:200]!r}: {text}, and a folder of this name is ./{root[:50]}")
+        raise AddressError(
+            f"{root[:200]!r}: a store is {form}; ~ and $ stand for nothing here, "
+            f"and a folder of this name is ./{root[:50]}"
+        )
     return root
 
 
@@ -144,7 +148,8 @@ def on_cluster(root: str | None) -> bool:
     return (root or "").startswith(("s3://", "claim://"))
 
 
-FILE_MODE, FOLDER_MODE = 0o640, 0o750
+FILE_MODE = 0o640
+FOLDER_MODE = 0o750
 """Rights of what the store creates, less those that the umask takes away."""
 
 

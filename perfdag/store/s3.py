@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,9 +56,11 @@ class S3Store:
     def __init__(
         self, root: str, patience: float, on_wait: Callable[[float], None] | None = None
     ) -> None:
-        self.root, self.patience = root.rstrip("/"), patience
-        self._on_wait, self._away, self._next = on_wait, 0.0, 0.0
-        self._reached, self._checked = False, False
+        self.root = root.rstrip("/")
+        self.patience = patience
+        self._on_wait = on_wait
+        self._away = self._next = 0.0
+        self._reached = self._checked = False
         bucket, _, prefix = self.root.removeprefix("s3://").partition("/")
         try:
             import obstore
@@ -73,10 +76,12 @@ class S3Store:
         config["region"] = region or config.get("region") or "us-east-1"
         if self.endpoint:
             config |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
-        retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
-        client: Any = {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"}
         _check_settings(root, {"endpoint_url": self.endpoint, "region": config["region"]})
-        options: Any = {"client_options": client, "retry_config": retry, **config}
+        options: Any = {
+            "client_options": {"allow_http": True, "connect_timeout": "5s", "timeout": "60s"},
+            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
+            **config,
+        }
         try:
             with _ca_bundle():
                 self._bucket = Bucket(bucket, prefix=prefix or None, **options)
@@ -140,7 +145,10 @@ class S3Store:
             self._on_wait(now - self._away)
 
     def _answered(self) -> None:
-        reported, self._away, self._next, self._reached = self._next, 0.0, 0.0, True
+        """Note that the server answers, and report the end of a wait that was reported."""
+        self._reached = True
+        reported = self._next
+        self._away = self._next = 0.0
         if self._on_wait and reported:
             self._on_wait(0.0)
 
@@ -179,13 +187,10 @@ class S3Store:
         if prefix:
             check_key(self.root, prefix)
         try:
-            paths = self._patiently(
-                lambda: [
-                    entry["path"] for page in self._api.list(self._bucket, prefix) for entry in page
-                ]
-            )
+            pages = self._patiently(lambda: list(self._api.list(self._bucket, prefix)))
         except FileNotFoundError:
-            paths = []
+            pages = []
+        paths = [entry["path"] for entry in chain.from_iterable(pages)]
         if not paths:
             self._check_server()
         return paths
@@ -193,12 +198,12 @@ class S3Store:
     def folders(self, prefix: str) -> list[str]:
         check_key(self.root, prefix)
         try:
-            found = self._patiently(lambda: self._api.list_with_delimiter(self._bucket, prefix))
+            listed = self._patiently(lambda: self._api.list_with_delimiter(self._bucket, prefix))
         except FileNotFoundError:
-            found = {"common_prefixes": []}
-        if not found["common_prefixes"]:
+            listed = {"common_prefixes": []}
+        if not listed["common_prefixes"]:
             self._check_server()
-        names = (path.rpartition("/")[2] for path in found["common_prefixes"])
+        names = (path.rpartition("/")[2] for path in listed["common_prefixes"])
         return sorted(name for name in names if is_key(name))
 
     def list(self, prefix: str) -> list[str]:
@@ -325,7 +330,6 @@ NO_CREDENTIALS = (
 UNREACHABLE = (
     "cannot be reached; check AWS_ENDPOINT_URL and the network, then run again with --resume"
 )
-NO_BUCKET = f"no such bucket; {ADVICE['NoSuchBucket']}"
 UNTRUSTED = "the certificate of the server is not trusted; name that of its CA in AWS_CA_BUNDLE"
 _REASONS = {
     "redirect without LOCATION": f"the bucket is in another region; {SET_REGION}",
@@ -342,8 +346,8 @@ def _answer(error: Exception) -> tuple[int, str, str]:
     status = re.search(r"status code: (\d+)", text)
     code = re.search("<Code>([A-Za-z]+)</Code>", text)
     message = re.search("<Message>(.*?)</Message>", text, re.S)
-    words = [match[1] for match in (code or status, message) if match]
-    quoted = "".join(c if c.isprintable() else " " for c in ": ".join(words)[:250])
+    texts = [match[1] for match in (code or status, message) if match]
+    quoted = "".join(c if c.isprintable() else " " for c in ": ".join(texts)[:250])
     answer = f"the server answers {quoted.strip(' .')}"
     return int(status[1]) if status else 0, code[1] if code else "", answer
 
@@ -375,7 +379,7 @@ def _s3_reason(error: Exception) -> str:
     if reason := _permanent(error):
         return reason
     if isinstance(error, FileNotFoundError):
-        return NO_BUCKET
+        return f"no such bucket; {ADVICE['NoSuchBucket']}"
     status, _, answer = _answer(error)
     return f"{answer}; wait, then run again with --resume" if status else UNREACHABLE
 

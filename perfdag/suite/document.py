@@ -141,8 +141,7 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
 @lru_cache(maxsize=4)
 def _compose(text: str) -> yaml.Node | None:
     """Return the root of YAML text. A run reads that of its suite, and again that in its plan."""
-    root: yaml.Node | None = yaml.compose(text, Loader=yaml.CSafeLoader)
-    return root
+    return yaml.compose(text, Loader=yaml.CSafeLoader)
 
 
 @dataclass

@@ -517,8 +517,7 @@ def nested(name: str, value: Any) -> dict[str, Any]:
     """Return `{"a": {"b": value}}` for the name `a.b`."""
     for part in reversed(name.split(".")):
         value = {part: value}
-    mapping: dict[str, Any] = value
-    return mapping
+    return cast(dict[str, Any], value)
 
 
 def _axes(source: Source) -> dict[str, list[Any]]:
