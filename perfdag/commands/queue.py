@@ -295,8 +295,8 @@ def _client(args: argparse.Namespace) -> int:
         stopped = asyncio.create_task(until_signal().wait())
         load.set_parallel(args.req_now)
         await asyncio.wait([stopped], timeout=args.duration or None)
-        lines = [*control.nodes_lines(load.stats), *control.stats_lines(load.stats)]
-        print_now(json.dumps(load.stats.as_json()) if args.duration else "\n".join(lines))
+        pages = [control.page_text(path, load.stats) for path in ("/nodes", "/stats")]
+        print_now(json.dumps(load.stats.as_json()) if args.duration else "\n".join(pages))
         await load.stop()
         server.close()
 

@@ -151,11 +151,12 @@ def _numbers(command: Sequence[str]) -> list[float]:
     """Return the numbers of a built-in. Raises ValueError."""
     name, *args = command
     if len(args) < BUILT_IN[name]:
-        what = "Sleep time (seconds) argument missing"
-        raise ValueError(what if name == "sleep" else "usl needs SECONDS SIGMA KAPPA")
+        missing = {"sleep": "Sleep time (seconds) argument missing"}
+        raise ValueError(missing.get(name, "usl needs SECONDS SIGMA KAPPA"))
     numbers = args[: BUILT_IN[name]]
-    for bad in (arg for arg in numbers if not NUMBER.fullmatch(arg)):
-        raise ValueError(f"invalid {name} time value '{bad}'")
+    for number in numbers:
+        if not NUMBER.fullmatch(number):
+            raise ValueError(f"invalid {name} time value '{number}'")
     return [float(arg) for arg in numbers]
 
 
@@ -188,15 +189,16 @@ class Backend:
 
         Raises UnreachableError.
         """
-        pause, reached = self.backoff, time.monotonic()
+        pause = self.backoff
+        reached = time.monotonic()
         while not self.stopping.is_set():
             try:
                 empty = not await self._serve_one()
                 reached = time.monotonic()
             except (OSError, protocol.MalformedError) as error:
                 if time.monotonic() - reached > self.retry_seconds:
-                    why = str(error) or "timed out"
-                    raise UnreachableError(f"frontend {self.frontend}: {why}") from None
+                    reason = str(error) or "timed out"
+                    raise UnreachableError(f"frontend {self.frontend}: {reason}") from None
                 await self.pause(0.2)
                 continue
             if not empty:
@@ -209,9 +211,9 @@ class Backend:
 
     async def _serve_one(self) -> bool:
         """Ask for an item, run it and reply; return False if the queue is empty."""
-        host, port = self.frontend.host or "localhost", self.frontend.port
+        host = self.frontend.host or "localhost"
         async with asyncio.timeout(ANSWER_SECONDS):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, self.frontend.port)
         try:
             writer.write(protocol.encode({"Queue": self.queue}))
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -23,12 +23,14 @@ UNREACHABLE = ("cannot connect", "connection lost", "no valid reply")
 """Causes of requests that no frontend answered."""
 
 
+@dataclass
 class Times:
     """Seconds: exact count, sum, least and largest, and percentiles within 0.5 %."""
 
-    def __init__(self) -> None:
-        self.rounded: Counter[float] = Counter()
-        self.sum, self.least, self.largest = 0.0, math.inf, 0.0
+    rounded: Counter[float] = field(default_factory=Counter)
+    sum: float = 0.0
+    least: float = math.inf
+    largest: float = 0.0
 
     def add(self, seconds: float) -> None:
         self.rounded[float(f"{seconds:.2e}")] += 1
@@ -41,22 +43,21 @@ class Times:
 
         A percentile with fewer samples than needed is None.
         """
-        count, values = self.rounded.total(), sorted(self.rounded)
+        count = self.rounded.total()
         if not count:
             return {"count": 0, "max": 0.0}
+        values = sorted(self.rounded)
         ranks = list(accumulate(self.rounded[value] for value in values))
-        return {
+        summary: dict[str, float | None] = {
             "count": count,
             "min": self.least,
             "mean": self.sum / count,
             "max": self.largest,
-            **{
-                f"p{p * 100:g}": values[bisect_left(ranks, math.ceil(p * count))]
-                if count >= needed(p)
-                else None
-                for p in PERCENTILES
-            },
         }
+        for p in PERCENTILES:
+            at_rank = values[bisect_left(ranks, math.ceil(p * count))]
+            summary[f"p{p * 100:g}"] = at_rank if count >= needed(p) else None
+        return summary
 
 
 @dataclass
@@ -70,6 +71,13 @@ class Node:
     failed_devices: Counter[str] = field(default_factory=Counter)
     pods: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all counts by field."""
+        counts = {
+            name: dict(value) for name, value in vars(self).items() if isinstance(value, Counter)
+        }
+        return {"success": self.success, "failure": self.failure, **counts}
 
 
 class ClientStats:
@@ -92,7 +100,10 @@ class ClientStats:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency, self.run, self.wait, self.overhead = (Times() for _ in range(4))
+        self.latency = Times()
+        self.run = Times()
+        self.wait = Times()
+        self.overhead = Times()
         self.chains: dict[int, tuple[float, float, int]] = {}
 
     def begin(self) -> None:
@@ -115,14 +126,13 @@ class ClientStats:
         self.success += 1
         first, _, count = self.chains.get(slot, (now, now, -1))
         self.chains[slot] = (first, now, count + 1)
-        took, run, waited = now - began, reply["Runtime"], reply["Waittime"]
-        self.latency.add(took)
-        self.run.add(run)
-        self.wait.add(waited)
-        self.overhead.add(max(0.0, took - run - waited))
+        self.latency.add(now - began)
+        self.run.add(reply["Runtime"])
+        self.wait.add(reply["Waittime"])
+        self.overhead.add(max(0.0, now - began - reply["Runtime"] - reply["Waittime"]))
         node.success += 1
         node.devices[reply["Device"]] += 1
-        node.run_seconds[reply["Device"]] += run
+        node.run_seconds[reply["Device"]] += reply["Runtime"]
         node.pods[reply["Pod"]] += 1
 
     def failed(self, cause: str) -> None:
@@ -139,26 +149,30 @@ class ClientStats:
         """Return successes a second since the start, as the original counts them."""
         return self.success / self.seconds if self.seconds > 0 else 0.0
 
+    def counts_by_node(self, name: str) -> dict[str, int]:
+        """Return a count of each node."""
+        return {node: getattr(counts, name) for node, counts in self.nodes.items()}
+
     def as_json(self) -> dict[str, Any]:
         """Return all statistics; times in seconds, rates a second."""
-        names = ("seconds", "parallel", "pending", "success", "failure")
-        times = ("latency", "run", "wait", "overhead")
+        chains = {
+            str(slot): [first - self.start, last - self.start, count]
+            for slot, (first, last, count) in self.chains.items()
+        }
         return {
-            **{name: getattr(self, name) for name in names},
+            "seconds": self.seconds,
+            "parallel": self.parallel,
+            "pending": self.pending,
+            "success": self.success,
+            "failure": self.failure,
             "causes": dict(self.causes),
             "requests_per_second": self.rate,
-            "chains": {
-                str(slot): [first - self.start, last - self.start, count]
-                for slot, (first, last, count) in self.chains.items()
-            },
-            **{name: getattr(self, name).summary() for name in times},
-            "nodes": {
-                name: {
-                    key: dict(value) if isinstance(value, Counter) else value
-                    for key, value in vars(node).items()
-                }
-                for name, node in self.nodes.items()
-            },
+            "chains": chains,
+            "latency": self.latency.summary(),
+            "run": self.run.summary(),
+            "wait": self.wait.summary(),
+            "overhead": self.overhead.summary(),
+            "nodes": {name: node.as_json() for name, node in self.nodes.items()},
         }
 
 
@@ -166,32 +180,30 @@ class ClientStats:
 class Load:
     """So many slots that send requests, each when its last one is answered.
 
-    `most`: slots, at most. `args` and `limit` (seconds) are those of every request.
+    `most_slots`: slots, at most. `args` and `limit` (seconds) are those of every request.
     """
 
     frontend: protocol.Address
     queue: str
     stats: ClientStats
-    most: int
+    most_slots: int
     args: list[str] | None = None
     limit: float = 0.0
-    wanted: int = 0
+    parallel: int = 0
     slots: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     async def request(self, slot: int) -> bool:
         """Send a request and count its answer; return False if none came."""
-        stats, began, cause = self.stats, time.monotonic(), "cannot connect"
+        stats = self.stats
+        began = time.monotonic()
+        cause = "cannot connect"
         stats.begin()
         try:
             host = self.frontend.host or "localhost"
             reader, writer = await asyncio.open_connection(host, self.frontend.port)
             cause = "connection lost"
             try:
-                message = {
-                    "Queue": self.queue,
-                    "Args": self.args,
-                    "Limit": self.limit,
-                }
+                message = {"Queue": self.queue, "Args": self.args, "Limit": self.limit}
                 writer.write(protocol.encode(message))
                 protocol.enable_keepalive(writer.get_extra_info("socket"))
                 reply = await protocol.receive(reader, protocol.REPLY)
@@ -207,25 +219,25 @@ class Load:
         stats.finish(reply, began, slot)
         return True
 
-    def set_parallel(self, wanted: int) -> int:
-        """Run `wanted` slots, clipped to 0 and `most`; further slots end after their request.
+    def set_parallel(self, requests: int) -> int:
+        """Run as many slots as `requests`, clipped to 0 and `most_slots`; return the number.
 
-        Return the number.
+        Further slots end after their request.
         """
-        self.wanted = self.stats.parallel = max(0, min(self.most, wanted))
-        for slot in range(self.wanted):
+        self.parallel = self.stats.parallel = max(0, min(self.most_slots, requests))
+        for slot in range(self.parallel):
             if slot not in self.slots or self.slots[slot].done():
                 self.slots[slot] = asyncio.create_task(self._slot(slot))
-        return self.wanted
+        return self.parallel
 
     async def _slot(self, slot: int) -> None:
-        while slot < self.wanted:
+        while slot < self.parallel:
             if not await self.request(slot):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
         """Send no more requests and drop those in flight."""
-        self.wanted = 0
+        self.parallel = 0
         for task in self.slots.values():
             task.cancel()
         await asyncio.gather(*self.slots.values(), return_exceptions=True)

@@ -8,15 +8,19 @@ import asyncio
 import contextlib
 import hmac
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from aiohttp import BasicAuth, web
 
+from perfdag.steps.queue import render
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.protocol import Address
 from perfdag.units import plural
 
 COLUMNS = 60
+"""Characters of the longest bar of a table."""
+PAGES = ("/stats", "/nodes", "/pods")
 KINDS = ("plain", "json", "html")
 CHANGES = ("/parallel", "/reset")
 """Paths that change the client, which take POST."""
@@ -66,48 +70,47 @@ def _secret(request: web.BaseRequest) -> bytes:
     return secret.encode(errors="surrogateescape")
 
 
+@dataclass(frozen=True)
 class Control:
     """Answer requests to the control port."""
 
-    def __init__(self, load: Load) -> None:
-        self.load, self.stats = load, load.stats
+    load: Load
 
     def __call__(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
-        stats, path, kind = self.stats, request.path, request.query.get("type", "html")
+        stats = self.load.stats
+        kind = request.query.get("type", "html")
         if kind not in KINDS:
             text = f"type {kind!r} is none of {', '.join(KINDS)}\n"
             return web.Response(status=400, text=text)
-        if path in PAGES:
-            text = "\n".join(PAGES[path](stats))
-            forms = self._forms() if path == "/stats" else ""
+        if request.path in PAGES and kind == "json":
+            return web.json_response(stats.as_json())
+        if request.path in PAGES:
+            text = page_text(request.path, stats)
+            forms = self._forms() if request.path == "/stats" else ""
             page = f"{forms}<pre>{html.escape(text)}</pre>"
-            return _answer(kind, stats.as_json(), text, page)
-        value: float | str
-        value, info, status = "ERROR", "", 200
-        match path:
+            return _answer(kind, None, text, page)
+        match request.path:
             case "/fails":
-                value, info = stats.failure, "request failures"
+                return _value(kind, stats.failure, "request failures")
             case "/reqs-per-sec":
-                value, info = stats.rate, "requests per second"
+                return _value(kind, stats.rate, "requests per second")
             case "/reset":
                 stats.reset()
-                value = "Reseted"
+                return _value(kind, "Reseted")
             case "/parallel":
-                text = request.query.get("value", "")
-                try:
-                    value, info = self.load.set_parallel(int(text)), "requests in parallel"
-                except ValueError:
-                    info, status = f"value {text!r} is not a whole number", 400
-            case _:
-                return web.Response(status=404)
-        text = f"{value:f}" if isinstance(value, float) else str(value)
-        page = f"<p>{html.escape(f'{text} {info}'.strip())}.</p>"
-        return _answer(kind, {"result": value, "info": info}, text, page, status)
+                return self._set_parallel(kind, request.query.get("value", ""))
+        return web.Response(status=404)
+
+    def _set_parallel(self, kind: str, text: str) -> web.Response:
+        try:
+            return _value(kind, self.load.set_parallel(int(text)), "requests in parallel")
+        except ValueError:
+            return _value(kind, "ERROR", f"value {text!r} is not a whole number", 400)
 
     def _forms(self) -> str:
         """Return buttons that change the client."""
-        counts = [0, *(1 << power for power in range(self.load.most.bit_length()))]
+        counts = [0, *(1 << power for power in range(self.load.most_slots.bit_length()))]
         buttons = "".join(
             f'<button formaction="parallel?value={count}">{count}</button> ' for count in counts
         )
@@ -115,6 +118,13 @@ class Control:
             f'<form method="post"><p>Requests in parallel: {buttons}</p>'
             '<p><button formaction="reset">Reset statistics</button></p></form>'
         )
+
+
+def _value(kind: str, value: float | str, info: str = "", status: int = 200) -> web.Response:
+    """Return an answer of one value."""
+    text = f"{value:f}" if isinstance(value, float) else str(value)
+    page = f"<p>{html.escape(f'{text} {info}'.strip())}.</p>"
+    return _answer(kind, {"result": value, "info": info}, text, page, status)
 
 
 def _answer(kind: str, data: object, text: str, page: str, status: int = 200) -> web.Response:
@@ -128,68 +138,7 @@ def _answer(kind: str, data: object, text: str, page: str, status: int = 200) ->
     return web.Response(status=status, text=body, content_type="text/html")
 
 
-def stats_lines(stats: ClientStats) -> Iterator[str]:
-    """Return the overall statistics as text."""
-    yield _header("Overall request / reply statistics")
-    yield f"\nSending {plural(stats.parallel, 'request')} in parallel."
-    yield (
-        f"\n{stats.pending} pending, {stats.failure} failed and {stats.success} successful "
-        f"requests in {stats.seconds:.1f} seconds."
-    )
-    if stats.success:
-        yield f"= {stats.rate:.2f} successfully completed requests / second."
-        yield "\nMax / average / min timings (in seconds, for successful requests):"
-        for times, what in (
-            (stats.run, "backend run time"),
-            (stats.wait, "queue wait time"),
-            (stats.overhead, "communication overhead"),
-        ):
-            mean = times.sum / stats.success
-            yield f"- {times.largest:.6f} / {mean:.6f} / {times.least:.6f} - {what}"
-        yield "\nLatency of the whole request, seconds (percentiles need enough samples):"
-        known = [f"{k} {v:.6g}" for k, v in stats.latency.summary().items() if v is not None]
-        yield f"- {', '.join(known)}"
-    if stats.causes:
-        yield "\nFailures by cause:"
-        yield from (f"- {count}: {cause}" for cause, count in stats.causes.most_common())
-
-
-def nodes_lines(stats: ClientStats) -> Iterator[str]:
-    """Return replies by node, then devices and errors of every node, as text."""
-    yield _header("Backend / worker node statistics")
-    nodes = sorted(stats.nodes.items())
-    yield from _bars("Node", "Success replies", {name: node.success for name, node in nodes})
-    yield from _bars("Node", "Failure replies", {name: node.failure for name, node in nodes})
-    for name, node in nodes:
-        yield _header(f"Node: {name}")
-        yield from _bars("Device", "Completed requests", node.devices)
-        yield from _bars("Device", "Failed requests", node.failed_devices)
-        if node.errors:
-            yield "\nNode errors (count / description):"
-            yield from (f"- {count}: {error}" for error, count in node.errors.most_common())
-
-
-def pods_lines(stats: ClientStats) -> Iterator[str]:
-    """Return replies by pod of every node, as text."""
-    yield _header("Per-node backend / worker pod statistics")
-    for name, node in sorted(stats.nodes.items()):
-        yield _header(f"Node: {name}")
-        yield from _bars("Pod", "Completed requests", node.pods)
-
-
-def _header(title: str) -> str:
-    return f"\n\n{title}\n{'=' * len(title)}"
-
-
-def _bars(left: str, right: str, counts: Mapping[str, int]) -> Iterator[str]:
-    """Return a table of shares of the total as text, nothing if the total is 0."""
-    if total := sum(counts.values()):
-        width = max(map(len, (*counts, left)))
-        yield f"\n{left:>{width}} | {right}:"
-        yield f"{'-' * (width + 1)}+{'-' * (len(right) + 2)}"
-        for name, count in sorted(counts.items()):
-            bar = "#" * round(COLUMNS * count / total)
-            yield f"{name:>{width}} | {bar} {100 * count / total:.1f}% ({count})"
-
-
-PAGES = {"/stats": stats_lines, "/nodes": nodes_lines, "/pods": pods_lines}
+def page_text(path: str, stats: ClientStats) -> str:
+    """Return a page of statistics as text."""
+    text = render("pages.txt.j2", page=path, columns=COLUMNS, stats=stats, plural=plural)
+    return text.rstrip("\n")

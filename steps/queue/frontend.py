@@ -58,10 +58,10 @@ class Largest:
 
     def note(self, value: float, now: float) -> None:
         """Take a value at `now` (monotonic seconds)."""
-        key, slices = int(now / self.slice), self.slices
-        if slices and slices[-1][0] == key:
-            value = max(value, slices.pop()[1])
-        slices.append((key, value))
+        key = int(now / self.slice)
+        if self.slices and self.slices[-1][0] == key:
+            value = max(value, self.slices.pop()[1])
+        self.slices.append((key, value))
 
     def at(self, now: float) -> float:
         """Return the maximum of the window before `now` (monotonic seconds), 0 without a value."""
@@ -93,7 +93,9 @@ class Queue:
     def __init__(
         self, name: str, bound: int, window: float, seconds: Mapping[str, Histogram]
     ) -> None:
-        self.name, self.bound, self.seconds = name, bound, seconds
+        self.name = name
+        self.bound = bound
+        self.seconds = seconds
         self.items: deque[Item] = deque()
         self.running = self.accepted = self.refused = 0
         self.success = self.failure = self.disconnected = 0
@@ -129,15 +131,16 @@ class Queue:
 
     def finish(self, item: Item, reply: protocol.Message) -> None:
         """Count a backend's reply and pass it on."""
-        now, run = clock(), reply["Runtime"]
+        now = clock()
+        run = reply["Runtime"]
         self.run.note(run, now)
         self.seconds["run"].observe(run)
         self.seconds["overhead"].observe(max(0.0, now - item.dispatched - run))
         self._end(item, reply, now)
 
-    def fail(self, item: Item, why: str) -> None:
+    def fail(self, item: Item, error: str) -> None:
         """End a running item without a run time; it enters no statistics of run times."""
-        self._end(item, failure(why), clock())
+        self._end(item, failure(error), clock())
 
     def _end(self, item: Item, reply: protocol.Message, now: float) -> None:
         reply["Waittime"] = waited = item.dispatched - item.added
@@ -173,23 +176,19 @@ class Frontend:
     """
 
     def __init__(self, names: Iterable[str], bound: int = 0, interval: int = 0) -> None:
-        self.registry, self.interval = CollectorRegistry(), interval
+        self.registry = CollectorRegistry()
+        self.interval = interval
         self.registry.register(self)
-        seconds = {
-            what: Histogram(
-                f"hpa_queue_{what}_seconds", text, ["name"], buckets=BOUNDS, registry=self.registry
+        histograms = {
+            part: Histogram(
+                f"hpa_queue_{part}_seconds", text, ["name"], buckets=BOUNDS, registry=self.registry
             )
-            for what, text in HISTOGRAMS.items()
+            for part, text in HISTOGRAMS.items()
         }
-        self.queues = {
-            name: Queue(
-                name,
-                bound,
-                interval or WINDOW,
-                {what: each.labels(name) for what, each in seconds.items()},
-            )
-            for name in names
-        }
+        self.queues: dict[str, Queue] = {}
+        for name in names:
+            seconds = {part: histogram.labels(name) for part, histogram in histograms.items()}
+            self.queues[name] = Queue(name, bound, interval or WINDOW, seconds)
         if not self.queues or "" in self.queues:
             raise ValueError("a frontend needs queue names, none of them empty")
         self.peers: set[asyncio.StreamWriter] = set()
@@ -333,7 +332,8 @@ class Frontend:
 
     def collect(self) -> Iterator[Metric]:
         """Return counters, gauges and maxima, for the registry."""
-        now, queues = clock(), self.queues.values()
+        now = clock()
+        queues = self.queues.values()
         for name, text, value in (
             ("client_connections_total", "Connections of clients.", self.connections["client"]),
             ("worker_connections_total", "Connections of backends.", self.connections["work"]),
@@ -342,17 +342,17 @@ class Frontend:
             yield _family(name, text, {(): value})
         for name, text, read in _BY_QUEUE:
             yield _family(f"queue_{name}", text, {(q.name,): read(q) for q in queues}, "name")
-        devices: dict[tuple[str, ...], int] = {
-            (q.name, *at): count for q in queues for at, count in q.devices.items()
-        }
+        devices: dict[tuple[str, ...], int] = {}
+        for q in queues:
+            devices |= {(q.name, *place): count for place, count in q.devices.items()}
         text = "Items done by node and device."
         yield _family("queue_device_success_total", text, devices, "name", "node", "device")
         tag = (f"{self.interval}s",) if self.interval else ()
         labels = ("name", "interval")[: 1 + len(tag)]
-        for what, largest in _MAXIMA.items():
-            text = f"Largest {what} time in a sliding window."
+        for part, largest in _MAXIMA.items():
+            text = f"Largest {part} time in a sliding window."
             maxima = {(q.name, *tag): largest(q, now) for q in queues}
-            yield _family(f"queue_max{what}_seconds", text, maxima, *labels)
+            yield _family(f"queue_max{part}_seconds", text, maxima, *labels)
 
 
 def _family(

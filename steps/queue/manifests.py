@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from perfdag import IMAGES
 from perfdag.problems import Form
+from perfdag.steps.queue import render
 from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
@@ -195,21 +195,18 @@ def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:
     `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
     if other objects have the same name.
     """
-    templates = Environment(
-        loader=PackageLoader("perfdag.steps.queue", "templates"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    digest = hashlib.sha256(queues.namespace.encode()).hexdigest()[:8]
-    text = templates.get_template("queues.yaml.j2").render(
-        shared=queues, token=token or secrets.token_urlsafe(24), digest=digest
+    text = render(
+        "queues.yaml.j2",
+        shared=queues,
+        token=token or secrets.token_urlsafe(24),
+        digest=hashlib.sha256(queues.namespace.encode()).hexdigest()[:8],
     )
     objects = dict[tuple[str, str], dict[str, Any]]()
     for body in yaml.safe_load_all(text):
-        kind, name = body["kind"], body["metadata"]["name"]
-        if objects.setdefault((kind, name), body) != body:
+        identity = (body["kind"], body["metadata"]["name"])
+        if objects.setdefault(identity, body) != body:
             raise ValueError(
-                f"two queues define {kind} {name}: rename one, or give its data another claim"
+                f"two queues define {' '.join(identity)}: rename one, or give its data another "
+                "claim"
             )
     return list(objects.values())

@@ -87,8 +87,8 @@ def encode(message: Mapping[str, Any]) -> bytes:
 def encode_reply(reply: Message) -> bytes:
     """Encode a reply; cut its error text until it fits what the original reads."""
     while len(data := encode(reply)) > MOST_BYTES and reply["Error"]:
-        more = max(1, (len(data) - MOST_BYTES) // 6)
-        reply = {**reply, "Error": reply["Error"][:-more]}
+        excess = max(1, (len(data) - MOST_BYTES) // 6)
+        reply = {**reply, "Error": reply["Error"][:-excess]}
     return data
 
 
@@ -107,9 +107,9 @@ def decode(data: bytes, kinds: Mapping[str, Any]) -> Message:
     messages.debug("received %s", data)
     if not isinstance(message, dict):
         raise MalformedError("not a JSON object")
-    found = {str(key).lower(): value for key, value in message.items() if value is not None}
+    fields = {str(key).lower(): value for key, value in message.items() if value is not None}
     return {
-        name: _checked(name, found.get(name.lower(), default), default)
+        name: _checked(name, fields.get(name.lower(), default), default)
         for name, default in kinds.items()
     }
 
@@ -136,7 +136,7 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     """Return a value of the type of its default. Raises MalformedError."""
     if default is None:
         right = value is None or (
-            isinstance(value, list) and all(isinstance(word, str) for word in value)
+            isinstance(value, list) and all(isinstance(text, str) for text in value)
         )
     elif isinstance(default, int | float) and not isinstance(default, bool):
         least = -1e15 if name == "Retcode" else 0

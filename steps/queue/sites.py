@@ -19,6 +19,7 @@ from perfdag.steps.queue.validate import Plan, Replicas, Result, Site, Stats, va
 from perfdag.units import plural
 
 CONTROL_PORT = 9996
+DEPLOYMENTS = "apps/v1/Deployment"
 TOKEN_SECRET = "perfdag-queue-token"
 """Secret of the token of the clients' control ports."""
 CLIENT_SECONDS = 10.0
@@ -31,7 +32,7 @@ class LocalSite(Site):
     """A queue on this machine, as an async context manager.
 
     Its frontend, its client and its backends share an event loop: a command is a process of its
-    own. `most`: requests in parallel. `glob`: its first match replaces FILENAME.
+    own. `most_parallel`: requests in parallel. `glob`: its first match replaces FILENAME.
     `item_limit`: seconds that an item may run, 0 for no limit. Raises ValueError for a command that
     cannot run, a glob without a match, and a bad limit.
     """
@@ -39,21 +40,24 @@ class LocalSite(Site):
     name = "local"
 
     def __init__(
-        self, command: Sequence[str], most: int, glob: str = "", item_limit: float = 0.0
+        self, command: Sequence[str], most_parallel: int, glob: str = "", item_limit: float = 0.0
     ) -> None:
         if not 0 <= item_limit < math.inf:
             raise ValueError(f"item limit {item_limit:g} s is not a finite time from 0 (no limit)")
-        self.most, self.item_limit = most, item_limit
+        self.most_parallel = most_parallel
+        self.item_limit = item_limit
         self.workload = Workload(command, find_device(glob))
         self.backends: list[Backend] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "LocalSite":
-        here = Address("127.0.0.1", 0)
+        loopback = Address("127.0.0.1", 0)
         self.frontend = Frontend([self.name])
-        await self.frontend.start(here, here, here)
-        clients, self.address, _ = (here._replace(port=port) for port in self.frontend.ports)
-        self.load = Load(clients, self.name, ClientStats(), self.most, limit=self.item_limit)
+        await self.frontend.start(loopback, loopback, loopback)
+        clients, self.address, _ = (loopback._replace(port=port) for port in self.frontend.ports)
+        self.load = Load(
+            clients, self.name, ClientStats(), self.most_parallel, limit=self.item_limit
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,43 +111,37 @@ class DeploymentSite(Site):
         client: str | None = None,
         client_namespace: str | None = None,
     ) -> None:
-        self.kube, self.namespace, self.name = kube, namespace or kube.cluster.namespace, name
+        self.kube = kube
+        self.namespace = namespace or kube.cluster.namespace
+        self.name = name
         self.client_namespace = client_namespace or self.namespace
         self.client = client or f"{name}-client"
 
     async def find(self) -> None:
         """Read the Deployment, and the token of its client. Raises KubeError."""
-        self.deployments = "apps/v1/Deployment"
-        self.pods = "v1/Pod"
-        body = await self.kube.get(self.deployments, self.name, self.namespace)
+        body = await self.kube.get(DEPLOYMENTS, self.name, self.namespace)
         labels = body["spec"]["selector"].get("matchLabels") or {}
         self.selector = ",".join(f"{key}={value}" for key, value in labels.items())
-        self.wanted = int(body["spec"].get("replicas", 1))
+        self.requested = int(body["spec"].get("replicas", 1))
         self.token = await token_of(self.kube, self.client_namespace)
 
     async def replicas(self) -> Replicas:
-        pods = [
-            pod
-            for pod in await self.kube.list(self.pods, self.namespace, labels=self.selector)
-            if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-        ]
+        listed = await self.kube.list("v1/Pod", self.namespace, labels=self.selector)
+        ended = ("Succeeded", "Failed")
+        pods = [pod for pod in listed if pod.get("status", {}).get("phase") not in ended]
         ready = sum("deletionTimestamp" not in pod["metadata"] and is_ready(pod) for pod in pods)
-        reasons = Counter(filter(None, (pod_trouble(pod)[0] for pod in pods)))
-        why = "; ".join(f"{why} ({plural(count, 'pod')})" for why, count in reasons.items())
-        return Replicas(self.wanted, ready, len(pods), why)
+        troubles = Counter(filter(None, (pod_trouble(pod)[0] for pod in pods)))
+        reasons = [f"{trouble} ({plural(count, 'pod')})" for trouble, count in troubles.items()]
+        return Replicas(self.requested, ready, len(pods), "; ".join(reasons))
 
     async def scale(self, replicas: int) -> None:
-        self.wanted = replicas
-        await self.kube.patch(
-            self.deployments,
-            self.name,
-            {"spec": {"replicas": replicas}},
-            self.namespace,
-            subresource="scale",
-        )
+        self.requested = replicas
+        body = {"spec": {"replicas": replicas}}
+        await self.kube.patch(DEPLOYMENTS, self.name, body, self.namespace, subresource="scale")
 
     async def parallel(self, requests: int) -> int:
-        return int((await self.send("POST", "parallel", value=str(requests)))["result"])
+        answer = await self.send("POST", "parallel", value=str(requests))
+        return int(answer["result"])
 
     async def reset(self) -> None:
         await self.send("POST", "reset")

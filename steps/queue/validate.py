@@ -22,11 +22,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord, refuse, verdict
 from perfdag.stats.robust import student_t
+from perfdag.steps.queue import render
 from perfdag.steps.queue.client import UNREACHABLE
 from perfdag.units import plural
 
@@ -37,8 +38,11 @@ Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
 Chains = dict[str, tuple[float, float, int]]
-ITEMS, WINDOWS, POLL_SECONDS = 3, 3, 0.1
-"""Items of each slot in a window, and the windows that must agree."""
+ITEMS = 3
+"""Items of each slot in a window."""
+WINDOWS = 3
+"""Windows that must agree."""
+POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
 """Time to put back the replicas, and to stop the requests, when a validation ends early."""
 logger = logging.getLogger(__name__)
@@ -52,14 +56,14 @@ SCALE_TIMEOUT_HINT = (
 class Replicas:
     """The backends of a queue.
 
-    `wanted`: requested. `ready`: at work and not ending. `present`: those that are ending too.
-    `why`: why some are missing, "" if unknown.
+    `ready`: at work and not ending. `present`: those that are ending too. `reason`: why some are
+    missing, "" if unknown.
     """
 
-    wanted: int
+    requested: int
     ready: int
     present: int
-    why: str = ""
+    reason: str = ""
 
 
 class Site(ABC):
@@ -105,30 +109,20 @@ class Plan:
     seed: int = 1
 
     def __post_init__(self) -> None:
+        refuse((self.limit < 1, "few-replicas", f"LIMIT {self.limit} is below 1 replica"))
         refuse(
-            (self.limit < 1, "few-replicas", f"LIMIT {self.limit} is below 1 replica"),
             (
                 not 1 <= self.factor <= 2,
                 "factor-range",
                 f"factor {self.factor:g} is not between 1 (any growth) and 2 (linear); "
                 "usual values are 1.8 and 1.4",
-            ),
-            (
-                not 0 < self.scale_seconds < math.inf,
-                "timeout-range",
-                f"scale timeout {self.scale_seconds:g} s is not above 0 and finite",
-            ),
-            (
-                not 0 < self.seconds < math.inf,
-                "timeout-range",
-                f"timeout {self.seconds:g} s is not above 0 and finite",
-            ),
-            (
-                not 0 < self.tolerance < 1,
-                "tolerance-range",
-                f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)",
-            ),
+            )
         )
+        for name, seconds in (("scale timeout", self.scale_seconds), ("timeout", self.seconds)):
+            text = f"{name} {seconds:g} s is not above 0 and finite"
+            refuse((not 0 < seconds < math.inf, "timeout-range", text))
+        text = f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)"
+        refuse((not 0 < self.tolerance < 1, "tolerance-range", text))
 
     def steps(self) -> list[int]:
         """Return 1, 2, 4 ... and LIMIT, in a seeded order."""
@@ -152,7 +146,9 @@ async def validate(sites: Sequence[Site], plan: Plan) -> list[Result]:
 
 
 async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result:
-    before, began, measured = (await site.replicas()).wanted, time.monotonic(), list[Step]()
+    before = await site.replicas()
+    began = time.monotonic()
+    measured: list[Step] = []
     try:
         await _check_limit(site, plan)
         for replicas in plan.steps():
@@ -171,7 +167,7 @@ async def _validate(site: Site, plan: Plan, together: asyncio.Barrier) -> Result
         await site.parallel(0)
         await site.scale(1)
     except BaseException:
-        await _restore(site, before)
+        await _restore(site, before.requested)
         raise
     return judge(measured, plan.factor) | {"seconds": time.monotonic() - began}
 
@@ -219,9 +215,11 @@ async def _prepare(site: Site, plan: Plan, replicas: int) -> None:
     async def scaled() -> str:
         have = await site.replicas()
         if have.ready != replicas:
-            return f"{have.ready} of {replicas} replicas run{': ' + have.why if have.why else ''}"
-        gone = have.present <= replicas
-        return "" if gone else f"replicas that were scaled in still run: {SCALE_TIMEOUT_HINT}"
+            reason = f": {have.reason}" if have.reason else ""
+            return f"{have.ready} of {replicas} replicas run{reason}"
+        if have.present > replicas:
+            return f"replicas that were scaled in still run: {SCALE_TIMEOUT_HINT}"
+        return ""
 
     async def idle() -> str:
         pending = (await site.stats())["pending"]
@@ -247,36 +245,29 @@ async def _wait(site: Site, obstacle: Callable[[], Awaitable[str]], seconds: flo
 
 async def measure(site: Site, plan: Plan, replicas: int) -> Step:
     """Poll until the rate is steady, the time ends, or all requests fail."""
-    began, rates, start = time.monotonic(), list[float](), None
+    began = time.monotonic()
+    rates: list[float] = []
+    start: Chains = {}
     while True:
         stats = await site.stats()
         chains: Chains = stats["chains"]
-        if start is None:
+        if not start:
             if len(chains) >= replicas and count_pods(stats) >= replicas:
                 start = chains
-        elif all(
-            slot in start and count - start[slot][2] >= ITEMS
-            for slot, (_, _, count) in chains.items()
-        ):
-            rates.append(
-                sum(
-                    (count - start[slot][2]) / (last - start[slot][1])
-                    for slot, (_, last, count) in chains.items()
-                )
-            )
+        elif all(slot in start and chains[slot][2] - start[slot][2] >= ITEMS for slot in chains):
+            rates.append(_rate(start, chains))
             start = chains
-        last, seconds = rates[-WINDOWS:], time.monotonic() - began
-        mean = statistics.fmean(last) if last else 0.0
-        apart = max((abs(rate - mean) for rate in last), default=0.0)
-        steady = len(last) == WINDOWS and mean > 0 and apart <= plan.tolerance * mean
+        seconds = time.monotonic() - began
+        steady = _agree(rates[-WINDOWS:], plan.tolerance)
         all_failed = not stats["success"] and stats["failure"] >= max(3, replicas)
         if steady or all_failed or seconds > max(plan.seconds, 16 * stats["run"]["max"]):
             break
         await asyncio.sleep(POLL_SECONDS)
-    windows = last if steady else rates[1:] or rates
+    windows = rates[-WINDOWS:] if steady else rates[1:] or rates
     have = (await site.replicas()).ready
-    problems = failures(stats) + _shortfalls(stats, windows, steady, seconds, replicas, have)
     nodes = stats["nodes"]
+    done = _by_device(nodes, "devices")
+    run_seconds = _by_device(dict(sorted(nodes.items())), "run_seconds")
     return {
         "replicas": replicas,
         "per_second": statistics.fmean(windows) if windows else 0.0,
@@ -286,19 +277,37 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
         "latency": stats["latency"],
         "failures": stats["failure"],
         # Requests that reached no backend belong to no device.
-        "failed": {
-            device_name(node, device): count
-            for node, of in nodes.items()
-            for device, count in of["failed_devices"].items()
-        },
-        "problems": problems,
-        "item_seconds": {
-            device_name(node, device): seconds / of["devices"][device]
-            for node, of in sorted(nodes.items())
-            for device, seconds in of["run_seconds"].items()
-        },
+        "failed": _by_device(nodes, "failed_devices"),
+        "problems": failures(stats) + _shortfalls(stats, windows, steady, seconds, replicas, have),
+        "item_seconds": {name: total / done[name] for name, total in run_seconds.items()},
         "nodes": nodes,
     }
+
+
+def _rate(start: Chains, end: Chains) -> float:
+    """Return the items a second of all slots, each from its completion at `start` to its last."""
+    rates = []
+    for slot, (_, last, count) in end.items():
+        _, first, count_before = start[slot]
+        rates.append((count - count_before) / (last - first))
+    return sum(rates)
+
+
+def _agree(windows: Sequence[float], tolerance: float) -> bool:
+    """Return whether WINDOWS rates lie within a relative tolerance of their mean."""
+    if len(windows) < WINDOWS:
+        return False
+    mean = statistics.fmean(windows)
+    return mean > 0 and max(abs(rate - mean) for rate in windows) <= tolerance * mean
+
+
+def _by_device(nodes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a figure of the nodes by `device_name`."""
+    values = {}
+    for node, of_node in nodes.items():
+        for device, value in of_node[name].items():
+            values[device_name(node, device)] = value
+    return values
 
 
 def count_pods(stats: Stats) -> int:
@@ -317,7 +326,8 @@ def _shortfalls(
     stats: Stats, windows: Sequence[float], steady: bool, seconds: float, replicas: int, have: int
 ) -> list[str]:
     """Return why a rate is not that of `replicas`."""
-    problems, worked = [], count_pods(stats)
+    problems = []
+    worked = count_pods(stats)
     if not windows:
         took = f"the longest item took {stats['run']['max']:.3g} s" if worked else "no item ended"
         problems.append(
@@ -343,31 +353,42 @@ def judge(measured: Iterable[Step], factor: float) -> Result:
     below what is needed. It is inconclusive if a part does. The first step, and one whose lower
     neighbour did no work, have no ratio and pass. The worst step decides.
     """
-    steps, nodes = list[Step](), dict[str, Any]()
-    for one in sorted(measured, key=lambda step: step["replicas"]):
-        step, below = {**one}, steps[-1] if steps else one
+    steps: list[Step] = []
+    nodes: dict[str, Any] = {}
+    for measured_step in sorted(measured, key=lambda step: step["replicas"]):
+        step = {**measured_step}
         nodes = step.pop("nodes", {})
-        rate, base = one["per_second"], steps[0]["per_second"] if steps else one["per_second"]
-        step["efficiency"] = rate / (one["replicas"] * base) if base else 0.0
-        step["needed"] = factor ** math.log2(one["replicas"] / below["replicas"]) if steps else 0.0
-        low, high, step["ratio"] = math.inf, math.inf, None
-        if steps and below["per_second"]:
-            value, low, high = ratio(one["windows"], below["windows"])
-            step["ratio"] = [value, low, high if math.isfinite(high) else None]
-        failed = step["problems"] or high < step["needed"]
-        step["verdict"] = (
-            "failed" if failed else "inconclusive" if low < step["needed"] else "passed"
-        )
+        first = steps[0] if steps else step
+        linear = step["replicas"] * first["per_second"]
+        step["efficiency"] = step["per_second"] / linear if linear else 0.0
+        _compare(step, steps[-1] if steps else None, factor)
         steps.append(step)
-    words: list[VerdictWord] = [step["verdict"] for step in steps]
+    verdicts: list[VerdictWord] = [step["verdict"] for step in steps]
     points = [(step["replicas"], step["per_second"]) for step in steps]
     return {
-        "verdict": min(words, key=VERDICT_VALUES.__getitem__, default="failed"),
+        "verdict": min(verdicts, key=VERDICT_VALUES.__getitem__, default="failed"),
         "steps": steps,
         "amdahl": fit(points, coherence=False),
         "usl": fit(points),
         "nodes": nodes,
     }
+
+
+def _compare(step: Step, below: Step | None, factor: float) -> None:
+    """Add what a step needs of the step below it, its ratio to that, and its verdict."""
+    step["needed"] = 0.0
+    step["ratio"] = None
+    low = high = math.inf
+    if below:
+        step["needed"] = factor ** math.log2(step["replicas"] / below["replicas"])
+    if below and below["per_second"]:
+        value, low, high = ratio(step["windows"], below["windows"])
+        step["ratio"] = [value, low, high if math.isfinite(high) else None]
+    step["verdict"] = "passed"
+    if step["problems"] or high < step["needed"]:
+        step["verdict"] = "failed"
+    elif low < step["needed"]:
+        step["verdict"] = "inconclusive"
 
 
 def ratio(later: Sequence[float], earlier: Sequence[float]) -> tuple[float, float, float]:
@@ -400,10 +421,13 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> dict[str
     # n/x is linear in 1, n - 1 and n (n - 1). The best fit without a negative parameter is that of
     # the parameters that are not zero.
     rows = [[x / n, (n - 1) * x / n, (n - 1) * x] for n, x in points]
+    columns = list(zip(*rows, strict=True))
     fits = []
-    for free in ((0, *more) for k in range(count) for more in combinations(range(1, count), k)):
-        solved = iter(least_squares([[row[i] for i in free] for row in rows]))
-        law = [next(solved) if i in free else 0.0 for i in range(3)]
+    for chosen in chain.from_iterable(combinations(range(1, count), k) for k in range(count)):
+        free = (0, *chosen)
+        law = [0.0, 0.0, 0.0]
+        for index, value in zip(free, least_squares([columns[i] for i in free]), strict=True):
+            law[index] = value
         if min(law) >= 0:
             squares = sum((1 - sum(map(operator.mul, row, law))) ** 2 for row in rows)
             fits.append((squares, law))
@@ -412,18 +436,21 @@ def fit(points: Sequence[tuple[int, float]], coherence: bool = True) -> dict[str
     return {"rate_per_second": 1 / a, "sigma": b / a, "kappa": c / a, "relative_error": error}
 
 
-def least_squares(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Return the x for which rows @ x is nearest to 1; the columns must be independent.
+def least_squares(columns: Sequence[Sequence[float]]) -> list[float]:
+    """Return the factors of independent columns with which their sum is nearest to 1.
 
     The normal equations are solved exactly.
     """
-    columns = [[Fraction(value) for value in column] for column in zip(*rows, strict=True)]
-    table = [[*(sum(map(operator.mul, a, b)) for b in columns), sum(a)] for a in columns]
+    exact = [[*map(Fraction, column)] for column in columns]
+    table = []
+    for column in exact:
+        products = [sum(map(operator.mul, column, other_column)) for other_column in exact]
+        table.append([*products, sum(column)])
     for i, pivot in enumerate(table):
-        for j, other in enumerate(table):
+        for j, row in enumerate(table):
             if j != i:
-                factor = other[i] / pivot[i]
-                table[j] = [a - factor * b for a, b in zip(other, pivot, strict=True)]
+                factor = row[i] / pivot[i]
+                table[j] = [a - factor * b for a, b in zip(row, pivot, strict=True)]
     return [float(row[-1] / row[i]) for i, row in enumerate(table)]
 
 
@@ -435,9 +462,9 @@ def device_name(node: str, device: str) -> str:
 def measurements_of(result: Result) -> Iterator[Measurement]:
     """Return the measurements of all steps, and those of the fitted laws."""
     for step in result["steps"]:
-        at, latency = {"replicas": step["replicas"]}, step["latency"]
-        windows = len(step["windows"])
-        yield Measurement("throughput", step["per_second"], coords=at, n=windows)
+        at = {"replicas": step["replicas"]}
+        latency = step["latency"]
+        yield Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
         yield Measurement("efficiency", step["efficiency"], coords=at)
         for p in ("p50", "p95", "p99"):
             if latency.get(p) is not None:
@@ -448,9 +475,8 @@ def measurements_of(result: Result) -> Iterator[Measurement]:
         for metric, values in (("item_time", "item_seconds"), ("failures", "failed")):
             for subject, value in step.get(values, {}).items():
                 yield Measurement(metric, float(value), coords=at, subject=subject)
-    for node, of in result["nodes"].items():
-        for device, count in of["devices"].items():
-            yield Measurement("items", float(count), subject=device_name(node, device))
+    for subject, count in _by_device(result["nodes"], "devices").items():
+        yield Measurement("items", float(count), subject=subject)
     for metric, law, parameter in (
         ("amdahl_share", "amdahl", "sigma"),
         ("single_rate", "usl", "rate_per_second"),
@@ -477,37 +503,10 @@ def scaling_verdict(result: Result, factor: float) -> Measurement:
 
 def summary(result: Result) -> str:
     """Return steps, laws, work by node and verdict as text."""
-    lines = []
-    for step in result["steps"]:
-        text = f"{step['replicas']:>4} replicas: {step['per_second']:.4g}/s"
-        text += f", efficiency {100 * step['efficiency']:.1f} %"
-        if step["ratio"]:
-            text += f", {_gain(step, 'times the step before')}"
-        if step["verdict"] != "passed":
-            text += f"  {': '.join([step['verdict'].upper(), *step['problems']])}"
-        lines.append(text)
-    for name, law in (("Amdahl", result["amdahl"]), ("USL", result["usl"])):
-        lines.append(
-            f"{name}: serial share {law['sigma']:.4f}, coherence {law['kappa']:.6f} "
-            f"(residual {100 * law['relative_error']:.2f} %)"
-            if law
-            else f"{name}: too few steps to fit"
-        )
-    for name, node in sorted(result["nodes"].items()):
-        counts = (("", node["devices"]), (" failed", node["failed_devices"]))
-        shares = ", ".join(
-            f"{device or '-'} {count}{how}"
-            for how, devices in counts
-            for device, count in sorted(devices.items())
-        )
-        lines.append(
-            f"node {name}: {node['success']} done, {node['failure']} failed, "
-            f"{len(node['pods'])} pods; devices: {shares}"
-        )
-    return "\n".join([*lines, result["verdict"].upper()])
+    return render("result.txt.j2", **result, gain=_gain)
 
 
-def _gain(step: Step, what: str) -> str:
+def _gain(step: Step, text: str) -> str:
     value, low, high = step["ratio"]
     interval = f"95 % {low:.3f} to {high or math.inf:.3f}"
-    return f"{value:.3f} {what} ({interval}), {step['needed']:.3f} needed"
+    return f"{value:.3f} {text} ({interval}), {step['needed']:.3f} needed"

@@ -164,7 +164,7 @@ async def test_backends_of_this_machine_are_validated_and_restored() -> None:
     async with LocalSite(["sleep", "0.05"], 2) as site:
         [result] = await validate([site], Plan(2, 1, tolerance=0.9))
         assert result["verdict"] != "failed"
-        assert (await site.replicas()).wanted == 1
+        assert (await site.replicas()).requested == 1
     assert (await site.replicas()).present == 0
 
 
