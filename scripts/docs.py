@@ -47,6 +47,9 @@ NAVIGATION = {
         "Add a benchmark": "docs/adding-a-benchmark.md",
         "Helm": "docs/helm.md",
         "Without internet access": "docs/air-gapped.md",
+        "Published figures": "docs/published-figures.md",
+        "Monitoring": "docs/monitoring.md",
+        "Upgrade": "docs/upgrade.md",
         "Troubleshooting": "docs/troubleshooting.md",
     },
     "Families": {
