@@ -92,7 +92,7 @@ def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample
 
 def jobs(**variables: str) -> Iterator["subprocess.CompletedProcess[str]"]:
     """Run both templates for a pull request."""
-    names = {"tools": "PERFDAG_TOOLS", "store": "PERFDAG_STORE", "suite": "PERFDAG_SUITE"}
+    names = {name: f"PERFDAG_{name.upper()}" for name in ("tools", "store", "suite", "ab")}
     yield github(**variables)
     own = {names[name]: value for name, value in variables.items()} | {"CI_MERGE_REQUEST_IID": "9"}
     script = "\n".join([GITLAB["before_script"][0], *GITLAB["script"]])
@@ -120,6 +120,21 @@ def test_a_pull_request_is_judged_by_the_runs_of_its_base_and_is_none_of_them() 
         assert "4 runs of history" in Path("perfdag-summary.md").read_text()
         now = {file: file.read_bytes() for file in Path("base").rglob("*") if file.is_file()}
         assert now == before
+
+
+@pytest.mark.parametrize(("rate", "code"), [("200", 3), ("300", 0)])
+def test_a_pull_request_is_measured_in_turn_with_its_base(rate: str, code: int) -> None:
+    metrics = "{rate: {regex: '(.+)', better: higher}}"
+    Path("suite.yaml").write_text(
+        "name: ci\nentries:\n  - benchmark: command\n"
+        f"    params: {{argv: ['true'], metrics: {metrics}}}\n"
+    )
+    a, b = (f"'command.argv=[echo, \"{value}\"]'" for value in ("300", rate))
+    for result in jobs(suite="suite.yaml", ab=f"--a {a} --b {b} --within 5% --blocks 8"):
+        assert result.returncode == code, result.stderr
+        summary = Path("perfdag-summary.md").read_text()
+        assert ("beyond" if code else "within") in summary
+        assert f'failures="{int(code > 0)}"' in Path("perfdag-check.xml").read_text()
 
 
 def test_the_template_runs_checks_and_posts(notes: tuple[str, Notes]) -> None:

@@ -11,8 +11,8 @@ import shlex
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -191,46 +191,54 @@ def junit(gate: GateResult) -> bytes:
     """Return the gate as JUnit XML, with one case per check.
 
     A failed check is a failure, absent data an error. A skipped entry is skipped, and so is a
-    series of which nothing can be said, unless that fails the gate.
-    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    series of which nothing can be said, unless that fails the gate. A failure has its alert.
     """
-    tags = [_TAGS.get(case.state, "") for case in gate.cases]
+    cases = gate.cases
     if gate.unclear_fails:
-        tags = [
-            "failure" if case in gate.unclear else tag
-            for case, tag in zip(gate.cases, tags, strict=True)
-        ]
-    counts = Counter(tags)
-    root = ElementTree.Element("testsuites", name="perfdag")
-    suite = ElementTree.SubElement(
-        root,
-        "testsuite",
-        name=f"perfdag.{gate.suite}",
-        tests=str(len(gate.cases)),
-        failures=str(counts["failure"]),
-        errors=str(counts["error"]),
-        skipped=str(counts["skipped"]),
-    )
-    properties = ElementTree.SubElement(suite, "properties")
+        cases = [replace(case, state="failed") if case in gate.unclear else case for case in cases]
     about = {
         "run": gate.run,
         "revision": gate.revision,
         "report": gate.report,
         "headlines": gate.counted,
     }
-    for name, value in about.items():
-        ElementTree.SubElement(properties, "property", name=name, value=value)
-    for result, tag in zip(gate.cases, tags, strict=True):
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=f"{gate.suite}.{result.group}",
-            name=_xml_text(result.heading),
+    texts = {key: alert.text for alert in gate.alerts for key in alert.keys}
+    return junit_document(gate.suite, about, cases, texts)
+
+
+def junit_document(
+    name: str,
+    about: Mapping[str, str],
+    cases: Sequence[CheckResult],
+    texts: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return cases as JUnit XML, with properties. `texts` has longer texts by the keys of cases.
+
+    Format: https://github.com/testmoapp/junitxml, which CI systems read.
+    """
+    counts = Counter(_TAGS.get(case.state) for case in cases)
+    root = ElementTree.Element("testsuites", name="perfdag")
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=f"perfdag.{name}",
+        tests=str(len(cases)),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for key, value in about.items():
+        ElementTree.SubElement(properties, "property", name=key, value=_xml_text(value))
+    for case in cases:
+        test = ElementTree.SubElement(
+            suite, "testcase", classname=f"{name}.{case.group}", name=_xml_text(case.heading)
         )
+        tag = _TAGS.get(case.state)
+        result = ElementTree.SubElement(test, tag or "system-out")
         if tag:
-            ElementTree.SubElement(case, tag, message=_xml_text(result.text))
-        else:
-            ElementTree.SubElement(case, "system-out").text = _xml_text(result.text)
+            result.set("message", _xml_text(case.text))
+        result.text = _xml_text((texts or {}).get(case.key, case.text))
     ElementTree.indent(root)
     document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return document

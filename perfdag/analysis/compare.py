@@ -395,7 +395,7 @@ class Outcome:
         if self.duet.a.options.within is None:
             return EXIT_OK if self.lines else EXIT_FAILED
         bounds = {line.bound.word for line in self.lines if line.bound}
-        if self.absent or not bounds or "beyond" in bounds:
+        if self.absent or "beyond" in bounds:
             return EXIT_GATE
         return EXIT_UNCLEAR if "unclear" in bounds else EXIT_OK
 
@@ -500,6 +500,10 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         if i not in compared:
             absent.append(_of_both(*(point.full_title for point in sides)))
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
+    limited = duet.a.options.within is not None
+    if limited and not absent and not any(line.bound for line in lines):
+        absent.append("the limit")
+        unpaired.append("the limit: no series alerts that has values of both variants")
     judged = judge([line.judged for line in lines], duet.a.options.looks)
     lines = [replace(line, judged=own) for line, own in zip(lines, judged, strict=True)]
     differs = changes(of_a, of_b)

@@ -327,7 +327,9 @@ class _Judge:
                 if state == "failed" and line.left is None:
                     state = "unsure"  # two runs alone fail no gate
                 text = f"{line.answer.text}; {line.newest_text}"
-                gate.cases.append(CheckResult("change", line.name, line.label, state, text))
+                key = line.info.series_id
+                case = CheckResult("change", line.name, line.label, state, text, key)
+                gate.cases.append(case)
 
     def _own_verdicts(self) -> None:
         """Add the verdicts of the benchmarks themselves."""

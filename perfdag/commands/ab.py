@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import shlex
+from pathlib import Path
 
 from perfdag.analysis.verdict import CANNOT_TELL
 from perfdag.commands.options import (
@@ -25,7 +26,7 @@ from perfdag.commands.options import (
 from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.run_store import RunStore, put_plan, variants
-from perfdag.runs.duet import outcome_text
+from perfdag.runs.duet import outcome_junit, outcome_text
 from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
 from perfdag.stats.paired import LOOKS
 from perfdag.stats.robust import MOST_BLOCKS
@@ -61,7 +62,7 @@ def _blocks(text: str) -> int:
       perfdag ab suites/quick.yaml --only iperf \\
           --a iperf.streams=1 --b iperf.streams=4
       perfdag ab old.yaml new.yaml --blocks 12
-      perfdag ab plain.yaml traced.yaml --within 5%
+      perfdag ab plain.yaml traced.yaml --within 5% --junit ab.xml
       perfdag ab disk.yaml --a-do 'echo none >/sys/block/sda/queue/scheduler' \\
           --b-do 'echo bfq >/sys/block/sda/queue/scheduler'
       perfdag ab --resume 20261120T020000Z-1a2b3c4a
@@ -76,7 +77,8 @@ def _blocks(text: str) -> int:
     headlines, is within if its whole interval is below that, and beyond if it is above. The limit
     of a loss that touches 0 is 5 percentage points. The exit code is 0 if all is within, 1 if a
     sample failed, 3 if a series is beyond or lacks values in a variant, and 5 if the noise hides
-    it. With --resume the limit replaces the one of the run.
+    it. In JUnit XML that is passed, a failure where a series is beyond, and else an error. With
+    --resume the limit replaces the one of the run.
 
     --blocks auto looks at the blocks after 10, 20 and 40 of them, or when the time of --for is
     over, and ends as soon as all is decided. Its intervals are wider, because it looks more often.
@@ -151,6 +153,7 @@ def _blocks(text: str) -> int:
     WATCH,
     option("--all", action="store_true", help="show every series, not only headline series"),
     FORCE,
+    option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
     [JSON, option("--markdown", action="store_true", help="print Markdown")],
 )
 def run(args: argparse.Namespace) -> int:
@@ -168,6 +171,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--a-do and --b-do set this machine, and --submit measures on a cluster")
     if args.a_do and args.resume:
         raise CommandError("a run that goes on has its --a-do and --b-do already")
+    if args.submit and args.junit:
+        raise CommandError("--junit has the outcome: give it with --resume, once the run has ended")
     if args.submit:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)
@@ -175,6 +180,8 @@ def run(args: argparse.Namespace) -> int:
     store, outcome = measure_duet(
         duet, root, bool(args.resume), everything=args.all, force=args.force
     )
+    if args.junit:
+        args.junit.write_bytes(outcome_junit(outcome))
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
     return outcome.exit_code

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import orjson
 
-from perfdag.analysis.alerts import markdown_table
+from perfdag.analysis.alerts import junit_document, markdown_table
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
+from perfdag.analysis.gate_result import CheckResult, State
 from perfdag.analysis.verdict import CANNOT_TELL, Tuning, percent
 from perfdag.plan import Duet
 from perfdag.results.collect import collect
@@ -52,6 +53,36 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
     styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
     table = text_table(headings, rows, right=range(1, 6), styles=styles)
     return "\n".join([f"A  {a}\nB  {b}", table, styled(notes)])
+
+
+_STATES: dict[str, State] = {"within": "ok", "beyond": "failed", "unclear": "absent"}
+"""What JUnit calls a series by its cost: passed, a failure, or an error where nobody can tell."""
+
+
+def outcome_junit(outcome: Outcome) -> bytes:
+    """Return the outcome as JUnit XML: a case for each series, and for what cannot be compared."""
+    a, b = outcome.duet.a.options.words
+    cases = []
+    for line in outcome.lines:
+        cells = dict(zip(HEADINGS[1:], _cells(line)[1:], strict=True))
+        text = "; ".join(f"{heading} {cell}" for heading, cell in cells.items())
+        state: State = "ok"
+        if line.bound:
+            state = _STATES[line.bound.word]
+            text = f"{_cost(line.bound)}; {text}"
+        cases.append(CheckResult("ab", line.name, line.label, state, text))
+    lacking: State = "failed"
+    if outcome.duet.a.options.within is None:  # no series fails for having no value
+        lacking = "ok" if outcome.lines else "absent"
+    for name in outcome.absent:
+        text = next(text for text in outcome.unpaired if text.startswith(f"{name}: "))
+        cases.append(CheckResult("ab", name, name, lacking, text))
+    cases += [
+        CheckResult("samples", reason, reason, "absent", f"{plural(count, 'sample')} not ok")
+        for reason, count in outcome.failed.items()
+    ]
+    about = {"A": a, "B": b, "run": outcome.duet.a.run_id, "blocks": str(len(outcome.duet.blocks))}
+    return junit_document(outcome.duet.a.suite, about, cases)
 
 
 def _cells(line: SeriesVerdict) -> list[str]:

@@ -2,6 +2,7 @@
 given with --resume.
 """
 
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from perfdag.commands.main import main
 from perfdag.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.run_store import RunStore, stored_plan
-from perfdag.runs.duet import conclude, outcome_text
+from perfdag.runs.duet import conclude, outcome_junit, outcome_text
 from perfdag.stats.paired import Paired, within
 from perfdag.stats.robust import Spread
 from perfdag.store.base import FolderStore
@@ -70,6 +71,10 @@ def fill(
 
 def outcome(store: FolderStore, duet: Duet) -> tuple[int, str]:
     result = conclude(store, duet)
+    suite = ElementTree.fromstring(outcome_junit(result)).find("testsuite")
+    assert suite is not None
+    red = [tag for tag in ("failure", "error") if suite.find(f".//{tag}") is not None]
+    assert red == {0: [], 3: ["failure"]}.get(result.exit_code, ["error"])
     return result.exit_code, outcome_text(result, store, markdown=True)
 
 
@@ -155,6 +160,24 @@ def test_a_limit_holds_what_the_checks_of_the_suite_let_alert(tmp_path: Path) ->
         fill(store, duet, of, (1.0, b), (1.0, b))
         result, out = outcome(store, duet)
         assert (result, " beyond |" in out) == (code, of is cpu_time and code == 3), out
+
+
+def test_junit_says_what_passed_and_what_is_beyond(tmp_path: Path) -> None:
+    store, duet = FolderStore(str(tmp_path)), duel(SUITE + ABSOLUTE)
+    fill(store, duet, LATENCY, (1.0, 1.02), (1.0, 1.5))
+    suite = ElementTree.fromstring(outcome_junit(conclude(store, duet))).find("testsuite")
+    assert suite is not None
+    assert [suite.get(key) for key in ("tests", "failures", "errors")] == ["2", "1", "0"]
+    one, two = suite.findall("testcase")
+    assert (one.get("classname"), one.get("name")) == ("duel.ab", "one latency, - | env.X=x")
+    assert one.findtext("system-out") == (
+        "+2.0 % (+2.0 % to +2.0 %) within; A 1 s; B 1.02 s; B against A +20 ms; "
+        "interval +20 ms to +20 ms; p 0.002; verdict worse"
+    )
+    failure = two.find("failure")
+    assert failure is not None
+    assert failure.text == failure.get("message")
+    assert "+50.0 % (+50.0 % to +50.0 %) beyond; A 1 s; B 1.5 s" in (failure.text or "")
 
 
 def test_what_would_decide_grows_with_the_square_of_the_width() -> None:
