@@ -71,7 +71,10 @@ NETWORK = f"{LABEL}/network"
 """Annotation of a pod outside Multus networks: the network that it measures."""
 MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 """Annotations that name a Multus network, by whether it replaces the pod's default network."""
-MAX_BATCHES = 1000
+MAX_BATCHES, MAX_NODES = 1000, 15_000
+"""The most batches, and the most nodes of them in the status of the Workflow: each has three nodes
+and one for each pod. Argo compresses what is more than 1 MiB to 60 B a node. If that is more than
+1 MiB, it ends the Workflow without the last step."""
 MAX_KINDS = 75_000
 """Bytes of all kinds as text within JSON.
 
@@ -185,6 +188,12 @@ def kinds_of(
             f"{len(plan.batches):,} batches are more than {MAX_BATCHES:,}, which is what one "
             "workflow holds; raise batch_time or rounds_per_batch, use isolation: batch, "
             "or split the suite"
+        )
+    nodes = sum(3 + plan.shapes[batch.shape].hosts.count for batch in plan.batches)
+    if nodes > MAX_NODES:
+        raise refuse(
+            f"{len(plan.batches):,} batches with all their pods are {nodes:,} nodes of a workflow, "
+            f"which holds {MAX_NODES:,}; raise batch_time or rounds_per_batch, or split the suite"
         )
     benchmarks = {point.entry: point.benchmark for point in plan.points}
     usual = Context(plan.run_id, 36 * "0", _LONG_IMAGE, priority_class=PRIORITY_CLASSES[1])

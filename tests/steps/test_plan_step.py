@@ -297,6 +297,11 @@ MANY_SHAPES = (
     [
         pytest.param(suite(1001, "isolation: pod\n"), "isolation", id="batches"),
         pytest.param(MANY_SHAPES, "distinct shapes", id="shapes"),
+        pytest.param(
+            suite(300, "isolation: pod\ndefaults: {hosts: {count: 60}}\n"),
+            "300 batches with all their pods are 18,900 nodes of a workflow",
+            id="pods",
+        ),
     ],
 )
 def test_too_many_of_anything_are_refused_before_anything_is_made(text: str, message: str) -> None:
