@@ -317,7 +317,8 @@ def _memory_limit(spec: Object, name: str) -> str | None:
     """Return the memory limit of a container of a pod, or None."""
     containers = [*spec.get("initContainers", []), *spec["containers"]]
     limits = {item["name"]: item.get("resources", {}).get("limits", {}) for item in containers}
-    return limits.get(name, {}).get("memory")
+    limit: str | None = limits.get(name, {}).get("memory")
+    return limit
 
 
 def refusal(message: str) -> str:

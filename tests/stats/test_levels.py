@@ -201,7 +201,8 @@ def test_shares_of_a_median_below_zero_keep_their_sign() -> None:
 def test_a_rate_that_falls_by_two_fifths_costs_two_thirds_more_time() -> None:
     bound = within(duet(100.0, 60.0, "higher"), 0.5)
     assert bound is not None
-    assert (bound.word, bound.cost) == ("beyond", pytest.approx(2 / 3, rel=0.01))
+    assert bound.word == "beyond"
+    assert bound.cost == pytest.approx(2 / 3, rel=0.01)
 
 
 def test_each_look_at_a_duet_costs_evidence() -> None:
