@@ -1,28 +1,31 @@
 """The charts of each benchmark: one declaration each, and a function for what none can say."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from perfdag.analysis.pairs import (
     TOO_FEW,
     PairMatrix,
-    Place,
     matrices,
     pair_groups,
     place_of,
     why_slow,
 )
 from perfdag.charts import draw, scale, style
-from perfdag.charts.series import MARKS, amount, notes, runs_words
+from perfdag.charts.series import MARKS, amount, notes
+from perfdag.charts.titles import span
 from perfdag.charts.view import ROWS, Chart, View, figures
 from perfdag.results.labels import Facts
 from perfdag.results.schema import facts_of_nodes
-from perfdag.results.summary import PointState, Series
-from perfdag.units import plural
+from perfdag.results.summary import PointState
+from perfdag.units import plural, scaled
 
 HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
@@ -31,84 +34,105 @@ LIMIT = 0.05
 NUMBERS = 12  # most hosts whose states carry their numbers
 MOST_NAMES = 3
 """Slow nodes and links that are named."""
+DEVIATION = 0.1
+"""Deviation from the median of the pairs that has the full colour: noise has next to none."""
+_WORSE_TO_BETTER = LinearSegmentedColormap.from_list(
+    "deviation", [style.WORSE, "#f7f7f7", style.SERIES[0]]
+)
 _SIZES: Any = {"x": "message_bytes", "log": True}
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """The overhead of a treatment: its mean, its 95 % interval, and the limit."""
+
+    state: PointState
+    low: float
+    mean: float
+    high: float
+    limit: float
+
+    @property
+    def verdict(self) -> str:
+        """Passes (the interval is below the limit), fails (it is above), or inconclusive."""
+        if self.high < self.limit:
+            return "passes"
+        return "fails" if self.low > self.limit else "inconclusive"
+
+    @property
+    def words(self) -> str:
+        """The verdict, and what a reader must know of it."""
+        parts = [self.verdict]
+        late = total = 0
+        for series in self.state.series:
+            if series.metric == "pairs_needed" and self.verdict == "inconclusive":
+                parts[0] += f": about {series.middle:.0f} pairs would tell"
+            if series.metric == "overhead":
+                parts += [MARKS[name] for name in series.coords if name in MARKS]
+            treated = series.coords.get("side") == "treatment" and "fast" not in series.coords
+            if series.metric == "valid" and treated:
+                late += series.values.count(0)
+                total += len(series.values)
+        if late:
+            parts.append(f"LoadGen says INVALID in {late} of {total} runs")
+        return "; ".join(parts)
+
+
+def _treatments(points: Sequence[PointState]) -> Iterator[Treatment]:
+    """Yield the treatments with an interval."""
+    for state in points:
+        series = {(one.metric, one.stat): one.middle for one in reversed(state.series)}
+        low = series.get(("overhead_bound", "low"))
+        mean = series.get(("overhead", "mean"))
+        high = series.get(("overhead_bound", "high"))
+        limit = float(state.params.get("limit", LIMIT))
+        if low is not None and mean is not None and high is not None:
+            yield Treatment(state, low, mean, high, limit)
 
 
 def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the overhead of each treatment with its 95 % interval, its limit and its verdict."""
-    states = [state for state in points if _interval(state)][:ROWS]
-    if not states:
+    treatments = list(_treatments(points))[:ROWS]
+    if not treatments:
         return
-    words = [_verdict(state) for state in states]
-    title = f"{words.count('passes')} of {len(states)} treatments pass"
-    if len(states) == 1 and (interval := _interval(states[0])):
-        title = f"Overhead {100 * interval[1]:.1f}\u00a0%: {words[0]}"
+    verdicts = [treatment.verdict for treatment in treatments]
+    title = f"{verdicts.count('passes')} of {len(verdicts)} treatments pass"
+    if len(treatments) == 1:
+        title = f"Overhead {100 * treatments[0].mean:.1f}\u00a0%: {verdicts[0]}"
     note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
-    subtitle = f"{note}; {notes(points, rows)}"
-    fig, (ax,) = style.figure([0.9 + 0.42 * len(states)], title=title, subtitle=subtitle)
+    subtitle = "; ".join(filter(None, [note, notes(points, rows)]))
+    fig, (ax,) = style.figure([0.9 + 0.42 * len(treatments)], title=title, subtitle=subtitle)
+    tones = {"passes": style.BETTER, "fails": style.WORSE}
     ends = [0.0]
-    for row, (state, word) in enumerate(zip(states, words, strict=True)):
-        low, mean, high = _interval(state) or (0.0, 0.0, 0.0)
-        colour = {"passes": style.BETTER, "fails": style.WORSE}.get(word, style.UNCLEAR)
-        ax.plot([low, high], [row, row], color=colour, lw=2, gid="interval", label="_")
-        ax.plot([mean], [row], "o", color=colour, gid="mean", label=state.title)
-        own = _figures(state)
-        marks = [MARKS[name] for name in own["overhead", "mean"].coords if name in MARKS]
-        pairs = own.get(("pairs_needed", "value"))
-        needs = f": about {pairs.middle:.0f} pairs would tell" if pairs else ""
-        text = "; ".join([word + (needs if word == "inconclusive" else ""), *marks, *_late(state)])
-        text = word if style.is_narrow() else text
+    for row, treatment in enumerate(treatments):
+        tone = tones.get(treatment.verdict, style.UNCLEAR)
+        bar: Any = {"color": tone, "lw": 2, "gid": "interval", "label": "_"}
+        ax.plot([treatment.low, treatment.high], [row, row], **bar)
+        title_of_row = treatment.state.title
+        ax.plot([treatment.mean], [row], "o", color=tone, gid="mean", label=title_of_row)
         place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-        ax.annotate(text, (mean, row), color=colour, **place)
-        ends += [low, high, float(state.params.get("limit", LIMIT))]
+        text = treatment.verdict if style.is_narrow() else treatment.words
+        ax.annotate(text, (treatment.mean, row), color=tone, **place)
+        ends += [treatment.low, treatment.high, treatment.limit]
     room = (max(ends) - min(ends)) * 0.1
     ax.set_xlim(min(ends) - room, max(ends) + room)
-    for limit in {float(state.params.get("limit", LIMIT)) for state in states}:
+    for limit in {treatment.limit for treatment in treatments}:
         ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    ax.set_yticks(range(len(states)), [style.wrap(state.title) for state in states])
-    ax.set_ylim(len(states) - 0.4, -0.7)
+    names = [style.wrap(treatment.state.title) for treatment in treatments]
+    ax.set_yticks(range(len(treatments)), names)
+    ax.set_ylim(len(treatments) - 0.4, -0.7)
     ax.set_xlabel("overhead, lower is better")
     yield "overhead", fig
 
 
-def _figures(state: PointState) -> dict[tuple[str, str], Series]:
-    """Return the series of a point by metric and statistic, the first of each."""
-    return {(series.metric, series.stat): series for series in reversed(state.series)}
-
-
-def _interval(state: PointState) -> tuple[float, float, float] | None:
-    names = ("overhead_bound", "low"), ("overhead", "mean"), ("overhead_bound", "high")
-    own = _figures(state)
-    if not all(name in own for name in names):
-        return None
-    low, mean, high = (own[name].middle for name in names)
-    return low, mean, high
-
-
-def _verdict(state: PointState) -> str:
-    """Return passes (the interval is below the limit), fails (it is above), or inconclusive."""
-    low, _, high = _interval(state) or (0.0, 0.0, 0.0)
-    limit = float(state.params.get("limit", LIMIT))
-    return "passes" if high < limit else "fails" if low > limit else "inconclusive"
-
-
-def _late(state: PointState) -> list[str]:
-    """Say in how many runs the treatment broke the latency bound of LoadGen, if in any."""
-    own = [s for s in state.series if s.metric == "valid" and "fast" not in s.coords]
-    values = [v for s in own if s.coords.get("side") == "treatment" for v in s.values]
-    late = values.count(0)
-    return [f"LoadGen says INVALID in {late} of {len(values)} runs"] if late else []
-
-
 def headlines(states: Sequence[PointState], rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
-    series = [series for state in states for series in state.series]
-    own = [one for one in series if one.headline] or series
+    series = list(chain.from_iterable(state.series for state in states))
     units: dict[str, set[str]] = {}
-    for one in own:
+    for one in [one for one in series if one.headline] or series:
         units.setdefault(one.metric, set()).add(one.unit)
-    drawn = [name for name, some in units.items() if len(some) == 1]  # as one axis has one unit
+    drawn = [name for name, of_metric in units.items() if len(of_metric) == 1]  # on one axis
     return figures(states, rows, [View((name,)) for name in drawn[:HEADLINES]])
 
 
@@ -118,7 +142,7 @@ def pair_figures(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple
     `points` are those measured in pairs, and `rows` the rows that they summarise.
     """
     groups = pair_groups(points)
-    where, facts = runs_words(rows), facts_of_nodes(rows)
+    facts = facts_of_nodes(rows)
     for number, states in enumerate(groups):
         slug = f"pairs-{number + 1}" if len(groups) > 1 else "pairs"
         drawn = list(matrices(states))
@@ -126,24 +150,21 @@ def pair_figures(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple
             about = PairMatrix(states, "").label
             yield slug, style.no_data(f"{about}: no valid sample in {plural(len(states), 'pair')}")
         for matrix in drawn:
-            name = f"{slug}-{matrix.metric.replace('_', '-')}"
-            yield name, _matrix_figure(matrix, f"{matrix.label}; {where}", facts)
+            yield f"{slug}-{matrix.metric.replace('_', '-')}", _matrix_figure(matrix, facts)
 
 
 def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
     """Return the slow node or link, and the facts in which the slow ones differ."""
-    metric = matrix.metric
+    metric = matrix.info.label
     between = " between nodes" if matrix.on_one_node else ""
     if not matrix.between:
         return f"No valid sample{between}", ""
-    first = next(iter(matrix.between.values()))
-    if first.better not in ("higher", "lower"):
-        return f"{metric} by pair", ""
     if not matrix.judges:
-        ordered = sorted(matrix.between.values(), key=lambda series: series.middle)
-        middle = ordered[len(ordered) // 2]
-        value = amount(middle.middle, middle.display_unit)
-        return f"{metric} {value} in the middle{between}", TOO_FEW
+        series = list(matrix.between.values())
+        middle = float(np.median([one.middle for one in series]))
+        value = amount(middle, series[0].display_unit)
+        known_direction = series[0].better in ("higher", "lower")
+        return f"{metric} {value} in the middle{between}", TOO_FEW if known_direction else ""
     if not matrix.slow:
         return f"No node and no link stands out in {metric}{between}", ""
     worst, *others = matrix.slow
@@ -156,34 +177,35 @@ def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
     return title, "; ".join(filter(None, reasons))
 
 
-def _matrix_figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
-    states, names, by_place = matrix.states, matrix.hosts, matrix.series
-    same_node, count = matrix.on_one_node, len(names)
-    title, why = finding(matrix, facts)
+def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
+    """Draw the deviation of each pair from the median: without a slow one, there is no colour."""
+    names = matrix.hosts
+    count = len(names)
     grid = np.full((count, count), np.nan)
-    for (a, b), series in by_place.items():
-        grid[a, b] = series.middle
-    subtitle = "; ".join(filter(None, (why, _matrix_subtitle(states, by_place), about)))
-    fig, (ax,) = style.figure([min(6.5, 0.32 * count + 1.6)], title=title, subtitle=subtitle)
-    finite = grid[np.isfinite(grid)]
-    # colours over a tenth of the value at least, or noise of 1 % would look like a slow node
-    middle = float(np.median(finite))
-    low, high = min(float(finite.min()), 0.95 * middle), max(float(finite.max()), 1.05 * middle)
-    norm = draw.color_norm([low, high])
-    first = next(iter(by_place.values()))
-    mesh = draw.heat(
-        ax,
-        grid,
-        first.display_unit,
-        norm,
-        words=count <= (5 if style.is_narrow() else NUMBERS),
+    for place, series in matrix.series.items():
+        grid[place] = series.middle
+    title, reasons = finding(matrix, facts)
+    subtitle = "; ".join(filter(None, [reasons, *_matrix_notes(matrix), matrix.title]))
+    fig, (ax,) = style.figure([min(6.5, 0.32 * count + 1.4)], title=title, subtitle=subtitle)
+    middle = float(
+        np.median([series.middle for series in (matrix.between or matrix.series).values()])
     )
-    for a, b in sorted(same_node):
+    colours = _WORSE_TO_BETTER
+    if matrix.info.better == "lower":
+        colours = colours.reversed()
+    texts = None
+    if count <= (5 if style.is_narrow() else NUMBERS):
+        texts = draw.cell_texts(grid, matrix.info.display_unit)
+    norm = Normalize(-DEVIATION, DEVIATION)
+    mesh = draw.heat(ax, grid / middle - 1, norm, colours, texts, missing="")
+    for first, second in sorted(matrix.on_one_node):
         hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
-        ax.fill([b, b + 1, b + 1, b], [a, a, a + 1, a + 1], gid="same-node", **hatch)
-    failed = [place_of(state) for state in states if state.why]
-    cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.MUTED, "ms": 8}
-    ax.plot([b + 0.5 for _, b in failed], [a + 0.5 for a, _ in failed], gid="failed", **cross)
+        columns = [second, second + 1, second + 1, second]
+        ax.fill(columns, [first, first, first + 1, first + 1], gid="same-node", **hatch)
+    failed = [place_of(state) for state in matrix.states if state.why]
+    cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.INK, "ms": 8}
+    rows = [first + 0.5 for first, _ in failed]
+    ax.plot([second + 0.5 for _, second in failed], rows, gid="failed", **cross)
     step = max(1, count // (8 if style.is_narrow() else 24))
     places = np.arange(0, count, step) + 0.5
     ax.set_yticks(places, names[::step])
@@ -192,33 +214,34 @@ def _matrix_figure(matrix: PairMatrix, about: str, facts: Facts) -> Figure:
     ax.invert_yaxis()
     ax.set_ylabel("first host")
     ax.set_xlabel("second host")
-    bar = fig.colorbar(mesh, ax=ax, pad=0.01)
-    unit = style.value_axis(bar.ax.yaxis, first.display_unit, high)
-    bar.set_label(style.axis_label(matrix.metric, unit, first.better))
+    bar = fig.colorbar(mesh, ax=ax, pad=0.01, extend="both")
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+g} %")
+    bar.set_label("against the median")
     return fig
 
 
-def _matrix_subtitle(states: Sequence[PointState], by_place: Mapping[Place, Series]) -> str:
-    """Return the number of samples, their spread, and what is missing."""
-    counts = sorted({len(series.values) for series in by_place.values()})
-    n = f"n={counts[0]}" if len(counts) == 1 else f"n={counts[0]} to {counts[-1]}"
-    wide = [share for own in by_place.values() if (share := own.band.share()) is not None]
-    parallel = int((states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
-    used = [nodes for state in states for nodes in state.nodes if len(nodes) > 1]
-    same = {len(set(nodes)) == 1 for nodes in used}
-    failed, noisy = (
-        sum(map(bool, own)) for own in ([c.why for c in states], [c.noise for c in states])
-    )
-    parts = [
-        f"number: median of {n}",
-        f"widest range {100 * max(wide):.0f} % of its median" if wide else "one sample a pair",
-        f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time",
-        "all hosts on one node" if same == {True} else "",
-        "hatched: both hosts on one node" if len(same) == 2 else "",
-        f"X: no valid sample ({failed})" if failed else "",
-        f"{plural(noisy, 'pair')} disturbed" if noisy else "",
-    ]
-    return "; ".join(part for part in parts if part)
+def _matrix_notes(matrix: PairMatrix) -> Iterator[str]:
+    """Yield the number of samples, their spread, and what is missing."""
+    unit = scaled(matrix.info.display_unit, max(one.middle for one in matrix.series.values()))[1]
+    counts = [len(series.values) for series in matrix.series.values()]
+    yield f"number: median in {unit} of n={span(counts)}"
+    shares = [series.band.share() for series in matrix.series.values()]
+    wide = [share for share in shares if share is not None]
+    yield f"widest range {100 * max(wide):.0f} % of its median" if wide else "one sample a pair"
+    parallel = int((matrix.states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
+    yield f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
+    used = chain.from_iterable(state.nodes for state in matrix.states)
+    same = {len(set(nodes)) == 1 for nodes in used if len(nodes) > 1}
+    if same == {True}:
+        yield "all hosts on one node"
+    if len(same) == 2:
+        yield "hatched: both hosts on one node"
+    failed = sum(bool(state.why) for state in matrix.states)
+    if failed:
+        yield f"X: no valid sample ({failed})"
+    noisy = sum(bool(state.noise) for state in matrix.states)
+    if noisy:
+        yield f"{plural(noisy, 'pair')} disturbed"
 
 
 CHARTS: Mapping[str, Sequence[Chart]] = {

@@ -1,259 +1,260 @@
 """The panels of charts: lines, dots and a heat map."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
-from perfdag.charts.series import Item, amount, value_words
-from perfdag.results.summary import Series, unusable
+from perfdag.charts.series import Item, Items, Lines, metric_of, value_words
 from perfdag.units import digits, scaled, short
 
-NAME = 30  # letters of a name at the end of a line
-DIRECT = 6  # up to so many lines are named at their ends
 ROW = 0.27  # inches of a row of dots
 LOG_FROM = 50.0
 """Values of which the largest is this many times the smallest are drawn on a log axis."""
-
-Line = Mapping[float, Series]
-"""Series by x."""
+ONE_HUE = LinearSegmentedColormap.from_list("one hue", ["#eaf3f9", style.SERIES[0]])
 
 
-def needs_log(values: Sequence[float]) -> bool:
-    """Return whether values are so far apart that they need a log axis."""
-    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
+def needs_log(items: Iterable[Item]) -> bool:
+    """Return whether the samples of items are so far apart that they need a log axis."""
+    return far_apart(list(chain.from_iterable(item.series.values for item in items)))
+
+
+def far_apart(values: Sequence[float]) -> bool:
+    """Return whether values are so far apart that they need a log scale."""
+    return min(values) > 0 and max(values) / min(values) > LOG_FROM
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A number that was swept: its key, its name for people, its unit, and its values in order.
+
+    `texts` are those of the values 0, 1, ... where these are none for people, as of percentiles.
+    """
+
+    key: str
+    name: str
+    unit: str
+    values: Sequence[float]
+    texts: Sequence[str] = ()
+
+    @cached_property
+    def log(self) -> bool:
+        """Whether its values are far apart, and do not follow each other evenly, as seconds do."""
+        positive = [value for value in self.values if value > 0]
+        if len(positive) < 3 or positive[-1] < 8 * positive[0]:
+            return False
+        return len(positive) <= 8 or not np.allclose(np.diff(positive), positive[1] - positive[0])
+
+    def place(self, value: float) -> float:
+        """Return where a value stands: a zero left of the smallest, as a log axis has none."""
+        return self.values[1] / 2 if self.log and value == 0 else value
+
+    def text(self, value: float) -> str:
+        """Return a value for people."""
+        if self.texts:
+            return self.texts[int(value)]
+        return short(value, self.unit) if self.unit in ("B", "s", "bit/s") else f"{value:g}"
+
+    def draw(self, ax: Axes) -> None:
+        """Set limits, ticks and name of the axis of x."""
+        ax.set_xlabel(self.name)
+        places = [self.place(value) for value in self.values]
+        few = 4 if style.is_narrow() else 8
+        if self.log:
+            ax.set_xscale("log", base=2)
+            ax.set_xlim(places[0] / 1.3, places[-1] * 1.3)
+        else:
+            margin = 0.04 * (places[-1] - places[0]) or 1.0
+            ax.set_xlim(places[0] - margin, places[-1] + margin)
+        if self.log or len(places) <= few:
+            step = math.ceil(len(places) / few)
+            words = [self.text(value).replace(" ", "\n") for value in self.values[::step]]
+            ax.set_xticks(places[::step], words)
+        else:  # there is nothing at 1.2 processes
+            ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
+        ax.xaxis.set_minor_locator(NullLocator())
 
 
 def lines(
-    ax: Axes, curves: Mapping[str, Line], unit_x: str, log: bool = False, names: Sequence[str] = ()
+    ax: Axes, curves: Lines, x: Axis, names: Sequence[str] = (), *, log: bool = False
 ) -> None:
-    """Draw medians as lines and spreads as bands over x, which is log2 over a factor of 8.
+    """Draw medians as lines and spreads as bands over x.
 
-    `unit_x` is B for sizes. A size of zero stands left of the smallest. The place of a name in
-    `names` gives its colour.
+    The place of a name in `names` gives its colour.
     """
-    every = [series for curve in curves.values() for series in curve.values()]
-    xs = sorted({x for curve in curves.values() for x in curve})
-    positive = [x for x in xs if x > 0]
-    log_x = len(positive) > 2 and positive[-1] / positive[0] >= 8
-    log_x = log_x and not _evenly(positive)
-    zero = positive[0] / 2 if log_x and xs[0] == 0 else None
-    if log_x:
-        ax.set_xscale("log", base=2)
-        ax.set_xlim((zero or positive[0]) / 1.3, positive[-1] * 1.3)
-        style.size_axis(ax.xaxis, positive, unit_x, zero)
-    elif xs:
-        pad = 0.04 * (xs[-1] - xs[0]) or 1.0
-        ax.set_xlim(xs[0] - pad, xs[-1] + pad)
-        style.value_axis(ax.xaxis, unit_x, max(xs))
-        if all(x == int(x) for x in xs):  # there is nothing at 1.2 processes
-            ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
+    x.draw(ax)
     order = list(names or curves)
-    for name, curve in curves.items():
-        k = order.index(name)
-        own = sorted(curve.items())
-        at = [zero if x == 0 and zero is not None else x for x, _ in own]
-        bands = [series.band for _, series in own]
-        colour = style.look(k)["color"]
-        shade: Any = {"color": colour, "alpha": 0.2, "linewidth": 0, "gid": f"band {name}"}
-        ax.fill_between(at, [b.low for b in bands], [b.high for b in bands], **shade)
-        middles = [series.middle for _, series in own]
-        gid = f"median {name}"
-        (marks,) = ax.plot(
-            at, middles, label=_in_legend(name), markersize=3.6, gid=gid, **style.look(k)
-        )
-        style.HOVERS[marks] = [f"{name}, {short(x, unit_x)}: {value_words(s)}" for x, s in own]
-        _cross(ax, zip(at, middles, (series for _, series in own), strict=True))
-    _values(ax, every, log)
+    for name, items in curves.items():
+        line = sorted(items, key=lambda item: item.numbers[x.key])
+        look = style.look(order.index(name))
+        at = [x.place(item.numbers[x.key]) for item in line]
+        bands = [item.series.band for item in line]
+        shade: Any = {"color": look["color"], "alpha": 0.15, "lw": 0, "gid": f"band {name}"}
+        ax.fill_between(at, [band.low for band in bands], [band.high for band in bands], **shade)
+        middles = [item.value for item in line]
+        stroke: Any = {"color": look["color"], "linestyle": look["linestyle"]}
+        label = style.wrap(name, 44)
+        ax.plot(at, middles, label=label, gid=f"line {name}", **stroke)
+        texts = [
+            f"{name}, {x.text(item.numbers[x.key])}: {value_words(item.series)}" for item in line
+        ]
+        _marks(ax, name, list(zip(at, middles, line, texts, strict=True)), look, 3.6)
+    values_axis(ax, "y", list(chain.from_iterable(curves.values())), log=log)
 
 
-def _cross(ax: Axes, places: Iterable[tuple[float, float, Series]]) -> None:
-    """Cross out the medians, at x and y, of series whose samples are too far apart."""
-    crossed = [(x, y) for x, y, series in places if unusable(series)]
-    _over(ax, crossed, "unusable", marker="x", ms=9, mew=1.6, color=style.INK, zorder=6)
+Mark = tuple[float, float, Item, str]
+"""The place of a median, its item, and the text that it shows under the pointer."""
 
 
-def _over(ax: Axes, places: Sequence[tuple[float, float]], gid: str, **look: Any) -> None:
-    """Draw marks over those of some medians."""
-    if places:
-        ax.plot(*zip(*places, strict=True), ls="none", label=f"_{gid}", gid=gid, **look)
+def _marks(ax: Axes, name: str, marks: Sequence[Mark], look: Any, size: float) -> None:
+    """Mark medians: filled, hollow where they were disturbed, and faint where they are unusable."""
+    for kind in ("median", "disturbed", "unusable"):
+        chosen = [mark for mark in marks if mark[2].mark == kind]
+        if chosen:
+            face = look["color"] if kind == "median" else style.PAPER
+            faint: Any = {"alpha": 0.4 if kind == "unusable" else 1.0, "ls": "none", "zorder": 5}
+            shape: Any = {"marker": look["marker"], "ms": size, "mfc": face, "color": look["color"]}
+            xs = [mark[0] for mark in chosen]
+            ys = [mark[1] for mark in chosen]
+            gid = f"{kind} {name}"
+            (line,) = ax.plot(xs, ys, gid=gid, label=f"_{kind}", **shape, **faint)
+            style.HOVERS[line] = [mark[3] for mark in chosen]
 
 
-def _in_legend(name: str) -> str:
-    """Return a name as a legend has room for it: below the panels on a phone, else beside them."""
-    return style.wrap(name, 44 if style.is_narrow() else 30)
-
-
-def lines_height(names: Iterable[str], least: float = 3.2) -> float:
-    """Return the height in inches of a panel whose legend has these names."""
-    legend = 0.18 * sum(_in_legend(name).count("\n") + 1 for name in names)
-    return least + legend if style.is_narrow() else max(least, 0.35 + legend)
-
-
-def _evenly(xs: Sequence[float]) -> bool:
-    """Return whether numbers such as those of steps or seconds follow each other evenly."""
-    return len(xs) > 8 and np.allclose(np.diff(xs), xs[1] - xs[0])
-
-
-def _values(ax: Axes, every: Sequence[Series], log: bool) -> None:
-    """Set the limits, ticks and label of the axis of values."""
-    values = [value for series in every for value in series.values]
-    first = every[0]
-    if log and min(values) > 0:
-        ax.set_yscale("log")
-        ax.set_ylim(min(values) / 1.4, max(values) * 1.4)
+def values_axis(ax: Axes, side: str, items: Items, *, log: bool) -> None:
+    """Set limits, ticks and name of the axis of values. Without a log scale, zero is in sight."""
+    values = list(chain.from_iterable(item.series.values for item in items))
+    first = items[0].series
+    log = log and min(values) > 0
+    axis = ax.yaxis if side == "y" else ax.xaxis
+    scale = ax.set_yscale if side == "y" else ax.set_xscale
+    limits = ax.set_ylim if side == "y" else ax.set_xlim
+    if log:
+        scale("log")
+        limits(min(values) / 1.4, max(values) * 1.4)
     else:
-        log = False
-        ax.set_ylim(min(0.0, min(values) * 1.05), (max(values) * 1.08) or 1.0)
+        limits(min(0.0, min(values) * 1.06), max(0.0, max(values) * 1.06) or 1.0)
     largest = max(abs(value) for value in values)
-    unit = style.value_axis(ax.yaxis, first.display_unit, largest, log=log)
-    ax.set_ylabel(style.axis_label(first.metric, unit, first.better).replace(", ", "\n"))
+    unit = style.value_axis(axis, first.display_unit, largest, log=log)
+    label = style.axis_label(metric_of(items), unit, first.better)
+    axis.set_label_text(label.replace(", ", "\n") if side == "y" else label)
 
 
-def name_lines(ax: Axes, names: Sequence[str]) -> None:
-    """Name the lines at their right ends, or in a legend where there are many or long names."""
-    if len(names) < 2:
-        return
-    if style.is_narrow() or len(names) > DIRECT or any(len(name) > NAME for name in names):
-        style.legend_beside(ax)
-        return
-    drawn = [line for line in ax.lines if str(line.get_gid()).startswith("median")]
-    scale = ax.yaxis.get_transform()
-    ends = sorted(
-        (
-            float(
-                ax.transLimits.transform(
-                    (0, float(scale.transform(np.asarray(line.get_ydata())[-1])))
-                )[1]
-            ),
-            k,
-        )
-        for k, line in enumerate(drawn)
-    )
-    gap, places = 0.085, list[float]()
-    for y, _ in ends:
-        places.append(max(y, places[-1] + gap if places else 0.0))
-    ceiling = 1.0
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], ceiling)
-        ceiling = places[i] - gap
-    for at, (_, k) in zip(places, ends, strict=True):
-        look = {**style.look(k), "marker": ""}
-        ax.plot([1.008, 1.03], [at, at], transform=ax.transAxes, clip_on=False, **look)
-        here: Any = {"transform": ax.transAxes, "va": "center", "gid": "direct"}
-        ax.text(1.04, at, names[k], **here)
-
-
-Groups = Mapping[str, Mapping[str, Item]]
+Groups = dict[str, dict[str, Item]]
 """Items by group (a colour) and row."""
 
 
 def dots_height(groups: Groups) -> float:
     """Return the height in inches of a panel of dots."""
-    rows = rows_of(groups)
-    lines = sum(max(1, 0.62 * (style.wrap(row).count("\n") + 1)) + 0.25 for row in rows)
+    count = sum(max(1, 0.62 * (style.wrap(row).count("\n") + 1)) + 0.25 for row in rows_of(groups))
     legend = 0.2 * len(groups) if style.is_narrow() else 0.25
-    return lines * ROW + 0.55 + (legend if len(groups) > 1 else 0)
+    return count * ROW + 0.55 + (legend if len(groups) > 1 else 0)
 
 
 def rows_of(groups: Groups) -> list[str]:
     """Return the rows of all groups in their order."""
-    return list(dict.fromkeys(row for own in groups.values() for row in own))
+    return list(dict.fromkeys(chain.from_iterable(groups.values())))
 
 
-def dots(ax: Axes, groups: Groups, joined: bool = False) -> None:
+def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     """Draw a row for each point: median, spread and samples. `joined` connects two groups."""
     rows = rows_of(groups)
-    every = [item.series for own in groups.values() for item in own.values()]
-    values = [value for series in every for value in series.values]
-    first, log = every[0], needs_log(values)
-    if log:
-        ax.set_xscale("log")
-        ax.set_xlim(min(values) / 1.4, max(values) * 1.4)
-    else:  # zero is in sight: a small difference must look small
-        ax.set_xlim(min(0.0, *values) * 1.06, (max(0.0, *values) * 1.06) or 1.0)
-    for y, row in enumerate(rows):
-        pair = [own[row].series.middle for own in groups.values() if row in own]
-        if joined and len(pair) > 1:
-            ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
-    for k, (name, own) in enumerate(groups.items()):
-        step = 0 if joined else (k - (len(groups) - 1) / 2) * min(0.25, 0.6 / len(groups))
-        _dots(ax, name, [(rows.index(row) + step, item) for row, item in own.items()], k)
+    every = list(chain.from_iterable(group.values() for group in groups.values()))
+    for y, row in enumerate(rows if joined else ()):
+        pair = [group[row].value for group in groups.values() if row in group]
+        ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+    for number, (name, group) in enumerate(groups.items()):
+        apart = min(0.25, 0.6 / len(groups))
+        shift = 0 if joined else (number - (len(groups) - 1) / 2) * apart
+        _dots(ax, name, [(rows.index(row) + shift, item) for row, item in group.items()], number)
     if len(groups) == 1:
-        for row, item in next(iter(groups.values())).items():
-            series = item.series
-            text = amount(series.middle, series.display_unit)
-            text = text if style.is_narrow() else value_words(series)
-            text = "unusable" if unusable(series) else text + (" ~" if item.state.noise else "")
-            side: Any = {"transform": ax.get_yaxis_transform(), "va": "center"}
-            ax.text(1.015, rows.index(row), text, **side)
+        _texts(ax, every)
     else:
         at: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
         columns = 1 if style.is_narrow() else min(4, len(groups))
         ax.legend(ncols=columns, handletextpad=0.3, columnspacing=1.2, **at)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_yticks(range(len(rows)), [style.wrap(row) for row in rows])
-    ax.yaxis.set_minor_locator(NullLocator())
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
-    largest = max(abs(value) for value in values)
-    unit = style.value_axis(ax.xaxis, first.display_unit, largest, log=log)
-    label = "log scale" if log else unit
-    ax.set_xlabel(style.axis_label(first.metric, label, first.better))
+    values_axis(ax, "x", every, log=needs_log(every))
 
 
-def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], k: int) -> None:
-    """Draw a group: samples as light ticks, spreads as bars, medians as marks with their texts."""
-    look = style.look(k)
-    colour = look["color"]
-    bands = [item.series.band for _, item in places]
-    ys = [y for y, _ in places]
-    bar: Any = {"color": colour, "linewidth": 2.2, "alpha": 0.55, "gid": f"band {name}"}
-    ax.hlines(ys, [b.low for b in bands], [b.high for b in bands], **bar)
-    samples = [(value, y) for y, item in places for value in item.series.values[:200]]
-    tick: Any = {"ls": "none", "marker": "|", "markersize": 6, "color": colour, "alpha": 0.45}
-    ax.plot([v for v, _ in samples], [y for _, y in samples], gid=f"samples {name}", **tick)
-    middles = [item.series.middle for _, item in places]
-    mark: Any = {"marker": look["marker"], "color": colour, "ms": 7, "zorder": 5}
-    (marks,) = ax.plot(middles, ys, ls="none", label=name, gid=f"median {name}", **mark)
-    style.HOVERS[marks] = [
-        f"{item.state.title} {name}: {value_words(item.series)}" for _, item in places
+def _texts(ax: Axes, items: Items) -> None:
+    """Write the values of the only group beside its rows."""
+    for row, item in enumerate(items):
+        value = item.text if style.is_narrow() else value_words(item.series)
+        side: Any = {"transform": ax.get_yaxis_transform(), "va": "center"}
+        tone = style.INK if item.usable else style.MUTED
+        ax.text(1.015, row, value if item.usable else "unusable", color=tone, **side)
+
+
+def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int) -> None:
+    """Draw a group: samples as light ticks, spreads as bars, and medians as marks."""
+    look = style.look(number)
+    for y, item in places:
+        band = item.series.band
+        faint = 1.0 if item.usable else 0.4
+        bar: Any = {"color": look["color"], "lw": 2.2, "alpha": 0.55 * faint, "label": "_"}
+        dashes = "-" if item.usable else (0, (2, 1))
+        ax.plot([band.low, band.high], [y, y], ls=dashes, gid=f"band {name}", **bar)
+        samples = item.series.values[:200]
+        tick: Any = {"ls": "none", "marker": "|", "ms": 6, "alpha": 0.45 * faint, "label": "_"}
+        ax.plot(samples, [y] * len(samples), color=look["color"], gid=f"samples {name}", **tick)
+    marks = [
+        (item.value, y, item, f"{item.state.title} {name}: {value_words(item.series)}")
+        for y, item in places
     ]
-    noisy = [(item.series.middle, y) for y, item in places if item.state.noise]
-    _over(ax, noisy, "disturbed", mfc=style.PAPER, **mark)
-    _cross(ax, ((item.series.middle, y, item.series) for y, item in places))
+    ax.plot([], [], look["marker"], color=look["color"], ms=7, label=name)
+    _marks(ax, name, marks, look, 7)
 
 
-def heat(ax: Axes, grid: Any, unit: str, norm: Any = None, words: bool = True) -> Any:
-    """Draw a matrix of medians with their numbers. Grey cells have no value. Return its mesh."""
-    finite = grid[np.isfinite(grid)]
-    factor, _ = scaled(unit, float(finite.max()))
-    norm = norm or color_norm(finite.tolist())
-    ax.set_facecolor(style.GRID)
+def heat(
+    ax: Axes,
+    grid: Any,
+    norm: Any,
+    colours: Any = ONE_HUE,
+    texts: Any = None,
+    missing: str = "////",
+) -> Any:
+    """Draw a matrix with `texts` in its cells. Return its mesh.
+
+    Cells without a value have the hatch `missing`.
+    """
+    ax.patch.set(facecolor=style.PAPER, hatch=missing, edgecolor=style.GRID)
     rows, columns = grid.shape
     edges = np.arange(columns + 1), np.arange(rows + 1)
-    mesh = ax.pcolormesh(*edges, grid, cmap="cividis", norm=norm, gid="median")
-    for y, x in np.argwhere(np.isfinite(grid)) if words else ():
-        look: Any = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": 8.5 if columns < 7 else 7.5 if columns < 13 else 6,
-        }
-        text = digits(grid[y, x] / factor)
-        ax.text(x + 0.5, y + 0.5, text, color=style.on_cell(mesh, grid[y, x]), **look)
+    mesh = ax.pcolormesh(*edges, grid, cmap=colours, norm=norm, gid="median")
+    for y, x in np.argwhere(np.isfinite(grid)) if texts is not None else ():
+        middle: Any = {"ha": "center", "va": "center", "fontsize": 9 if columns < 13 else 7.5}
+        ax.text(x + 0.5, y + 0.5, texts[y, x], color=style.on_cell(mesh, grid[y, x]), **middle)
     ax.grid(visible=False)
     ax.tick_params(length=0)
     return mesh
 
 
+def cell_texts(grid: Any, unit: str) -> Any:
+    """Return the numbers of a matrix in one unit, or each in its own where it would lose digits."""
+    finite = grid[np.isfinite(grid)]
+    factor, _ = scaled(unit, float(finite.max()))
+    if float(np.abs(finite).min()) >= 0.1 * factor:
+        return np.vectorize(lambda value: digits(value / factor))(grid)
+    return np.vectorize(lambda value: short(value, unit).replace(" ", "\n"))(grid)
+
+
 def color_norm(values: Sequence[float]) -> Any:
     """Return the scale of colours for values."""
-    low, high = min(values), max(values)
-    if needs_log(values):
+    low = min(values)
+    high = max(values)
+    if far_apart(values):
         return LogNorm(low, high)
     return Normalize(low, high if high > low else low * 1.01 or 1.0)

@@ -4,6 +4,7 @@ All times are in seconds. Objects that did not reach a stage are left out and co
 as 0.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,7 +185,19 @@ def drawings(_: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Fig
         caption = f"{entry}: {plural(count, 'object')}{newest}{alone}"
         yield f"lifecycle{own}", timeline(stages, caption)
         order = f"line: running median; {caption}"
-        yield f"order{own}", by_order(stages, "Latency by order of submission", order)
+        yield f"order{own}", by_order(stages, _growth(stages), order)
+
+
+def _growth(stages: Sequence[Stage]) -> str:
+    """Say how much longer the last objects took than the first to reach the last stage."""
+    reached = [stage for stage in stages if stage.seconds]
+    if not reached:
+        return ""
+    seconds = reached[-1].seconds
+    tenth = math.ceil(len(seconds) / 10)
+    first = float(np.median(seconds[:tenth]))
+    times = float(np.median(seconds[-tenth:])) / first if first else 1.0
+    return f"{reached[-1].label}: the last tenth takes {times:.3g} times as long as the first"
 
 
 def of_workloads(deltas: Deltas) -> list[Stage]:
@@ -208,8 +221,7 @@ def general(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     """Draw the time from submission to the scheduling decision, by order of submission.
 
     The row of the backend stands below it where it is known. `total` workloads were submitted, and
-    `exclusions` names why some are missing. The layout of this chart and of `detailed` is that of
-    the tool of Run:ai.
+    `exclusions` names why some are missing.
     """
     stages = [stage for stage in of_workloads(deltas) if stage.name.startswith("Total")]
     seconds = [one for stage in stages if "Scheduling" in stage.name for one in stage.seconds]
@@ -218,26 +230,8 @@ def general(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     return by_order(stages, title, "; ".join(exclusions))
 
 
-@style.house()
 def detailed(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
-    """Draw a row per stage: its delta over the time of submission, and a histogram.
-
-    `total` and `exclusions` are those of `general`.
-    """
+    """Draw the delta of each stage by order of submission; see `general`."""
     stages = [stage for stage in of_workloads(deltas) if not stage.name.startswith("Total")]
-    if not stages:
-        return style.no_data("no stage was seen")
     title = f"{_of(len(deltas), total)}, stage by stage"
-    subtitle = "; ".join(["left: over the time of submission; right: how often", *exclusions])
-    fig, axes = style.figure([1.5] * len(stages), 2, title, subtitle)
-    for left, right, stage in zip(axes[::2], axes[1::2], stages, strict=True):
-        left.plot(stage.at, stage.seconds, ".", markersize=3, color=style.SERIES[0])
-        left.set_title(f"{stage.name} since {stage.since}")
-        left.set_ylabel("seconds")
-        bins = min(30, max(5, len(stage.seconds) // 5))
-        right.hist(stage.seconds, bins=bins, color=style.SERIES[0])
-        right.set_title(stage.words)
-        right.set_ylabel("workloads")
-    axes[-2].set_xlabel("seconds from the first submission")
-    axes[-1].set_xlabel("seconds")
-    return fig
+    return by_order(stages, title, "; ".join(exclusions))

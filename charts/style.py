@@ -16,7 +16,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perfdag.units import scaled, short
 
@@ -225,46 +225,6 @@ def _log10_ticks(axis: Any, unit: str) -> None:
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
-
-
-def size_axis(
-    axis: Any, sizes: Sequence[float], unit: str = "B", zero: float | None = None
-) -> None:
-    """Set about eight ticks of a log2 axis at the measured sizes, such as `4 B` and `64 KiB`.
-
-    A log axis has no zero: `zero` is the place left of the smallest size for a size of zero.
-    """
-    some = sorted({size for size in sizes if size > 0})
-    step = max(1, math.ceil(len(some) / (4 if is_narrow() else 8)))
-    ticks = some[::step] if zero is None else [zero, *some[step - 1 :: step]]
-
-    def say(value: float, _: int | None = None) -> str:
-        size = 0.0 if value == zero else value
-        return short(size, "B").replace(" ", "\n") if unit == "B" else f"{size:.6g}"
-
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(say))
-    axis.set_minor_locator(NullLocator())
-
-
-def legend_beside(ax: Axes) -> None:
-    """Place the legend right of the axes, or for a phone below all of them.
-
-    The layout leaves room for its width alone: in it, a legend would squeeze axes that are lower.
-    """
-    if is_narrow():
-        if (own := ax.get_figure(root=True)) and not own.legends:
-            own.legend(*ax.get_legend_handles_labels(), loc="outside lower left")
-        return
-    at: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "borderaxespad": 0}
-    legend = ax.legend(**at)
-    legend.set_in_layout(False)
-    if (figure := ax.get_figure(root=True)) is None:
-        return
-    if isinstance(layout := figure.get_layout_engine(), ConstrainedLayoutEngine):
-        left, bottom, width, height = layout.get()["rect"]
-        free = 1 - legend.get_window_extent().width / figure.bbox.width - 0.015
-        layout.set(rect=(left, bottom, min(width, free), height))
 
 
 def axis_label(metric: str, unit: str, better: str | None) -> str:

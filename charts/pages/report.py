@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import chain, zip_longest
 from typing import Any
 
 import orjson
@@ -205,15 +206,9 @@ def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
     small = [drawn for drawn in pictures if len(drawn.svg) <= INLINE]
     if banner(run).word == "slow":
         return [drawn for drawn in small if drawn.title.startswith("Slow ")][:1]
-    names = [file_name(tile.state.benchmark) for tile in screen.tiles(run)]
-    by_name: dict[str, list[Picture]] = {name: [] for name in names}
-    for drawn in small:
-        by_name.get(drawn.benchmark, []).append(drawn)
-    leading = [own[0] for own in by_name.values() if own]
-    seconds = [own[1] for own in by_name.values() if own[1:]]
-    chosen = [*leading, *seconds][:1]
-    halves = [drawn for drawn in [*leading, *seconds] if not drawn.wide]
-    return chosen if chosen and chosen[0].wide else halves[:2]
+    names = dict.fromkeys(file_name(tile.benchmark) for tile in screen.tiles(run))
+    by_name = [[drawn for drawn in small if drawn.benchmark == name] for name in names]
+    return list(filter(None, chain.from_iterable(zip_longest(*by_name))))[:2]
 
 
 def _history(line: History, wide: bool) -> Picture:

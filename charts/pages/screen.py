@@ -4,11 +4,10 @@ The card of a run shows the same on a picture.
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ DOUBTS = {
     "throttled": "a CPU quota throttled it",
     "canary": "the machine itself changed speed",
     "spread": "values spread by more than 10 %",
+    "no": "a point has no value",
 }
 """What lowers the trust in a run, by the first word of the reason."""
 
@@ -49,131 +49,78 @@ def colour(verdict: str) -> str:
     return KINDS.get(verdict, "same")
 
 
-@dataclass(frozen=True, eq=False)
+Headline = tuple[PointState, Series]
+
+
+@dataclass(frozen=True)
 class Tile:
-    """A headline value of a run, with the history of its series where it has one."""
+    """A headline value of a run for people, with the verdict on its series where it has one."""
 
-    state: PointState
-    series: Series
-    history: Line | None
-
-    @property
-    def verdict(self) -> str:
-        """The verdict on the series, or nothing in a first run."""
-        return self.history.answer.word if self.history else ""
-
-    @property
-    def kind(self) -> str:
-        """The class of the colour of the verdict."""
-        return colour(self.verdict)
-
-    @property
-    def name(self) -> str:
-        """What was measured."""
-        return self.series.name
-
-    @property
-    def where(self) -> str:
-        """Where it was measured: the entry, and what tells the point from the others."""
-        title = self.state.title
-        return title if self.state.entry in title else f"{self.state.entry}: {title}"
-
-    @property
-    def usable(self) -> bool:
-        """Whether its samples are close enough for a median to say something."""
-        return not unusable(self.series)
-
-    @property
-    def value(self) -> str:
-        """The median of the run with its unit."""
-        return amount(self.series.middle, self.series.display_unit)
-
-    @property
-    def number(self) -> str:
-        """The median without its unit."""
-        return digits(self.series.middle / self._scale[0])
-
-    @property
-    def unit(self) -> str:
-        """The unit of the median."""
-        return self._scale[1]
-
-    @property
-    def spread(self) -> str:
-        """Where the samples lie, in the unit of the median. Empty for one sample."""
-        band = self.series.band
-        factor = self._scale[0]
-        return f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
-
-    @property
-    def _scale(self) -> tuple[float, str]:
-        return scaled(self.series.display_unit, self.series.middle)
-
-    @property
-    def change(self) -> str:
-        """The size of a change, or another verdict."""
-        if self.history and self.verdict in CHANGED:
-            return self.history.answer.size
-        return "cannot tell" if self.verdict == "unclear" else self.verdict
-
-    @property
-    def level(self) -> str:
-        """The levels before and after a change, whose size is that of the levels."""
-        if self.history is None or self.verdict not in CHANGED:
-            return ""
-        answer = self.history.answer
-        before, after = (
-            amount(value, self.series.display_unit) for value in (answer.before, answer.value)
-        )
-        return f"level {before} \N{RIGHTWARDS ARROW} {after}"
-
-    @property
-    def title(self) -> str:
-        """The verdict in words."""
-        return self.history.text if self.history else ""
-
-    @property
-    def spark(self) -> Markup:
-        """The last runs of the series."""
-        return spark(self.history) if self.history else Markup()
-
-    def order(self) -> tuple[bool, float]:
-        """Return what sorts the points of an entry: usable ones first, the best of them first."""
-        middle = self.series.middle
-        return not self.usable, -middle if self.series.better == "higher" else middle
+    benchmark: str
+    label: str
+    number: str
+    unit: str
+    spread: str
+    usable: bool
+    verdict: str = ""
+    kind: str = ""
+    change: str = ""
+    level: str = ""
+    spark: Markup | str = ""
 
 
 def tiles(run: Judged) -> list[Tile]:
-    """Return the headline values of the first screen: those that changed, then one a point."""
-    every = list(_headlines(run))
-    changed = sorted((tile for tile in every if tile.verdict in CHANGED), key=_worse_first)
-    shown = dict.fromkeys([*changed, *_one_a_point(every)])
-    return list(shown)[:TILES]
+    """Return the headline values of the first screen: those that changed, then one a point.
 
-
-def _worse_first(tile: Tile) -> int:
-    return CHANGED.index(tile.verdict)
-
-
-def _headlines(run: Judged) -> Iterator[Tile]:
-    for state in run.summary.points:
-        for series in headlines(state):
-            yield Tile(state, series, run.lines.get(series.series_id))
-
-
-def _one_a_point(every: Sequence[Tile]) -> Iterator[Tile]:
-    """Yield the first headline of each point: the best of each metric of an entry, then the next.
-
-    One figure of a point stands for it: a bandwidth is its IOPS times the block size.
+    Of the points of an entry, the best one stands first. One figure stands for a point: a bandwidth
+    is its IOPS times the block size.
     """
-    first: dict[str, Tile] = {}
-    for tile in every:
-        first.setdefault(tile.state.point, tile)
-    groups: dict[tuple[str, str], list[Tile]] = {}
-    for tile in first.values():
-        groups.setdefault((tile.state.entry, tile.series.metric), []).append(tile)
-    ordered = [sorted(group, key=Tile.order) for group in groups.values()]
-    return filter(None, chain.from_iterable(zip_longest(*ordered)))
+    changed: list[Headline] = []
+    groups: dict[tuple[str, str], list[Headline]] = {}
+    for state in run.summary.points:
+        of_point = headlines(state)
+        changed += [(state, series) for series in of_point if _verdict(run, series) in CHANGED]
+        for series in of_point[: state.pair is None]:  # a matrix shows pairs
+            groups.setdefault((state.entry, series.metric), []).append((state, series))
+    changed.sort(key=lambda pair: CHANGED.index(_verdict(run, pair[1])))
+    ordered = [sorted(group, key=_order) for group in groups.values()]
+    in_turn = filter(None, chain.from_iterable(zip_longest(*ordered)))
+    shown = {series.series_id: (state, series) for state, series in [*changed, *in_turn]}
+    return [_tile(run, *pair) for pair in list(shown.values())[:TILES]]
+
+
+def _verdict(run: Judged, series: Series) -> str:
+    line = run.lines.get(series.series_id)
+    return line.answer.word if line else ""
+
+
+def _order(pair: Headline) -> tuple[bool, float]:
+    """Return what sorts the points of an entry: usable ones first, the best of them first."""
+    series = pair[1]
+    return unusable(series), -series.middle if series.better == "higher" else series.middle
+
+
+def _tile(run: Judged, state: PointState, series: Series) -> Tile:
+    factor, unit = scaled(series.display_unit, series.middle)
+    band = series.band
+    spread = f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
+    number = digits(series.middle / factor)
+    label = series.titled(state.label)
+    tile = Tile(state.benchmark, label, number, unit, spread, not unusable(series))
+    line = run.lines.get(series.series_id)
+    if line is None:
+        return tile
+    answer = line.answer
+    change = "cannot tell" if answer.word == "unclear" else str(answer.word)
+    level = ""
+    if answer.word in CHANGED:
+        change = answer.size
+        before = amount(answer.before, series.display_unit)
+        level = f"level {before} \N{RIGHTWARDS ARROW} {amount(answer.value, series.display_unit)}"
+    kind = colour(answer.word)
+    return replace(
+        tile, verdict=line.text, kind=kind, change=change, level=level, spark=spark(line)
+    )
 
 
 def doubts(run: Judged) -> str:
@@ -181,19 +128,14 @@ def doubts(run: Judged) -> str:
     trust = run.summary.trust
     if trust.level == "good" or not trust.points:
         return ""
-    marks = chain.from_iterable(state.noise for state in run.summary.points)
-    examples = {text.split(" ")[0]: text for text in reversed(", ".join(marks).split(", "))}
-    reasons: dict[str, str] = {}
-    for point in trust.points.values():
-        for kind in point.reasons:
-            cause = kind.split(" ")[0]
-            text = DOUBTS.get(cause)
-            example = f" ({examples[cause]})" if cause in examples else ""
-            reasons.setdefault(cause, text + example if text else kind)
-    texts = list(reasons.values())[:3]
-    unusable_points = trust.count("unusable")
-    if unusable_points:
-        texts.append(f"{unusable_points} of {plural(len(trust.points), 'point')} unusable")
+    marks = ", ".join(chain.from_iterable(state.noise for state in run.summary.points))
+    examples = {mark.split(" ")[0]: f" ({mark})" for mark in marks.split(", ")}
+    reasons = chain.from_iterable(point.reasons for point in trust.points.values())
+    causes = dict.fromkeys(reason.split(" ")[0] for reason in reasons)
+    texts = [DOUBTS.get(cause, "other work ran") + examples.get(cause, "") for cause in causes][:3]
+    if trust.count("unusable"):
+        points = plural(len(trust.points), "point")
+        texts.append(f"{trust.count('unusable')} of {points} unusable")
     return f"Do not quote these yet: {', '.join(texts)}."
 
 
@@ -204,26 +146,22 @@ def spark(line: Line) -> Markup:
     if measured.size < STEP:
         return Markup()
     level = line.levels.levels[-1]
-    first = len(line.value) - len(values)
-    low = float(np.nanmin([level.low, *values[measured]]))
-    scale = (HIGH - 6) / ((float(np.nanmax([level.high, *values[measured]])) - low) or 1.0)
-
-    def place(at: float, value: float) -> tuple[str, str]:
-        x = 3 + max(0.0, at) * (WIDE - 6) / (len(values) - 1)
-        return f"{x:.1f}", f"{HIGH - 3 - (value - low) * scale:.1f}"
-
-    places = [place(at, float(values[at])) for at in measured.tolist()]
-    band = ""
-    if np.isfinite([level.low, level.high]).all():
-        x, y = place(level.start - first, level.high)
-        high = (level.high - level.low) * scale
-        size = f'width="{WIDE - float(x):.1f}" height="{high:.1f}"'
-        band = f'<rect class="band" x="{x}" y="{y}" {size}/>'
-    points = " ".join(map(",".join, places))
+    shown = np.array([level.low, level.high, *values[measured]])
+    low = float(np.nanmin(shown))
+    scale = (HIGH - 6) / ((float(np.nanmax(shown)) - low) or 1.0)
+    step = (WIDE - 6) / (len(values) - 1)
+    places = [(3 + at * step, HIGH - 3 - (values[at] - low) * scale) for at in measured.tolist()]
+    parts = [f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">']
+    if np.isfinite(shown[:2]).all():
+        x = 3 + max(0, level.start - len(line.value) + len(values)) * step
+        y = HIGH - 3 - (level.high - low) * scale
+        size = f'width="{WIDE - x:.1f}" height="{(level.high - level.low) * scale:.1f}"'
+        parts.append(f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>')
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x, y = places[-1]
-    end = f'<circle class="{colour(line.answer.word)}" cx="{x}" cy="{y}" r="3"/>'
-    head = f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
-    return Markup(f'{head}{band}<polyline points="{points}"/>{end}</svg>')
+    kind = colour(line.answer.word)
+    end = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    return Markup("".join([*parts, f'<polyline points="{points}"/>{end}</svg>']))
 
 
 RUNS = 60
@@ -244,48 +182,31 @@ def time_of(run: str) -> float:
     return datetime.strptime(run[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp() / DAY
 
 
-@dataclass(frozen=True)
 class Past:
-    """The newest runs of a series on an axis of time."""
+    """The newest runs of a series on an axis of time.
 
-    line: Line
+    `first` is the position of the oldest run shown, `measured` has those of the runs with a value,
+    and `gaps` the places in it after a time without a run that is far longer than usual.
+    """
 
-    @cached_property
-    def first(self) -> int:
-        """The position of the first run shown."""
-        return max(0, len(self.line.value) - RUNS)
-
-    @cached_property
-    def measured(self) -> list[int]:
-        """The positions of the runs with a value."""
-        positions = np.flatnonzero(np.isfinite(self.line.value))
-        return positions[positions >= self.first].tolist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def times(self) -> list[float]:
-        """When each run began."""
-        return [time_of(run) for run in self.line.runs]
-
-    @cached_property
-    def margin(self) -> float:
-        """The distance of the first and the last run to the frame."""
-        return (self.times[-1] - self.times[self.first]) / 60 or 0.01
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.first = max(0, len(line.value) - RUNS)
+        measured = np.flatnonzero(np.isfinite(line.value))
+        self.measured = measured[measured >= self.first]
+        self.times = np.array([time_of(run) for run in line.runs])
+        self.margin = (self.times[-1] - self.times[self.first]) / 60 or 0.01
+        distances = np.diff(self.times[self.measured])
+        usual = np.median(distances) if distances.size else 0.0
+        self.gaps = np.flatnonzero(distances > max(GAP * usual, 2 * self.margin)) + 1
 
     def edge(self, position: int) -> float:
         """Return the moment between a run and the one before it."""
         if position <= self.first:
-            return self.times[self.first] - self.margin
+            return float(self.times[self.first] - self.margin)
         if position >= len(self.times):
-            return self.times[-1] + self.margin
-        return (self.times[position - 1] + self.times[position]) / 2
-
-    def gaps(self) -> Iterator[tuple[float, float]]:
-        """Yield the ends of each time without a run that is far longer than usual."""
-        moments = [self.times[at] for at in self.measured]
-        usual = float(np.median(np.diff(moments))) if len(moments) > STEP else np.inf
-        for before, after in pairwise(moments):
-            if after - before > max(GAP * usual, 2 * self.margin):
-                yield before, after
+            return float(self.times[-1] + self.margin)
+        return float(self.times[position - 1 : position + 1].mean())
 
 
 @style.house()
@@ -298,7 +219,7 @@ def history(line: Line, wide: bool = False) -> Figure:
     note = f"a dot a run; band: where equal runs lie{lie}"
     if any(step.after.first < step.after.last for step in line.steps):
         note += "; shaded: when a change may have begun"
-    title = f"{line.name} {line.text}"
+    title = f"{line.label} {line.text}"
     fig, (ax,) = style.figure([3.0], title=title, subtitle=note, wide=wide)
     panel(ax, line)
     return fig
@@ -308,12 +229,6 @@ def panel(ax: Axes, line: Line) -> None:
     """Draw the newest runs. The span of a change for the worse that is open is shaded."""
     past = Past(line)
     _draw_levels(ax, past)
-    for before, after in past.gaps():
-        ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
-        days = plural(round(after - before), "day")
-        place: Any = {"transform": ax.get_xaxis_transform(), "ha": "center", "color": style.MUTED}
-        if after - before > 15 * past.margin:
-            ax.text((before + after) / 2, 0.03, f"no run\nfor {days}", **place)
     _draw_runs(ax, past)
     shown = [step for step in line.steps if step.after.start >= past.first]
     for step in shown:
@@ -343,26 +258,23 @@ def _draw_levels(ax: Axes, past: Past) -> None:
 
 def _draw_runs(ax: Axes, past: Past) -> None:
     """Draw the median of each run. The line is broken where nothing ran for long."""
-    values = past.line.value
-    after_gap = {after for _, after in past.gaps()}
-    xs: list[float] = []
-    ys: list[float] = []
-    for at in past.measured:
-        moment = past.times[at]
-        if moment in after_gap:
-            xs.append(moment)
-            ys.append(np.nan)
-        xs.append(moment)
-        ys.append(float(values[at]))
-    ax.plot(xs, ys, color=style.SERIES[0], lw=1.2, gid="line", label="_line")
-    moments = [past.times[at] for at in past.measured]
+    for piece in np.split(past.measured, past.gaps):
+        ax.plot(
+            past.times[piece], past.line.value[piece], color=style.SERIES[0], lw=1.2, gid="line"
+        )
+    for at in past.gaps.tolist():
+        before, after = past.times[past.measured[at - 1 : at + 1]]
+        ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
+        place: Any = {"transform": ax.get_xaxis_transform(), "ha": "center", "color": style.MUTED}
+        if after - before > 6 * past.margin:
+            ax.text((before + after) / 2, 0.02, plural(round(after - before), "day"), **place)
+    moments = past.times[past.measured]
+    values = past.line.value[past.measured]
     dots: Any = {"color": style.SERIES[0], "marker": "o", "ms": 4, "ls": "none", "gid": "median"}
-    (marks,) = ax.plot(moments, values[past.measured], label="_value", **dots)
-    unit = past.line.info.display_unit
-    style.HOVERS[marks] = [
-        f"{_date(past.times[at], '%-d %b %Y %H:%M')}: {amount(float(values[at]), unit)}"
-        for at in past.measured
-    ]
+    (marks,) = ax.plot(moments, values, label="_value", **dots)
+    texts = [amount(value, past.line.info.display_unit) for value in values.tolist()]
+    dates = [_date(moment, "%-d %b %Y %H:%M") for moment in moments.tolist()]
+    style.HOVERS[marks] = [f"{date}: {text}" for date, text in zip(dates, texts, strict=True)]
 
 
 def _date(moment: float, form: str) -> str:
@@ -396,24 +308,23 @@ def _draw_step(ax: Axes, past: Past, step: Step, *, newest: bool) -> None:
 def _set_axes(ax: Axes, past: Past) -> None:
     """Set limits, ticks and names of the axes of time and value."""
     line = past.line
-    shown = [*line.value[past.measured]]
-    for level in line.levels.levels:
-        shown += [level.low, level.high]
-    finite = [float(value) for value in shown if np.isfinite(value)]
-    low, high = min(finite), max(finite)
+    bounds = chain.from_iterable((level.low, level.high) for level in line.levels.levels)
+    shown = np.array([*line.value[past.measured], *bounds])
+    low = float(np.nanmin(shown))
+    high = float(np.nanmax(shown[np.isfinite(shown)]))
     ax.set_ylim(low - 0.08 * (high - low), high + 0.3 * (high - low) or 1.0)
-    start, end = past.edge(past.first), past.edge(len(past.times))
+    start = past.edge(past.first)
+    end = past.edge(len(past.times))
     ax.set_xlim(start, end)
-    days = end - start
-    form = "%H:%M" if days < 2 else "%-d %b" if days < 300 else "%b %Y"
+    one_day = end - start < 2
+    form = "%H:%M" if one_day else "%-d %b" if end - start < 300 else "%b %Y"
     most = 4 if style.is_narrow() else 8
     locator = AutoDateLocator(minticks=3, maxticks=most)  # type: ignore[no-untyped-call]
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: _date(moment, form)))
-    if days < 2:
-        ax.set_xlabel(_date(end, "%-d %b %Y, UTC"))
+    ax.set_xlabel(_date(end, "%-d %b %Y, UTC") if one_day else "")
     unit = style.value_axis(ax.yaxis, line.info.display_unit, high)
-    label = style.axis_label(line.info.metric, unit, line.info.better)
+    label = style.axis_label(line.info.label, unit, line.info.better)
     ax.set_ylabel(label.replace(", ", "\n"))
 
 
@@ -432,13 +343,13 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
     places = [(0.04 + 0.48 * (i // 3), 0.54 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
     for (x, y), tile in zip(places, tiles(run), strict=False):
-        delta = tile.change if tile.verdict in CHANGED else ""
-        where = textwrap.shorten(f"{tile.name}  {tile.where}", 50, placeholder=" ...")
-        fig.text(x, y + 0.08, where, fontsize=12, color=style.MUTED)
-        value = f"{tile.value}  {delta}" if tile.usable else "unusable"
+        delta = tile.change if tile.level else ""
+        label = textwrap.shorten(tile.label, 50, placeholder=" ...")
+        fig.text(x, y + 0.08, label, fontsize=12, color=style.MUTED)
+        value = f"{tile.number} {tile.unit}  {delta}" if tile.usable else "unusable"
         fig.text(x, y, value, **{**big, "va": "bottom"})
     for line in lines:
         ax = fig.add_axes((0.46, 0.1, 0.51, 0.5))
         panel(ax, line)
-        ax.set_title(line.name[:70], fontsize=12)
+        ax.set_title(line.label[:70], fontsize=12)
     return to_bytes(fig, dpi=100)[1]

@@ -29,11 +29,6 @@ def artist(ax: Axes, gid: str) -> Any:
     return item
 
 
-def medians(ax: Axes) -> list[Any]:
-    """The lines of medians, in the order in which they were drawn."""
-    return [line for line in ax.lines if str(line.get_gid()).startswith("median")]
-
-
 def names(texts: Iterable[Text]) -> list[str]:
     return [text.get_text() for text in texts]
 

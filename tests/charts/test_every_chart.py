@@ -4,6 +4,7 @@ Each has the figures of its page in the documentation, and points that failed be
 """
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,13 @@ async def test_texts_do_not_overlap_and_are_not_cut(
     ]
     figures: list[str] = []
     whole, failed = samples.sample_table(benchmark), rows.table(*lost)
+    claims = [drawn.title for drawn in draw_pictures(summarise(whole))]
+    assert len(set(claims)) == len(claims)
+    assert all(re.search(r"\d", claim) for claim in claims), "each title is a result"
     for table in (whole, failed, pa.concat_tables([whole, failed])):
         for drawn in draw_pictures(summarise(table)):
             assert drawn.slug != "error", drawn.title
-            assert len(drawn.title) <= 60, drawn.title
+            assert len(drawn.title) <= 70, drawn.title
             shown = inline_picture(drawn, len(figures))
             figures.append(f'<section id="{len(figures)} {drawn.slug}">{shown}</section>')
     file = tmp_path / "charts.html"

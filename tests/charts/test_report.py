@@ -62,7 +62,7 @@ def test_the_page_stands_alone_and_its_links_lead_somewhere(html: str) -> None:
         "1 of 11 points failed",
         "12 points: 50 ok, 3 failed, 1 skipped noisy failed skipped",
         "range of the samples; ~: disturbed while it was measured",
-        "read IOPS, random read and write, steal); 1 skipped",
+        "read IOPS, random read and write, depth 1, steal); 1 skipped",
         "streams=8 3 failed of 3 exit 1: <connection> refused & gone",
         "transport=rdma 1 skipped of 1 no RDMA device",
         "streams=1 throughput 10.2 Gbit/s 10.1 to 10.3 0.98 % 3",

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 
 from perfdag.charts import style
+from perfdag.charts.draw import cell_texts
 from perfdag.charts.pictures import to_bytes
 from perfdag.results.summary import points_of
 from tests.charts import rows
-from tests.charts.figures import artist, artists, drawn, medians, names, title, words
+from tests.charts.figures import artist, artists, drawn, names, title, words
 from tests.charts.rows import sample, table, value
 
 
@@ -85,35 +86,49 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
     (
         "plain",
         rows.plain(),
-        {"throughput-by-streams": "throughput: streams=1 10.2 Gbit/s, streams=4 23.5 Gbit/s"},
+        {"throughput-by-streams": "throughput at streams=4: 2.3 times that at streams=1"},
     ),
-    ("swept", rows.swept(), {"latency-by-message-bytes": "latency by message_bytes"}),
+    (
+        "swept",
+        rows.swept(),
+        {"latency-by-message-bytes": "latency: transport=tcp is 1 to 40 times transport=shm"},
+    ),
     (
         "fio",
         rows.fio(),
-        {"iops-by-iodepth": "iops, bandwidth by iodepth", "latency-by-iodepth": ""},
+        {
+            "iops-by-iodepth": "IOPS: best 259 kIOPS with ",
+            "latency-by-iodepth": "p50 latency: best ",
+        },
     ),
     (
         "imb",
         rows.imb("PingPong", (2,)),
-        {"sizes-by-message-bytes": "latency, bandwidth by message_bytes"},
+        {"sizes-by-message-bytes": "PingPong latency: best 2 µs with 0 B"},
     ),
-    ("iperf", rows.iperf_paths(), {"throughput": "throughput: network", "seconds-by-second": ""}),
+    (
+        "iperf",
+        rows.iperf_paths(),
+        {
+            "throughput": "TCP throughput: network.mtu=9000 is 8.2 % above network.mtu=1500",
+            "seconds-by-second": "TCP 1 stream throughput in each second: 9.33 to ",
+        },
+    ),
     (
         "imb",
         rows.imb("Allreduce", (2, 4, 8)),
-        {"sizes-by-message-bytes": "latency by message_bytes"},
+        {"sizes-by-message-bytes": "Allreduce latency: best 2 µs with 2 ranks, 0 B"},
     ),
     (
         "x",
         streams((1,), (1, 2)),
         {"points": "throughput: protocol=udp is 0.5 times protocol=tcp"},
     ),
-    ("x", of("wall_time", ({}, 0.05, 0.05, 0.05)), {"samples": "wall_time: 50 ms"}),
+    ("x", of("wall_time", ({}, 0.05, 0.05, 0.05)), {}),
     (
         "x",
         of("wall_time", *(({"entry": f"e{late}"}, late) for late in (1.0, 2.0, 4.0))),
-        {"points": "wall_time: entry=e1.0 1 s, entry=e2.0 2 s, entry=e4.0 4 s"},
+        {"points": "wall time: entry=e1.0 1 s, entry=e2.0 2 s, entry=e4.0 4 s"},
     ),
     (
         "x",
@@ -125,7 +140,7 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
         of(
             "solve_time", *[({"procs": n}, 80 / n + 10) for n in (1, 2, 4, 8)], benchmark="openfoam"
         ),
-        {"scaling-by-procs": "56 % of linear scaling at 8 procs"},
+        {"scaling-by-procs": "56 % of linear scaling at 8 ranks"},
     ),
     (
         "openfoam",
@@ -135,12 +150,22 @@ CLAIMS: list[tuple[str, pa.Table, dict[str, str]]] = [
             ({"procs": None, "size": 80}, 90),
             benchmark="openfoam",
         ),
-        {"scaling-by-procs": "36 to 56 % of linear scaling at 8 procs"},
+        {"scaling-by-procs": "36 to 56 % of linear scaling at 8 ranks"},
     ),
     (
         "x",
         of("rate", *[({"k": k, "way": w}, k + w) for k in (1, 9) for w in (1, 2)], unit="1/s"),
         {"points": "rate: k=9 is 3.67 to 5 times k=1"},
+    ),
+    (
+        "x",
+        of("rate", *[({"k": k, "j": j}, k + j) for k in (1, 9) for j in (1, 2, 9)], unit="1/s"),
+        {"rate-by-j": "rate: k=9 is 1.8 to 5 times k=1"},
+    ),
+    (
+        "x",
+        of("wait", *[({"to": f"place {k}"}, k / 10) for k in range(1, 9)]),
+        {"points": "wait: best 100 ms with to=place 1"},
     ),
 ]
 
@@ -153,13 +178,14 @@ def test_what_varies_decides_what_is_drawn_and_what_its_title_claims(
     assert [slug for slug in figures if slug in claims] == list(claims)
     titles = {slug: title(figure).replace("\u00a0", " ") for slug, figure in figures.items()}
     assert all(titles[slug].startswith(claim) for slug, claim in claims.items()), titles
-    assert all(len(text) <= 60 for text in titles.values())
+    assert all(len(text) <= 70 for text in titles.values())
+    assert len(set(titles.values())) == len(titles), titles
 
 
 def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> None:
     figure = drawn("plain", rows.plain())["throughput-by-streams"]
     [ax] = figure.axes
-    [line] = medians(ax)
+    [line] = artists(ax, "line")
     assert list(line.get_xdata()) == [1, 2, 4]
     assert list(line.get_ydata()) == pytest.approx([10.2e9, 18.36e9, 23.46e9])
     assert "no value: streams=8 (failed)" in words(figure)
@@ -167,26 +193,31 @@ def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> 
     assert ax.get_ylabel() == "throughput (Gbit/s)\nhigher is better"
 
 
-def test_two_swept_numbers_are_a_heat_map_and_two_values_are_joined_dots() -> None:
+def test_two_swept_numbers_are_heat_maps_and_two_values_are_joined_dots() -> None:
     figures = drawn("x", streams((1, 2, 4, 5)))
-    heat = figures["throughput-by-streams-window"]
-    assert [ax.get_title(loc="left") for ax in heat.axes] == ["protocol=tcp", "protocol=udp"]
-    grid = np.asarray(artist(heat.axes[0], "median").get_array()).reshape(4, 6)
+    slugs = ["throughput-by-streams-window", "throughput-by-streams-window-2"]
+    assert list(figures) == slugs, "no second chart of one slug is lost"
+    claims = [title(figure).replace("\u00a0", " ") for figure in figures.values()]
+    assert claims[0] == "protocol=tcp throughput: best 166 Gbit/s with streams=32, window=5"
+    assert claims[1].startswith("protocol=udp ")
+    grid = np.asarray(artist(figures[slugs[0]].axes[0], "median").get_array()).reshape(4, 6)
     assert grid[3, 5] == pytest.approx(160e9 * 1.04)
     with style.narrow():
-        assert list(drawn("x", streams((1, 2, 4, 5)))) == list(figures)
-        assert "sizes-by-message-bytes-ranks" not in drawn("imb", rows.imb())
-    lines = figures["throughput-by-streams"]
-    assert {ax.get_title(loc="left") for ax in lines.axes} == {f"window={n}" for n in (1, 2, 4, 5)}
-    assert len({ax.get_ylim() for ax in lines.axes}) == 1, "small multiples share their axis"
+        assert list(drawn("x", streams((1, 2, 4, 5)))) == slugs
     [dots] = drawn("x", streams((1,), (1, 2))).values()
     assert len(artists(dots.axes[0], "join")) == 2
+
+
+def test_numbers_of_a_heat_map_have_units_of_their_own_where_one_would_lose_digits() -> None:
+    grid = np.array([[3.11e6, 2e9], [np.nan, 5e8]])
+    assert cell_texts(grid, "B/s")[0].tolist() == ["3.11\nMB/s", "2\nGB/s"]
+    assert cell_texts(grid[:, 1:], "B/s")[:, 0].tolist() == ["2", "0.5"]
 
 
 def test_a_failure_is_its_reason_and_scaling_has_its_ideal() -> None:
     lost = drawn("x", table(sample("x", {}, 1, [], status="failed", error="no such device")))
     assert "no such device" in words(lost["points"])
-    figure = drawn("openfoam", CLAIMS[-3][1])["scaling-by-procs"]
+    figure = drawn("openfoam", CLAIMS[10][1])["scaling-by-procs"]
     assert list(artist(figure.axes[0], "ideal").get_ydata()) == pytest.approx([90, 45, 22.5, 11.25])
 
 
@@ -202,7 +233,7 @@ def test_subjects_are_workers_or_numbered_and_marks_are_said() -> None:
         {**value("second_throughput", 1e10, "bit/s"), "subject": f"second {n}"} for n in range(5)
     ]
     made = table(sample("iperf", {}, 1, [rows.throughput(1e10), *seconds]))
-    [line] = medians(drawn("iperf", made)["seconds-by-second"].axes[0])
+    [line] = artists(drawn("iperf", made)["seconds-by-second"].axes[0], "line")
     assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
     fast = value("throughput", 1.0, "1/s", headline=True, coords={"fast": True})
     figures = drawn(
@@ -240,13 +271,13 @@ def test_hosts_that_shared_a_node_and_disturbed_points_are_said() -> None:
     made += sample("x", {"k": 2}, 1, [rows.throughput(2.0)], noise="steal 4 %")
     text = words(drawn("x", table(made))["points"])
     assert "hosts shared a node" in text
-    assert "~: disturbed" in text
+    assert "hollow: disturbed" in text
     hollow = drawn("x", table(made))["points"].axes[0]
-    assert len(artist(hollow, "disturbed").get_xdata()) == 1
+    assert len(artist(hollow, "disturbed ").get_xdata()) == 1
     own = of("rate", ({"k": 1}, 1e9, 4e9, 9e9), ({"k": 9}, 2e9, 2e9, 2e9), unit="bit/s")
     apart = drawn("x", own)
-    assert list(artist(apart["points"].axes[0], "unusable").get_xdata()) == [4e9]
-    assert "×: unusable" in words(apart["points"])
+    assert list(artist(apart["points"].axes[0], "unusable ").get_xdata()) == [4e9]
+    assert "faint: unusable" in words(apart["points"])
 
 
 def test_a_dollar_sign_in_a_label_is_text() -> None:
