@@ -571,7 +571,7 @@ async def past_figures(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
             f"{gap:g} s"
         )
-    transitions = prometheus.transition_queries()
+    transitions = prometheus.TRANSITION_QUERIES
     return {
         **await prometheus.audit_figures(source, start, end),
         **await prometheus.phase_figures(source, end),
@@ -624,7 +624,7 @@ def audit(args: argparse.Namespace) -> int:
         raise ValueError("the window ends before it begins")
     gates = [threshold.gate(metric) for metric, threshold in config.thresholds.items()]
     gates += [figures.parse_gate(text) for text in args.gate]
-    keys = [*prometheus.transition_queries(), *vmi.PHASE_COUNTS]
+    keys = [*prometheus.TRANSITION_QUERIES, *vmi.PHASE_COUNTS]
     figures.check(gates, "the audit", (), keys, paced=False, components=True)
     files = args.prometheus_token_file, args.prometheus_ca_file
     source = prometheus.Prometheus(config.prometheus, *files, config.token)

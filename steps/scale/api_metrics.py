@@ -33,20 +33,20 @@ async def addresses(kube: Kube) -> list[str]:
 
     Raises KubeError.
     """
-    kind, label = "discovery.k8s.io/v1/EndpointSlice", "kubernetes.io/service-name=kubernetes"
-    return sorted(
-        f"[{host}]:{port['port']}" if ":" in host else f"{host}:{port['port']}"
-        for endpoints in await _list(kube, kind, "default", label)
-        for port in endpoints.get("ports") or []
-        for endpoint in endpoints.get("endpoints") or []
-        for host in endpoint.get("addresses") or []
-    )
+    label = "kubernetes.io/service-name=kubernetes"
+    servers: list[str] = []
+    for slice_ in await _list(kube, "discovery.k8s.io/v1/EndpointSlice", "default", label):
+        for endpoint in slice_.get("endpoints") or []:
+            for host in endpoint.get("addresses") or []:
+                name = f"[{host}]" if ":" in host else host
+                servers += [f"{name}:{port['port']}" for port in slice_.get("ports") or []]
+    return sorted(servers)
 
 
 async def live(kube: Kube) -> int:
     """Count the API servers that renew their Lease; 0 without the right to list them."""
-    kind, label = "coordination.k8s.io/v1/Lease", "apiserver.kubernetes.io/identity"
-    leases = await _list(kube, kind, "kube-system", f"{label}=kube-apiserver")
+    label = "apiserver.kubernetes.io/identity=kube-apiserver"
+    leases = await _list(kube, "coordination.k8s.io/v1/Lease", "kube-system", label)
     renewed = [unix_ns(lease["spec"].get("renewTime")) / 1e9 for lease in leases]
     return sum(max(renewed) - at <= FRESH_S for at in renewed)
 
@@ -64,31 +64,31 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
     Raises KubeError if several servers share an address, because then the counts would be
     incomplete.
     """
-    known, count = await addresses(kube), await live(kube)
-    if max(len(known), count) < 2:
+    servers = await addresses(kube)
+    count = await live(kube)
+    if max(len(servers), count) < 2:
         yield [kube]
         return
-    if len(known) < count:
+    if len(servers) < count:
         raise KubeError(
             0,
             "Several",
-            f"{count} API servers share {len(known) or 'an'} address(es), and every server counts "
-            "only its own requests",
+            f"{count} API servers share {len(servers) or 'an'} address(es), and every server "
+            "counts only its own requests",
         )
-    scheme, host = urlsplit(kube.cluster.server).scheme, urlsplit(kube.cluster.server).hostname
+    address = urlsplit(kube.cluster.server)
+    name = kube.cluster.server_name or address.hostname
     async with AsyncExitStack() as stack:
-        own = [
-            replace(
-                kube.cluster,
-                server=f"{scheme}://{address}",
-                server_name=kube.cluster.server_name or host,
-            )
-            for address in known
-        ]
-        yield [await stack.enter_async_context(Kube(each, retries=0)) for each in own]
+        kubes = []
+        for server in servers:
+            url = f"{address.scheme}://{server}"
+            client = Kube(replace(kube.cluster, server=url, server_name=name), retries=0)
+            kubes.append(await stack.enter_async_context(client))
+        yield kubes
 
 
-_PREFIX, _STARTED = b"apiserver_request_duration_seconds_bucket{", b"process_start_time_seconds "
+_PREFIX = b"apiserver_request_duration_seconds_bucket{"
+_STARTED = b"process_start_time_seconds "
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 _SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
@@ -102,7 +102,8 @@ _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
 VERBS = ("GET", "LIST", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", *_ALIASES.values())
 """Verbs that a count may be of."""
-CREATION, DELETION = "creation", "deletion"
+CREATION = "creation"
+DELETION = "deletion"
 """Phases of a run whose calls are counted apart."""
 
 
@@ -163,6 +164,11 @@ class Calls:
         """For people and for a row's coordinates."""
         return f"{self.verb} {self.target} {self.scope}"
 
+    @property
+    def end(self) -> float:
+        """The upper end in seconds of the last bucket in use."""
+        return min(bound for bound, count in self.buckets.items() if count >= self.count)
+
 
 Phases = Mapping[str, Sequence[Calls]]
 """Calls by phase; a phase without a scrape at both ends is absent."""
@@ -182,16 +188,18 @@ def delta(before: Scrape, after: Scrape) -> list[Calls]:
 
 def quantile(buckets: Mapping[float, float], p: float) -> float | None:
     """Return the interpolated p-quantile of cumulative buckets, at least below the last one."""
-    wanted, low, below = p * buckets.get(math.inf, 0.0), 0.0, 0.0
-    if not wanted:
+    rank = p * buckets.get(math.inf, 0.0)
+    if not rank:
         return None
-    for bound in sorted(buckets):
+    low = below = 0.0
+    for bound, count in sorted(buckets.items()):
         if math.isinf(bound):
             break
-        if buckets[bound] >= wanted:
-            inside = buckets[bound] - below
-            return low + (bound - low) * ((wanted - below) / inside if inside else 1.0)
-        low, below = bound, buckets[bound]
+        if count >= rank:
+            share = (rank - below) / (count - below) if count > below else 1.0
+            return low + (bound - low) * share
+        low = bound
+        below = count
     return low
 
 
@@ -201,18 +209,22 @@ def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float 
     `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
     requests are merged. None means too few requests for a p99.
     """
-    rest, pools = Counter[float](), list[Mapping[float, float]]()
+    rest = Counter[float]()
+    pools: list[Mapping[float, float]] = []
     for call in _of(calls, bulk):
         if call.count < least:
             rest.update(call.buckets)
         else:
             pools.append(call.buckets)
-    pools += [rest] if rest[math.inf] >= least else []
+    if rest[math.inf] >= least:
+        pools.append(rest)
     return max((quantile(pool, 0.99) or 0.0 for pool in pools), default=None)
 
 
 def _of(calls: Iterable[Calls], bulk: str) -> list[Calls]:
-    return [call for call in calls if (call.verb == bulk if bulk else call.verb not in _BULK)]
+    if bulk:
+        return [call for call in calls if call.verb == bulk]
+    return [call for call in calls if call.verb not in _BULK]
 
 
 def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
@@ -221,10 +233,7 @@ def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
     `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
     other requests were made, and None if the last bucket has no end.
     """
-    ends = [
-        min(bound for bound, count in call.buckets.items() if count >= call.count)
-        for call in _of(calls, bulk)
-    ]
+    ends = [call.end for call in _of(calls, bulk)]
     slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
     return None if math.isinf(slowest_end) else slowest_end
 
@@ -252,14 +261,12 @@ def figures(phases: Phases) -> dict[str, float | None]:
 
     A phase without data has latencies of None and no counts.
     """
-    return {
-        f"{prefix}{name}": value
-        for phase, prefix in ((CREATION, ""), (DELETION, f"{DELETION}/"))
-        for name, value in {
-            **latencies(phases.get(phase, [])),
-            **counts(phases.get(phase, [])),
-        }.items()
-    }
+    by_name: dict[str, float | None] = {}
+    for phase, prefix in ((CREATION, ""), (DELETION, f"{DELETION}/")):
+        calls = phases.get(phase, [])
+        of_phase = {**latencies(calls), **counts(calls)}
+        by_name |= {f"{prefix}{name}": value for name, value in of_phase.items()}
+    return by_name
 
 
 def counts(calls: Iterable[Calls]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,42 +24,45 @@ LEASE_NAMESPACE = "default"
 _LEASES = "coordination.k8s.io/v1/Lease"
 
 
+@dataclass
 class ExclusiveRun:
     """Hold the Lease of performance runs; wait up to `timeout` seconds for another run.
 
-    A holder has stopped if it did not renew the Lease for LEASE_DURATION_S by our clock. `lost`
-    describes a run that took the Lease over. Raises KubeError.
+    A holder has stopped if it did not renew the Lease for LEASE_DURATION_S by our clock: clocks of
+    two machines need not agree. `lost` describes a run that took the Lease over. Raises KubeError.
     """
 
-    def __init__(self, kube: Kube, run: str, timeout: float) -> None:
-        self._kube, self._run, self._timeout = kube, run, timeout
-        self._tasks: list[asyncio.Task[None]] = []
-        self._seen: tuple[Any, Any] = (None, None)
-        self._since = 0.0
-        self.lost = ""
+    kube: Kube
+    run: str
+    timeout: float
+    lost: str = ""
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _seen: tuple[Any, Any] = (None, None)
+    _since: float = 0.0
 
     async def __aenter__(self) -> "ExclusiveRun":
-        deadline, announced = time.monotonic() + self._timeout, False
-        while (holder := await self.try_acquire()) is not None:
-            if not announced:
-                logger.info(f"waiting for performance run {holder} to end")
-                announced = True
+        deadline = time.monotonic() + self.timeout
+        holder = await self.try_acquire()
+        if holder is not None:
+            logger.info(f"waiting for performance run {holder} to end")
+        while holder is not None:
             if time.monotonic() >= deadline:
-                text = f"performance run {holder} still holds the cluster"
-                hint = f"wait for it, or delete lease {LEASE}"
-                raise KubeError(0, "Locked", f"{text} after {self._timeout:g} s", hint)
+                text = f"performance run {holder} still holds the cluster after {self.timeout:g} s"
+                raise KubeError(0, "Locked", text, f"wait for it, or delete lease {LEASE}")
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
+            holder = await self.try_acquire()
         self._tasks = [asyncio.create_task(self._renew())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await signals.cancel(self._tasks)
         with suppress(KubeError):
-            if (lease := await self._read()) and self._ours(lease):
-                await self._kube.delete(_LEASES, LEASE, LEASE_NAMESPACE)
+            lease = await self._read()
+            if lease and self._ours(lease):
+                await self.kube.delete(_LEASES, LEASE, LEASE_NAMESPACE)
 
     async def _read(self) -> Object | None:
-        return await get_or_none(self._kube, _LEASES, LEASE, LEASE_NAMESPACE)
+        return await get_or_none(self.kube, _LEASES, LEASE, LEASE_NAMESPACE)
 
     async def _write(self, lease: Object | None) -> None:
         """Create the Lease, or replace the one that was read: of two takers only one succeeds.
@@ -66,35 +70,37 @@ class ExclusiveRun:
         Raises KubeError.
         """
         # The label lets `scale delete --run` find it.
-        metadata = {"name": LEASE, "labels": {RUN_LABEL: self._run}}
+        metadata = {"name": LEASE, "labels": {RUN_LABEL: self.run}}
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": self._run, "leaseDurationSeconds": LEASE_DURATION_S}
+        spec = {"holderIdentity": self.run, "leaseDurationSeconds": LEASE_DURATION_S}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
         body["spec"] = {**spec, "renewTime": now}
         if lease is None:
-            await self._kube.create(body, LEASE_NAMESPACE)
+            await self.kube.create(body, LEASE_NAMESPACE)
         else:
             metadata["resourceVersion"] = lease["metadata"]["resourceVersion"]
-            path = await self._kube.path(_LEASES, LEASE_NAMESPACE, LEASE)
-            await self._kube.request("PUT", path, json=body)
+            path = await self.kube.path(_LEASES, LEASE_NAMESPACE, LEASE)
+            await self.kube.request("PUT", path, json=body)
 
     def _ours(self, lease: Object) -> bool:
         """Return whether we still hold the Lease, and log its loss once."""
         holder = lease["spec"].get("holderIdentity")
-        if holder != self._run and not self.lost:
+        if holder != self.run and not self.lost:
             self.lost = (
                 f"performance run {holder} took the cluster over: the figures of both runs are "
                 "mixed"
             )
             logger.error(self.lost)
-        return bool(holder == self._run)
+        return bool(holder == self.run)
 
     async def try_acquire(self) -> str | None:
         """Take the Lease and return None, or return its holder."""
-        if lease := await self._read():
-            renewal = lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime")
+        lease = await self._read()
+        if lease:
+            renewal = (lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime"))
             if self._seen != renewal:
-                self._seen, self._since = renewal, time.monotonic()
+                self._seen = renewal
+                self._since = time.monotonic()
             if time.monotonic() - self._since <= LEASE_DURATION_S:
                 return str(renewal[0])
         with ignore_status(404, 409):
@@ -102,7 +108,7 @@ class ExclusiveRun:
         # After a retry it may be another run's Lease: all runs are one field manager.
         lease = await self._read()
         holder = lease["spec"].get("holderIdentity") if lease else "<released>"
-        return None if holder == self._run else str(holder)
+        return None if holder == self.run else str(holder)
 
     async def _renew(self) -> None:
         while True:
@@ -162,8 +168,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     Without the right to list them these are 0. Raises ValueError if all VMIs together exceed
     `per_node`; KubeError.
     """
-    every = await kube.list("v1/Node")
-    nodes = [node for node in every if is_schedulable(node)]
+    nodes = [node for node in await kube.list("v1/Node") if is_schedulable(node)]
     fake = [node for node in nodes if is_simulated(node)]
     marked = [node for node in nodes if _label(node, "kubevirt.io/schedulable") == "true"]
     control_plane = "node-role.kubernetes.io/control-plane"
@@ -241,9 +246,11 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
     Existing ones stay as they are. A taint keeps other pods away. Raises KubeError.
     """
     resources = {"cpu": "96", "memory": "1Ti", "pods": "250", "ephemeral-storage": "1Ti"}
-    resources |= {_GPU: str(gpus)} if gpus else {}
-    labels = {SIMULATED_LABEL: "true", "type": "kwok"} | (_GPU_LABELS if gpus else {})
+    labels = {SIMULATED_LABEL: "true", "type": "kwok"}
     labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    if gpus:
+        resources[_GPU] = str(gpus)
+        labels |= _GPU_LABELS
 
     async def make(name: str) -> bool:
         body = {
@@ -268,27 +275,27 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
 
 async def remove_nodes(kube: Kube) -> int:
     """Delete all nodes of `make_nodes`, and return how many."""
-    nodes = "v1/Node"
-    labelled = await kube.list(nodes, labels=f"{SIMULATED_LABEL}=true")
+    labelled = await kube.list("v1/Node", labels=f"{SIMULATED_LABEL}=true")
     # A real node may have the label by mistake.
     names = [node["metadata"]["name"] for node in labelled if is_simulated(node)]
-    await asyncio.gather(*(kube.delete(nodes, name) for name in names))
+    await asyncio.gather(*(kube.delete("v1/Node", name) for name in names))
     return len(names)
 
 
 async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
     """Wait until `count` simulated nodes are Ready; False after `timeout` s: KWOK does not run."""
-    nodes, deadline = "v1/Node", time.monotonic() + timeout
-    wanted = {f"{_PREFIX}{index}" for index in range(count)}
+    deadline = time.monotonic() + timeout
+    names = {f"{_PREFIX}{index}" for index in range(count)}
     while time.monotonic() < deadline:
-        simulated = await kube.list(nodes, labels=f"{SIMULATED_LABEL}=true")
-        if wanted <= {node["metadata"]["name"] for node in simulated if is_ready(node)}:
+        simulated = await kube.list("v1/Node", labels=f"{SIMULATED_LABEL}=true")
+        if names <= {node["metadata"]["name"] for node in simulated if is_ready(node)}:
             return True
         await asyncio.sleep(0.5)
     return False
 
 
-PRIMER, PROBE = "primer", "watch-lag"
+PRIMER = "primer"
+PROBE = "watch-lag"
 """Suffixes of the labels of what runs before the measurement, and of the object that measures the
 lag of the watch. Sizes of a ladder are `<run>-1` ..."""
 PARALLEL = 20
@@ -319,38 +326,39 @@ async def remove(
     `also` selects objects without the label. Namespace None is the whole cluster. Raises KubeError,
     of a refused deletion after all were tried.
     """
-    deadline, slots = time.monotonic() + timeout, asyncio.Semaphore(PARALLEL)
+    deadline = time.monotonic() + timeout
+    slots = asyncio.Semaphore(PARALLEL)
 
-    async def found() -> list[tuple[str, Object]]:
-        return [
-            (kind, body["metadata"])
-            for kind in kinds
-            for namespace in namespaces
-            for body in await kube.list(kind, namespace, labels="" if also else RUN_LABEL)
-            if belongs(run, body["metadata"]) or (also and also(body))
-        ]
+    async def list_left() -> list[tuple[str, Object]]:
+        objects = []
+        for kind in kinds:
+            for namespace in namespaces:
+                for body in await kube.list(kind, namespace, labels="" if also else RUN_LABEL):
+                    if belongs(run, body["metadata"]) or (also and also(body)):
+                        objects.append((kind, body["metadata"]))
+        return objects
 
-    async def work(kind: str, metadata: Object) -> None:
+    async def delete(kind: str, metadata: Object) -> None:
         async with slots:
             await kube.delete(kind, metadata["name"], metadata.get("namespace"))
 
-    while (left := await found()) and time.monotonic() <= deadline:
-        deletions = [work(*item) for item in left if "deletionTimestamp" not in item[1]]
+    while (objects := await list_left()) and time.monotonic() <= deadline:
+        deletions = [delete(*item) for item in objects if "deletionTimestamp" not in item[1]]
         for error in await asyncio.gather(*deletions, return_exceptions=True):
             if error:
                 raise error
         await asyncio.sleep(POLL_S)
-    return len(left)
+    return len(objects)
 
 
 async def served(kube: Kube, kinds: Iterable[str]) -> list[str]:
     """Return the kinds that the cluster serves. Raises KubeError."""
-    known = []
+    served_kinds = []
     for kind in kinds:
         with ignore_status(404):
             await kube.path(kind)
-            known.append(kind)
-    return known
+            served_kinds.append(kind)
+    return served_kinds
 
 
 async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float) -> int:
@@ -359,16 +367,15 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
     Kinds that may not be listed are skipped. Returns how many objects are left after `timeout`
     seconds. Raises KubeError.
     """
-    groups, present = (await kube.request("GET", "/apis"))["groups"], []
+    groups = (await kube.request("GET", "/apis"))["groups"]
+    present = []
     for version in ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]:
-        path, kinds = f"/apis/{version}" if "/" in version else f"/api/{version}", list[Object]()
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        kinds: list[Object] = []
         with suppress(KubeError):  # an API service that is down serves nothing of ours
             kinds = (await kube.request("GET", path))["resources"]
         for kind in kinds:
-            usable = {"list", "delete"} <= set(kind.get("verbs") or ()) and "/" not in kind["name"]
-            if not usable or kind["kind"] in ("Event", "Namespace"):
-                continue
-            if namespace and not kind["namespaced"]:
+            if not _may_be_ours(kind, namespace):
                 continue
             with ignore_status(403, 404, 405):
                 name = f"{version}/{kind['kind']}"
@@ -376,6 +383,15 @@ async def remove_run(kube: Kube, run: str, namespace: str | None, timeout: float
                 if any(belongs(run, body["metadata"]) for body in bodies):
                     present.append(name)
     return await remove(kube, run, present, [namespace], timeout)
+
+
+def _may_be_ours(kind: Object, namespace: str | None) -> bool:
+    """Return whether objects of a kind that the API serves may be a run's, and be deleted."""
+    usable = {"list", "delete"} <= set(kind.get("verbs") or ())
+    subresource = "/" in kind["name"]
+    if subresource or not usable or kind["kind"] in ("Event", "Namespace"):
+        return False
+    return not namespace or bool(kind["namespaced"])
 
 
 async def get_or_none(
@@ -393,7 +409,8 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
     created: list[str] = []
     try:
         for name in names:
-            created += [name] if await ensure_namespace(kube, name, run) else []
+            if await ensure_namespace(kube, name, run):
+                created.append(name)
         yield
     finally:
         for name in created:
@@ -419,10 +436,9 @@ async def ensure_namespace(
         await asyncio.sleep(POLL_S)
     metadata = {"name": name, "labels": {RUN_LABEL: run}}
     await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    accounts = "v1/ServiceAccount"
     for _ in range(100):  # pods are refused until the controller has created the account
         with suppress(KubeError):
-            await kube.get(accounts, "default", name)
+            await kube.get("v1/ServiceAccount", "default", name)
             break
         await asyncio.sleep(0.05)
     return True

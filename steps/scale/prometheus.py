@@ -21,7 +21,8 @@ LOOK_BACK_S = 300
 """How far back samples are read for the scrape interval."""
 POINTS = 20
 """Points of a level in a window."""
-_RSS, _CPU = "container_memory_rss", "container_cpu_usage_seconds_total"
+_RSS = "container_memory_rss"
+_CPU = "container_cpu_usage_seconds_total"
 _PODS = 'pod=~"virt-(api|controller|handler|operator).*"'
 _SENT = f'{{__name__=~"(kubevirt_)?rest_client_requests_total",{_PODS}}}'
 _SOURCES = (
@@ -48,76 +49,78 @@ class Prometheus:
 
     async def query(self, queries: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """Return the `data` of the answers by query name. Raises KubeError."""
-        at = self.url.rstrip("/")
+        address = self.url.rstrip("/")
         try:
             ca = Path(self.ca_file).read_text() if self.ca_file else None
             file = Path(self.token_file) if self.token_file else None
-            prometheus = Cluster(at, at, "", tls_context(ca), self.token, token_file=file)
+            prometheus = Cluster(address, address, "", tls_context(ca), self.token, token_file=file)
             async with Kube(prometheus, retries=0) as server:
                 return {
                     name: (await server.request("GET", "/api/v1/query", params=params))["data"]
                     for name, params in queries.items()
                 }
         except (KubeError, OSError, LookupError, ValueError) as error:
-            status, why = getattr(error, "status", 0), getattr(error, "message", error)
+            status = getattr(error, "status", 0)
+            text = f"no answer of Prometheus: {getattr(error, 'message', error)}"
             hint = "check --prometheus"
             if status in (401, 403):
                 hint = "it needs a token, which `scale` takes (--prometheus-token-file)"
-            raise KubeError(status, "Prometheus", f"no answer of Prometheus: {why}", hint) from None
+            raise KubeError(status, "Prometheus", text, hint) from None
 
 
-def audit_queries() -> dict[str, str]:
-    """Return PromQL by audit key. See `single_values` for its placeholders."""
-    by_key = {}
+_API = '{pod=~"virt-api.*",container!="",container!="POD"}'
+_LEADER = '{pod=~"virt-controller.*",container!="",container!="POD"}'
+_HANDLER = '{pod=~"virt-handler.*",container="virt-handler"}'
+_HANDLER_CPU = f"sum by (node) (rate({_CPU}{_HANDLER}[$d])) / {_VMIS}"
+_HANDLER_RSS = f"avg_over_time((sum by (node) ({_RSS}{_HANDLER}) / {_VMIS})[$d:$s])"
+_QUEUE = 'kubevirt_workqueue_%s{container="virt-controller"}[$d]'
+_WAITED = f"sum by (le) (rate({_QUEUE % 'queue_duration_seconds_bucket'}))"
+AUDIT_QUERIES = {
     # The audit takes the mean of all virt-api pods, and the largest virt-controller: the leader.
-    for name, pod, across in (("API", "api", "avg"), ("Controller", "controller", "max")):
-        own = f'{{pod=~"virt-{pod}.*",container!="",container!="POD"}}'
-        by_key[f"avgVirt{name}CPUUsage"] = f"{across}(rate({_CPU}{own}[$d]))"
-        for how in ("avg", "min", "max"):
-            by_key[f"{how}Virt{name}MemoryUsageInMB"] = (
-                f"{across}({how}_over_time({_RSS}{own}[$d])) / 1024 / 1024"
-            )
-    own = '{pod=~"virt-handler.*",container="virt-handler"}'
-    cpu = f"sum by (node) (rate({_CPU}{own}[$d])) / {_VMIS}"
-    memory = f"avg_over_time((sum by (node) ({_RSS}{own}) / {_VMIS})[$d:$s])"
-    for how in ("avg", "min", "max"):
-        by_key[f"{how}VirtHandlerCPUUsage"] = f"{how}({cpu})"
-        by_key[f"{how}VirtHandlerMemoryUsageInMB"] = f"{how}({memory}) / 1024 / 1024"
-    queue = 'kubevirt_workqueue_%s{container="virt-controller"}[$d]'
-    waited = f"sum by (le) (rate({queue % 'queue_duration_seconds_bucket'}))"
-    return by_key | {
-        "virtControllerWorkqueueAddRate": f"sum(rate({queue % 'adds_total'}))",
-        "virtControllerWorkqueueDepth": f"sum(rate({queue % 'depth'}))",
-        "virtControllerWorkqueueP99Latency": f"histogram_quantile(0.99, {waited})",
-    }
-
-
-def node_queries() -> dict[str, str]:
-    """Return PromQL by figure: how busy the processors and the memory of the nodes were."""
-    used = "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
-    idle = 'avg(rate(node_cpu_seconds_total{mode="idle"}[$d]))'
-    by_figure = {
-        f"node_memory_ratio_{how}": f"{how}_over_time(({used})[$d:$s])" for how in ("avg", "max")
-    }
-    return by_figure | {"node_cpu_ratio_avg": f"1 - {idle}"}
-
-
-def transition_queries() -> dict[str, str]:
-    """Return PromQL of KubeVirt's own phase transition times, by audit key."""
-    name = "kubevirt_vmi_phase_transition_time_from_%s_seconds_bucket"
-    ends = (("creation", "Running"), ("deletion", "Succeeded"), ("deletion", "Failed"))
-    return {
-        f"vmi{start.title()}To{phase}SecondsP{p}": (
-            f"histogram_quantile({p / 100}, sum by (le) "
-            f'(rate({name % start}{{phase="{phase}"}}[$d])))'
-        )
-        for start, phase in ends
-        for p in (50, 95, 99)
-    }
-
-
-AUDIT_KEYS = frozenset(audit_queries())
-FIGURES = AUDIT_KEYS | frozenset(node_queries())
+    "avgVirtAPICPUUsage": f"avg(rate({_CPU}{_API}[$d]))",
+    "avgVirtAPIMemoryUsageInMB": f"avg(avg_over_time({_RSS}{_API}[$d])) / 1024 / 1024",
+    "minVirtAPIMemoryUsageInMB": f"avg(min_over_time({_RSS}{_API}[$d])) / 1024 / 1024",
+    "maxVirtAPIMemoryUsageInMB": f"avg(max_over_time({_RSS}{_API}[$d])) / 1024 / 1024",
+    "avgVirtControllerCPUUsage": f"max(rate({_CPU}{_LEADER}[$d]))",
+    "avgVirtControllerMemoryUsageInMB": f"max(avg_over_time({_RSS}{_LEADER}[$d])) / 1024 / 1024",
+    "minVirtControllerMemoryUsageInMB": f"max(min_over_time({_RSS}{_LEADER}[$d])) / 1024 / 1024",
+    "maxVirtControllerMemoryUsageInMB": f"max(max_over_time({_RSS}{_LEADER}[$d])) / 1024 / 1024",
+    "avgVirtHandlerCPUUsage": f"avg({_HANDLER_CPU})",
+    "minVirtHandlerCPUUsage": f"min({_HANDLER_CPU})",
+    "maxVirtHandlerCPUUsage": f"max({_HANDLER_CPU})",
+    "avgVirtHandlerMemoryUsageInMB": f"avg({_HANDLER_RSS}) / 1024 / 1024",
+    "minVirtHandlerMemoryUsageInMB": f"min({_HANDLER_RSS}) / 1024 / 1024",
+    "maxVirtHandlerMemoryUsageInMB": f"max({_HANDLER_RSS}) / 1024 / 1024",
+    "virtControllerWorkqueueAddRate": f"sum(rate({_QUEUE % 'adds_total'}))",
+    "virtControllerWorkqueueDepth": f"sum(rate({_QUEUE % 'depth'}))",
+    "virtControllerWorkqueueP99Latency": f"histogram_quantile(0.99, {_WAITED})",
+}
+"""PromQL by audit key; `single_values` has the placeholders."""
+_USED = "1 - avg(node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+NODE_QUERIES = {
+    "node_memory_ratio_avg": f"avg_over_time(({_USED})[$d:$s])",
+    "node_memory_ratio_max": f"max_over_time(({_USED})[$d:$s])",
+    "node_cpu_ratio_avg": '1 - avg(rate(node_cpu_seconds_total{mode="idle"}[$d]))',
+}
+"""PromQL by figure: how busy the processors and the memory of the nodes were."""
+_TRANSITION = "kubevirt_vmi_phase_transition_time_from"
+_RUNNING = f'sum by (le) (rate({_TRANSITION}_creation_seconds_bucket{{phase="Running"}}[$d]))'
+_SUCCEEDED = f'sum by (le) (rate({_TRANSITION}_deletion_seconds_bucket{{phase="Succeeded"}}[$d]))'
+_FAILED = f'sum by (le) (rate({_TRANSITION}_deletion_seconds_bucket{{phase="Failed"}}[$d]))'
+TRANSITION_QUERIES = {
+    "vmiCreationToRunningSecondsP50": f"histogram_quantile(0.5, {_RUNNING})",
+    "vmiCreationToRunningSecondsP95": f"histogram_quantile(0.95, {_RUNNING})",
+    "vmiCreationToRunningSecondsP99": f"histogram_quantile(0.99, {_RUNNING})",
+    "vmiDeletionToSucceededSecondsP50": f"histogram_quantile(0.5, {_SUCCEEDED})",
+    "vmiDeletionToSucceededSecondsP95": f"histogram_quantile(0.95, {_SUCCEEDED})",
+    "vmiDeletionToSucceededSecondsP99": f"histogram_quantile(0.99, {_SUCCEEDED})",
+    "vmiDeletionToFailedSecondsP50": f"histogram_quantile(0.5, {_FAILED})",
+    "vmiDeletionToFailedSecondsP95": f"histogram_quantile(0.95, {_FAILED})",
+    "vmiDeletionToFailedSecondsP99": f"histogram_quantile(0.99, {_FAILED})",
+}
+"""PromQL of KubeVirt's own phase transition times, by audit key."""
+AUDIT_KEYS = frozenset(AUDIT_QUERIES)
+FIGURES = AUDIT_KEYS | frozenset(NODE_QUERIES)
 """Figures of a run, beside its counts of requests."""
 
 
@@ -131,12 +134,15 @@ async def scrape_interval(prometheus: Prometheus, at: float) -> float | None:
 
     None means that nothing of them was scraped. Raises KubeError.
     """
-    wanted = {
+    queries = {
         query: {"query": f"{query}[{LOOK_BACK_S}s]", "time": f"{at:.3f}"} for query in _SOURCES
     }
-    answers = await prometheus.query(wanted)
-    every = [series["values"] for data in answers.values() for series in data["result"]]
-    gaps = [(float(v[-1][0]) - float(v[0][0])) / (len(v) - 1) for v in every if len(v) > 1]
+    gaps = []
+    for data in (await prometheus.query(queries)).values():
+        for series in data["result"]:
+            times = [float(time) for time, _ in series["values"]]
+            if len(times) > 1:
+                gaps.append((times[-1] - times[0]) / (len(times) - 1))
     return max(gaps, default=None)
 
 
@@ -148,7 +154,7 @@ async def audit_figures(
     The window ends before the deletion, because handlers are divided by their present VMIs.
     Figures without data are None. Raises KubeError.
     """
-    figures = await single_values(prometheus, audit_queries(), start, end)
+    figures = await single_values(prometheus, AUDIT_QUERIES, start, end)
     grown = f"sum by (verb, method, resource) (increase({_SENT}[{math.ceil(end - start)}s]))"
     answer = await prometheus.query({REQUESTS: {"query": grown, "time": f"{end:.3f}"}})
     for series in answer[REQUESTS]["result"]:
@@ -170,7 +176,7 @@ async def run_figures(
     gap = await scrape_interval(prometheus, end)
     if gap is not None and end - start >= 2 * gap:
         figures |= await audit_figures(prometheus, start, end)
-        figures |= await single_values(prometheus, node_queries(), start, end)
+        figures |= await single_values(prometheus, NODE_QUERIES, start, end)
     return figures, gap
 
 
@@ -197,15 +203,12 @@ async def single_values(
     """
     seconds = math.ceil(end - start)
     # By default a subquery has a point a minute, and a short window may have none.
-    length, step = f"{seconds}s", f"{max(1, seconds // POINTS)}s"
-    wanted = {
-        name: {
-            "query": query.replace("$d", length).replace("$s", step),
-            "time": f"{end:.3f}",
-        }
-        for name, query in by_name.items()
-    }
-    answers = await prometheus.query(wanted)
+    step = max(1, seconds // POINTS)
+    queries = {}
+    for name, query in by_name.items():
+        promql = query.replace("$d", f"{seconds}s").replace("$s", f"{step}s")
+        queries[name] = {"query": promql, "time": f"{end:.3f}"}
+    answers = await prometheus.query(queries)
     return {
         name: _number(data["result"][0]) if data["result"] else None
         for name, data in answers.items()
