@@ -1,7 +1,6 @@
 """`perfdag benchmarks`: list or describe them; `init` and `new`: write a suite, or a benchmark."""
 
 import argparse
-import logging
 import os
 import re
 from pathlib import Path
@@ -13,6 +12,7 @@ from perfdag.benchmark import registry
 from perfdag.commands.options import (
     JSON,
     CommandError,
+    logger,
     option,
     print_json,
     verb,
@@ -22,8 +22,6 @@ from perfdag.suite.document import choices
 from perfdag.suite.load import SHIPPED, load_suite, suite_name
 from perfdag.terminal import text_table
 from perfdag.units import written
-
-logger = logging.getLogger(__name__)
 
 
 @verb(
@@ -73,14 +71,26 @@ def describe(name: str | None = None) -> list[Description]:
         raise CommandError(f"no benchmark {name!r}{choices(name, installed, 'there are')}")
     if name is not None and (fault := registry.fault(name)):
         raise CommandError(fault)
-    return [_description(known) for known in ([name] if name else registry.working())]
+    described = [name] if name else registry.working()
+    return [_description(benchmark) for benchmark in described]
 
 
 def _description(name: str) -> Description:
     benchmark = registry.get(name)
     schema = benchmark.Params.model_json_schema()
     units = registry.units_of_settings(name)
-    metrics = sorted(benchmark.metrics, key=lambda metric: not metric.headline)
+    headlines_first = sorted(benchmark.metrics, key=lambda metric: not metric.headline)
+    params = [
+        {
+            "name": key,
+            "default": param.get("default"),
+            "unit": units.get(key, ""),
+            "required": key in schema.get("required", []),
+            "allowed": _allowed(param),
+            "about": param.get("description", ""),
+        }
+        for key, param in schema["properties"].items()
+    ]
     return {
         "name": name,
         "summary": benchmark.summary(),
@@ -90,18 +100,10 @@ def _description(name: str) -> Description:
         "tools": [
             {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
         ],
-        "metrics": [{key: getattr(metric, key) for key in METRIC_KEYS} for metric in metrics],
-        "params": [
-            {
-                "name": key,
-                "default": param.get("default"),
-                "unit": units.get(key, ""),
-                "required": key in schema.get("required", []),
-                "allowed": _allowed(param),
-                "about": param.get("description", ""),
-            }
-            for key, param in schema["properties"].items()
+        "metrics": [
+            {key: getattr(metric, key) for key in METRIC_KEYS} for metric in headlines_first
         ],
+        "params": params,
     }
 
 
@@ -263,8 +265,7 @@ def run_new(args: argparse.Namespace) -> None:
             files[-1].write_text(templates.get_template(template).render(names))
     except OSError as error:
         raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
-    for file in files:
-        print(file)
+    print(*files, sep="\n")
     print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
 
 

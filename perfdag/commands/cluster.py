@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import base64
-import logging
 import os
 import time
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
+from itertools import chain
 
 from perfdag import IMAGES
 from perfdag.benchmark import registry
@@ -24,6 +24,7 @@ from perfdag.commands.options import (
     CommandError,
     check_resume,
     duration,
+    logger,
     namespace,
     object_name,
     option,
@@ -57,8 +58,6 @@ from perfdag.suite.load import load_suite
 from perfdag.workflows import runs
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import objects
-
-logger = logging.getLogger(__name__)
 
 
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
@@ -204,11 +203,11 @@ INSTALLATION = (
 
 def installation_of(args: argparse.Namespace) -> Installation:
     """Return the installation that the options describe."""
-    given = {field.name: getattr(args, field.name) for field in fields(Installation)}
+    values = {field.name: getattr(args, field.name) for field in fields(Installation)}
     allow: dict[str, tuple[str, ...]] = {}
     for name, namespaces in args.allow:
         allow[name] = tuple(dict.fromkeys((*allow.get(name, ()), *namespaces)))
-    return Installation(**given | {"pull_secrets": tuple(args.pull_secrets), "allow": allow})
+    return Installation(**values | {"pull_secrets": tuple(args.pull_secrets), "allow": allow})
 
 
 def installation_objects(installation: Installation) -> list[Object]:
@@ -224,7 +223,7 @@ def installation_objects(installation: Installation) -> list[Object]:
     return objects(installation, granted)
 
 
-def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
+def _rights(name: str, namespaces: tuple[str, ...], installed_in: str) -> Rights:
     rights = Rights() if registry.fault(name) else registry.get(name).api
     if not rights.named:
         declaring = ", ".join(name for name in registry.working() if registry.get(name).api.named)
@@ -233,7 +232,7 @@ def _rights(name: str, namespaces: tuple[str, ...], own: str) -> Rights:
             f"these do: {declaring}"
         )
     for place in namespaces:
-        if rights.creates and (place in (own, "default") or place.startswith("kube-")):
+        if rights.creates and (place in (installed_in, "default") or place.startswith("kube-")):
             raise CommandError(
                 f"--allow {name}={place}: {name} creates pods there, which may use the "
                 "accounts and Secrets of the namespace; name another namespace"
@@ -289,7 +288,8 @@ def install(args: argparse.Namespace) -> None:
     KubeError.
     """
     installation = installation_of(args)
-    space, store = installation.namespace, check_cluster_address(installation.store)
+    space = installation.namespace
+    store = check_cluster_address(installation.store)
     bodies = installation_objects(installation)
     if args.create_namespace:
         metadata = {"name": space, "labels": {LEVEL: args.pod_security}}
@@ -353,23 +353,23 @@ def store_secret(name: str, namespace: str) -> tuple[Object | None, str]:
 
     It is None if the shell has no keys.
     """
-    found = {
-        key: next((os.environ[name] for name in names if os.environ.get(name)), "")
-        for key, names in STORE_KEYS.items()
-    }
-    if not (found["AWS_ACCESS_KEY_ID"] and found["AWS_SECRET_ACCESS_KEY"]):
+    keys = {}
+    for key, variables in STORE_KEYS.items():
+        values = (os.environ.get(variable) for variable in variables)
+        keys[key] = next(filter(None, values), "")
+    if not (keys["AWS_ACCESS_KEY_ID"] and keys["AWS_SECRET_ACCESS_KEY"]):
         return None, (
             f"Secret {name} was not created: this shell has no AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY (those of ~/.aws are not copied); "
             "pods use the Secret that exists, or a role"
         )
     note = ""
-    if found["AWS_SESSION_TOKEN"]:
+    if keys["AWS_SESSION_TOKEN"]:
         note = (
             f"the keys in Secret {name} are temporary (AWS_SESSION_TOKEN), and runs fail when they "
             "expire; for a schedule use permanent keys, or a role and --keep-secret"
         )
-    data = {key: base64.b64encode(value.encode()).decode() for key, value in found.items() if value}
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in keys.items() if value}
     metadata = {"name": name, "namespace": namespace}
     secret = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata}
     return secret | {"data": data}, note
@@ -380,8 +380,8 @@ async def remove_old_keys(client: Kube, secret: Object) -> None:
 
     Server-side apply leaves keys that another field manager set. Raises KubeError.
     """
-    known = {name for names in STORE_KEYS.values() for name in names}
-    patch = {"data": dict.fromkeys(sorted(known - secret["data"].keys()))}
+    names = set(chain.from_iterable(STORE_KEYS.values()))
+    patch = {"data": dict.fromkeys(sorted(names - secret["data"].keys()))}
     metadata = secret["metadata"]
     await client.patch("v1/Secret", metadata["name"], patch, metadata["namespace"])
 
@@ -407,13 +407,15 @@ async def delete_obsolete(
     """
 
     def identity(body: Object) -> tuple[str, str, str]:
-        return body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]
+        metadata = body["metadata"]
+        return body["kind"], metadata.get("namespace", ""), metadata["name"]
 
     current = {identity(body) for body in bodies}
     labels = ",".join(f"{name}={value}" for name, value in installation.labels.items())
     unlisted = []
     for full_kind in INSTALLED_KINDS:
-        kind, items = full_kind.rpartition("/")[2], None
+        kind = full_kind.rpartition("/")[2]
+        items = None
         for place in (None, installation.namespace):
             if items is None:
                 with ignore_status(403):
@@ -515,17 +517,20 @@ def render(args: argparse.Namespace) -> None:
         check_cluster_address(installation.store)
     manifests: list[Object] = installation_objects(installation) if args.base else []
     if args.suite:
-        loaded, where = load_suite(args.suite), installation.namespace
+        loaded = load_suite(args.suite)
         cluster_plan(loaded)
         if args.schedule:
             try:
                 manifests += runs.schedule(
-                    loaded, *args.schedule, namespace=where, max_age=args.max_age
+                    loaded,
+                    *args.schedule,
+                    namespace=installation.namespace,
+                    max_age=args.max_age,
                 )
             except ValueError as error:
                 raise CommandError(str(error)) from None
         else:
-            manifests.append(runs.workflow(loaded, namespace=where))
+            manifests.append(runs.workflow(loaded, namespace=installation.namespace))
     print(dump(manifests), end="")
 
 
@@ -577,7 +582,8 @@ def logs(args: argparse.Namespace) -> None:
     """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 
     def order(pod: Pod) -> tuple[int, int, str]:
-        return (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name)
+        batch = -1 if pod.batch is None else pod.batch
+        return batch, pod.rank or 0, pod.name
 
     async def write(client: Kube) -> None:
         view = await find_run(client, args.name, args.namespace)

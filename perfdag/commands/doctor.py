@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -126,8 +127,10 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
             (point.benchmark, point.params, plan.shapes[point.shape], point.optional)
             for point in plan.points
         ]
-    host, points, lacking = _CachingHost(), Counter[str](), dict[Finding, Counter[str]]()
-    users_of = dict[str, set[str]]()
+    host = _CachingHost()
+    points: Counter[str] = Counter()
+    lacking: dict[Finding, Counter[str]] = {}
+    users_of: dict[str, set[str]] = {}
     for name, values, shape, optional in subjects:
         gang = Gang([host] * shape.hosts.count, shape, 60.0, "")
         params = None
@@ -140,10 +143,10 @@ def _needs(plan: Plan | None) -> Iterator[Finding]:
         if gang.output.tool:
             users_of.setdefault(gang.output.tool, set()).add(name)
     for need, names in lacking.items():
-        count, whole = names.total(), sum(points[name] for name in names)
-        part = "" if count == whole else f" ({count} of {whole} points)"
+        total = sum(points[name] for name in names)
+        part = "" if names.total() == total else f" ({names.total()} of {total} points)"
         yield replace(need, what=f"{', '.join(sorted(names))}: {need.what}{part}")
-    for name in sorted(points.keys() - {name for names in lacking.values() for name in names}):
+    for name in sorted(points.keys() - set(chain.from_iterable(lacking.values()))):
         text = f"its {points[name]} points need" if points[name] > 1 else "it needs"
         yield Finding("ok", f"{name}: what {text} is here")
     for tool, users in users_of.items():
@@ -161,8 +164,11 @@ def _lacks(name: str, params: Params | None, gang: Gang) -> Iterator[Finding]:
     try:
         if params is None:
             need_tools(gang.hosts, benchmark.tools)
-            text = "has params without a default; only a suite says what it needs"
-            yield Finding("warn", text, "perfdag doctor SUITE")
+            yield Finding(
+                "warn",
+                "has params without a default; only a suite says what it needs",
+                "perfdag doctor SUITE",
+            )
             return
         if benchmark.api.named and params.uses_api:
             load_config()
@@ -188,17 +194,29 @@ def _noise() -> list[Finding]:
     """Return the sources of noise on this machine."""
     findings = []
     if (governor := facts.gather().get("cpu_governor")) not in (None, "performance"):
-        text = f"CPU governor is {governor}: the clock frequency changes with the load"
-        findings.append(Finding("warn", text, "cpupower frequency-set -g performance"))
+        findings.append(
+            Finding(
+                "warn",
+                f"CPU governor is {governor}: the clock frequency changes with the load",
+                "cpupower frequency-set -g performance",
+            )
+        )
     if (load := disturbance.runnable()) > disturbance.LOAD_LIMIT * (os.cpu_count() or 1):
-        text = f"{load} tasks are runnable now: other work disturbs the measurement"
-        findings.append(Finding("warn", text, "stop it, or expect disturbed samples"))
+        findings.append(
+            Finding(
+                "warn",
+                f"{load} tasks are runnable now: other work disturbs the measurement",
+                "stop it, or expect disturbed samples",
+            )
+        )
     return findings or [Finding("ok", "no source of noise seen")]
 
 
-MIN_KUBERNETES, MIN_ARGO = (1, 29), (4, 1)
+MIN_KUBERNETES = (1, 29)
+MIN_ARGO = (4, 1)
 ARGO_KINDS = ("Workflow", "WorkflowTemplate", "CronWorkflow", "WorkflowTaskResult")
-REQUEUE_TIME, MOST_REQUEUE_SECONDS = "DEFAULT_REQUEUE_TIME", 2.0
+REQUEUE_TIME = "DEFAULT_REQUEUE_TIME"
+MOST_REQUEUE_SECONDS = 2.0
 """The variable of Argo's controller, and what suits Workflows with a handful of short steps."""
 OFFLOAD = "ALWAYS_OFFLOAD_NODE_STATUS"
 """The variable of Argo's controller that keeps the nodes of a Workflow out of the object."""
@@ -230,15 +248,16 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     """Return the findings for the cluster that KUBECONFIG names, and for what a plan requires."""
 
     async def work(client: Kube) -> list[Finding]:
-        return [
-            await _check_version(client),
-            *[finding async for finding in check_argo(client)],
-            *[finding async for finding in check_installation(client, namespace, root, plan)],
-            *check_nodes(
-                await list_readable(client, "v1/Node"), plan.shapes if plan else [Shape()]
-            ),
-            *([each async for each in check_requirements(client, plan, namespace)] if plan else []),
-        ]
+        installed = check_installation(client, namespace, root, plan)
+        shapes = plan.shapes if plan else [Shape()]
+        findings = [await _check_version(client)]
+        findings += [finding async for finding in check_argo(client)]
+        findings += [finding async for finding in installed]
+        findings += check_nodes(await list_readable(client, "v1/Node"), shapes)
+        if plan:
+            required = check_requirements(client, plan, namespace)
+            findings += [finding async for finding in required]
+        return findings
 
     try:
         return run_with_client(work, retries=1)
@@ -249,8 +268,8 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
 
 def _missing(error: Exception) -> Finding:
     """Return an error whose message ends with what to do as a finding."""
-    what, _, do = str(error).rpartition(": ")
-    return Finding("missing", what, do)
+    problem, _, advice = str(error).rpartition(": ")
+    return Finding("missing", problem, advice)
 
 
 def _install_again(namespace: str) -> str:
@@ -261,8 +280,8 @@ def _install_again(namespace: str) -> str:
 async def _check_version(client: Kube) -> Finding:
     version = await client.request("GET", "/version")
     name = f"Kubernetes {version['gitVersion']}"
-    found = tuple(int(re.sub(r"\D", "", version[part])) for part in ("major", "minor"))
-    if found < MIN_KUBERNETES:
+    numbers = tuple(int(re.sub(r"\D", "", version[part])) for part in ("major", "minor"))
+    if numbers < MIN_KUBERNETES:
         return Finding("missing", f"{name} is older than 1.29", "use a newer cluster")
     return Finding("ok", f"{name} at {client.cluster.server}")
 
@@ -288,14 +307,17 @@ async def check_argo(client: Kube) -> AsyncIterator[Finding]:
                 for finding in _controller_settings(deployment["metadata"], container):
                     yield finding
                 return
-    text = "Argo's version is unknown: no Deployment of its controller can be read"
-    yield Finding("warn", text, "make sure that it is 4.1 or newer")
+    yield Finding(
+        "warn",
+        "Argo's version is unknown: no Deployment of its controller can be read",
+        "make sure that it is 4.1 or newer",
+    )
 
 
 def _controller_settings(deployment: Object, container: Object) -> Iterator[Finding]:
     """Yield the settings of Argo's controller by which runs are slow, or never end."""
     command = f"kubectl set env -n {deployment['namespace']} deployment/{deployment['name']}"
-    values = {each["name"]: each.get("value", "") for each in container.get("env") or []}
+    values = {item["name"]: item.get("value", "") for item in container.get("env") or []}
     if values.get(OFFLOAD) == "true":
         text = f"Argo's controller keeps the nodes of Workflows in its database ({OFFLOAD})"
         yield Finding(
@@ -304,10 +326,12 @@ def _controller_settings(deployment: Object, container: Object) -> Iterator[Find
     interval = values.get(REQUEUE_TIME, "10s")
     with contextlib.suppress(ValueError):  # a ConfigMap has it
         if go_seconds(interval) > MOST_REQUEUE_SECONDS:
-            text = f"Argo's controller looks at a Workflow once in {interval} ({REQUEUE_TIME})"
-            text += ", so each step and batch of a run begins up to that much later"
-            advice = f"2s suits a cluster that runs benchmarks: {command} {REQUEUE_TIME}=2s"
-            yield Finding("warn", text, advice)
+            yield Finding(
+                "warn",
+                f"Argo's controller looks at a Workflow once in {interval} ({REQUEUE_TIME}), "
+                "so each step and batch of a run begins up to that much later",
+                f"2s suits a cluster that runs benchmarks: {command} {REQUEUE_TIME}=2s",
+            )
 
 
 async def check_installation(
@@ -378,8 +402,11 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
             keys = (key for key in REMEDIES if key == requirement.kind or text.startswith(key))
             yield Finding("missing", requirement.problem, REMEDIES[next(keys)])
     for entry in without_gpu(plan, shapes):
-        text = f"entry {entry}: device is cuda, but its pods request no GPU"
-        yield Finding("missing", text, "resources: {nvidia.com/gpu: 1}")
+        yield Finding(
+            "missing",
+            f"entry {entry}: device is cuda, but its pods request no GPU",
+            "resources: {nvidia.com/gpu: 1}",
+        )
     priority = priority_class(plan.options.priority)
     if not await has_class(client, priority):
         text = f"PriorityClass {priority} does not exist or may not be read; "
@@ -394,9 +421,11 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
     existing = {account["metadata"]["name"] for account in accounts or []}
     for name in sorted(using):
         if accounts is not None and account_of(name) not in existing:
-            text = f"there is no service account {account_of(name)} in {namespace}"
-            advice = f"{_install_again(namespace)} --allow {name}=NAMESPACE"
-            yield Finding("missing", text, advice)
+            yield Finding(
+                "missing",
+                f"there is no service account {account_of(name)} in {namespace}",
+                f"{_install_again(namespace)} --allow {name}=NAMESPACE",
+            )
 
 
 async def check_store(
@@ -449,8 +478,8 @@ async def check_store(
                 break
             if pod.unrecoverable or time.monotonic() > deadline:
                 text = f"a pod in {namespace} did not start within {POD_TIMEOUT:g} s"
-                why = pod.trouble or pod.phase
-                return [Finding("missing", f"{text}: {why}", "correct what this message names")]
+                cause = pod.trouble or pod.phase
+                return [Finding("missing", f"{text}: {cause}", "correct what this message names")]
             await asyncio.sleep(0.5)
     finally:
         await client.delete("v1/Pod", name, namespace, grace=0)

@@ -1,7 +1,6 @@
 """`perfdag history`: series over runs, with their change points; `check`, `acks`: a run by them."""
 
 import argparse
-import logging
 from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan
@@ -38,6 +37,7 @@ from perfdag.commands.options import (
     SUITE,
     CommandError,
     duration,
+    logger,
     option,
     print_json,
     run_work,
@@ -53,8 +53,6 @@ from perfdag.store.base import Store, store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, styled, text_table
 from perfdag.units import plural, short
-
-logger = logging.getLogger(__name__)
 
 
 @verb(

@@ -154,14 +154,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(START, end="", file=sys.stderr)
         return EXIT_INPUT
     # The bytes of a name that is not UTF-8 (PEP 383).
-    if other := [text for text in arguments if re.search("[\udc80-\udcff]", text)]:
-        print(f"perfdag: {other[0]!r} is not UTF-8; use another name", file=sys.stderr)
+    if bytes_names := [text for text in arguments if re.search("[\udc80-\udcff]", text)]:
+        print(f"perfdag: {bytes_names[0]!r} is not UTF-8; use another name", file=sys.stderr)
         return EXIT_INPUT
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
     if name is not None and name not in MODULES:
         from perfdag.suite.document import nearest
 
-        harmless = [each for each in VERBS if each not in DESTRUCTIVE]
+        harmless = [verb for verb in VERBS if verb not in DESTRUCTIVE]
         hint = nearest(name, harmless) or "; `perfdag --help` lists the verbs"
         print(f"perfdag: no verb {name}{hint}", file=sys.stderr)
         return EXIT_INPUT
@@ -312,8 +312,8 @@ def run_completion(args: argparse.Namespace) -> None:
         **dict.fromkeys(("RUN", "A", "B"), COMPLETE_RUNS),
     }
     parsers = [top]
-    for each in parsers:  # which grows
-        for action in each._actions:
+    for parser_of_verb in parsers:  # which grows
+        for action in parser_of_verb._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers += action.choices.values()
             elif action.metavar in completions:

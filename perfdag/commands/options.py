@@ -24,6 +24,8 @@ from perfdag.signals import (
     end_once as end_once,
 )
 
+logger = logging.getLogger(__package__)
+"""What verbs tell beside their output, on standard error."""
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
@@ -65,19 +67,20 @@ class Parser(argparse.ArgumentParser):
             self.error(self._unknown(unknown, argv[:at], getattr(parsed, "suite", None)))
         return parsed, unknown
 
-    def _unknown(self, words: list[str], argv: list[str], suite: str | None) -> str:
-        """Return what is wrong with words of `argv` that no option and no argument takes."""
+    def _unknown(self, unknown: list[str], argv: list[str], suite: str | None) -> str:
+        """Return what is wrong with arguments of `argv` that the verb does not have."""
         from perfdag.suite.document import nearest
         from perfdag.suite.model import Suite
 
         if self.takes_command and suite and shutil.which(suite):
             command = " ".join(argv[argv.index(suite) :])
             return f"{suite} is no suite file; to measure a command: perfdag run -- {command}"
-        option = next((word for word in words if word.startswith("-")), None)
+        option = next((text for text in unknown if text.startswith("-")), None)
         if option is None:
-            return f"unrecognized arguments: {' '.join(words)}"
+            return f"unrecognized arguments: {' '.join(unknown)}"
         name, _, value = option.partition("=")
-        key, options = name.lstrip("-").replace("-", "_"), self._option_string_actions
+        key = name.lstrip("-").replace("-", "_")
+        options = self._option_string_actions
         if "--set" in options and key in Suite.model_fields:
             after = argv[argv.index(option) + 1 :]
             return f"no option {name}; write --set {key}={value or ''.join(after[:1]) or 'V'}"
@@ -148,29 +151,32 @@ def run_work(args: argparse.Namespace) -> int:
 
 def add_parser(parsers: Verbs, name: str, summary: str) -> None:
     """Add the parser of a verb and of the commands below it."""
-    own, (top, *below) = COMMANDS[name], name.split()
+    command = COMMANDS[name]
+    names = name.split()
     parser = parsers.add_parser(
-        (below or [top])[-1],
+        names[-1],
         help=summary,
-        description=own.about,
-        epilog=own.epilog,
+        description=command.about,
+        epilog=command.epilog,
         formatter_class=HelpFormatter,
-        **own.settings,
+        **command.settings,
     )
-    parser.set_defaults(run=COMMANDS[top].work, work=own.work)
-    parser.takes_command = own.takes_command
+    parser.set_defaults(run=COMMANDS[names[0]].work, work=command.work)
+    parser.takes_command = command.takes_command
     group = parser
-    for each in own.options:
-        if isinstance(each, str):
-            group = parser.add_argument_group(each)
-            continue
-        exclusive = group.add_mutually_exclusive_group() if isinstance(each, list) else group
-        for option in each if isinstance(each, list) else [each]:
-            exclusive.add_argument(*option.names, **option.settings)
-    if commands := [each for each in COMMANDS if each.startswith(f"{name} ")]:
+    for item in command.options:
+        if isinstance(item, str):
+            group = parser.add_argument_group(item)
+        elif isinstance(item, list):
+            exclusive = group.add_mutually_exclusive_group()
+            for option in item:
+                exclusive.add_argument(*option.names, **option.settings)
+        else:
+            group.add_argument(*item.names, **item.settings)
+    if below := [other for other in COMMANDS if other.startswith(f"{name} ")]:
         actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
-        for each in commands:
-            add_parser(actions, each, COMMANDS[each].about)
+        for command_name in below:
+            add_parser(actions, command_name, COMMANDS[command_name].about)
 
 
 SUITE_HELP = "suite file, or the name of one that `perfdag suites` lists"

@@ -21,6 +21,7 @@ from perfdag.commands.options import (
     JSON,
     CommandError,
     Option,
+    logger,
     option,
     print_json,
     verb,
@@ -30,7 +31,6 @@ from perfdag.steps.queue import protocol
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -265,7 +265,7 @@ def _client(args: argparse.Namespace) -> int:
     """
     from perfdag.steps.queue import control
 
-    frontend, words = protocol.address(args.faddr), after_dashes(args.args) or None
+    frontend = protocol.address(args.faddr)
     if not 0 <= args.req_now <= args.req_max <= protocol.MOST_PARALLEL:
         raise ValueError(
             f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max "
@@ -286,7 +286,8 @@ def _client(args: argparse.Namespace) -> int:
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
     protocol.raise_file_limit()
-    load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), words, args.limit)
+    arguments = after_dashes(args.args) or None
+    load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), arguments, args.limit)
 
     async def serve() -> None:
         server = await control.serve(where, control.Control(load), token)
@@ -379,8 +380,7 @@ def _validate(args: argparse.Namespace) -> int:
         several = signals.run_until_stopped(sites.validate_deployments(args.names, plan, *where))
         results = dict(zip(args.names, several, strict=True))
     if args.json:
-        [first, *others] = results.values()
-        print_json(results if others else first)
+        print_json(results if len(results) > 1 else next(iter(results.values())))
     else:
         for name, result in results.items():
             print(f"{name}:\n{summary(result)}" if len(results) > 1 else summary(result))

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import logging
 import shutil
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from perfdag.commands.options import (
     CommandError,
     check_resume,
     end_once,
+    logger,
     option,
     print_json,
     verb,
@@ -32,8 +32,6 @@ from perfdag.suite import model
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.terminal import plan_text
-
-logger = logging.getLogger(__name__)
 
 
 @verb(
@@ -76,8 +74,8 @@ def show_plan(args: argparse.Namespace) -> None:
     try:
         kinds_of(plan)
     except BadDocument as error:  # `submit` and `render` would refuse it
-        for each in error.problems:
-            logger.info(f"note: a cluster does not take it: {each.text}")
+        for problem in error.problems:
+            logger.info(f"note: a cluster does not take it: {problem.text}")
 
 
 @verb(

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import logging
 import shlex
 import tempfile
 import webbrowser
@@ -23,6 +22,7 @@ from perfdag.commands.options import (
     SUITE,
     CommandError,
     duration,
+    logger,
     option,
     print_json,
     verb,
@@ -49,8 +49,6 @@ from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store,
 from perfdag.store.s3 import open_store
 from perfdag.terminal import HIGHLIGHTS, text_table
 from perfdag.units import plural
-
-logger = logging.getLogger(__name__)
 
 
 @verb(

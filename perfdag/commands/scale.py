@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -25,6 +24,7 @@ from perfdag.commands.options import (
     EXIT_REACH,
     CommandError,
     Option,
+    logger,
     option,
     verb,
 )
@@ -45,7 +45,6 @@ from perfdag.steps.scale import (
 from perfdag.terminal import text_table
 from perfdag.units import GoDuration, plural, short
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -317,8 +316,8 @@ def measure(args: argparse.Namespace) -> int:
     folder = folder_of(args)[0]
     runai.require_deleted(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    what = folder, args.kind, args.selector, args.namespace, args.seconds
-    sampled = on_cluster(lambda kube: runai.measure(kube, *what))
+    watched = folder, args.kind, args.selector, args.namespace, args.seconds
+    sampled = on_cluster(lambda kube: runai.measure(kube, *watched))
     if not sampled[0]:
         raise ValueError(f"none was created with the labels {args.selector}; start this before")
     print_sample(sampled)
@@ -394,7 +393,8 @@ def simulate_nodes(args: argparse.Namespace) -> None:
 )
 def print_template(args: argparse.Namespace) -> None:
     """Print a built-in template."""
-    print_now(objects.template_text(args.name)[1].rstrip("\n"))
+    _, text = objects.template_text(args.name)
+    print_now(text.rstrip("\n"))
 
 
 def vmi_params(args: argparse.Namespace) -> vmi.VmiParams:

@@ -197,7 +197,7 @@ def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     ),
 )
 def remote_shell(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by a command on a host: the words are options, the host, the command.
+    """Replace this process by a command on a host: options, the host, the command.
 
     Launchers pass options of ssh (-x, -q, -l USER). They are dropped: the lead's ssh configuration
     has its own. The command is joined, not quoted, as rsh does it. Raises CommandError.
@@ -207,12 +207,12 @@ def remote_shell(args: argparse.Namespace) -> NoReturn:
         raise CommandError(
             "`rsh` runs only in the lead's pod of a gang (PERFDAG_SSH_CONFIG is not set)"
         )
-    words = args.remote_command
-    while words and words[0].startswith("-"):
-        words = words[2:] if words[0] == "-l" else words[1:]
-    if len(words) < 2:
+    arguments = args.remote_command
+    while arguments and arguments[0].startswith("-"):
+        arguments = arguments[2:] if arguments[0] == "-l" else arguments[1:]
+    if len(arguments) < 2:
         raise CommandError("`rsh` needs a host and a command")
-    host, *command = words
+    host, *command = arguments
     if host in (*os.environ.get("PERFDAG_IPS", "").split(","), "localhost", "127.0.0.1"):
         os.execvp("sh", ["sh", "-c", " ".join(command)])
     # Hosts that share an address (a host network) are one host to MPI: the first port serves.

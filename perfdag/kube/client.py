@@ -178,8 +178,12 @@ def load_config() -> Cluster:
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     token = SERVICE_ACCOUNT / "token"
     if os.environ.get("KUBECONFIG") or not host or not token.is_file():
-        text = f"no cluster: no kubeconfig at {configured}, and not in a pod"
-        raise KubeError(0, "Config", text, "set KUBECONFIG=/path/to/kubeconfig")
+        raise KubeError(
+            0,
+            "Config",
+            f"no cluster: no kubeconfig at {configured}, and not in a pod",
+            "set KUBECONFIG=/path/to/kubeconfig",
+        )
     host = f"[{host}]" if ":" in host else host
     return Cluster(
         server=f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",
@@ -203,8 +207,12 @@ def _from_files(paths: list[Path]) -> Cluster:
         names = [document.get("current-context") for document in documents]
         name: str | None = next(filter(None, names), None)
         if not name:
-            advice = "choose one with `kubectl config use-context`"
-            raise KubeError(0, "Config", f"{where} has no current-context", advice)
+            raise KubeError(
+                0,
+                "Config",
+                f"{where} has no current-context",
+                "choose one with `kubectl config use-context`",
+            )
         entries = _named_entries(documents, paths)
         context = entries[f"context {name}"]
         cluster = entries[f"cluster {context['cluster']}"]
@@ -371,9 +379,12 @@ class Kube:
 
     def _unreachable(self, error: Exception) -> KubeError:
         cause = str(error) or f"none in {self._timeout:g} s"
-        text = f"no answer from {self.cluster.server}: {cause}"
-        hint = f"is the cluster up, and is context {self.cluster.context!r} the right one?"
-        return KubeError(0, type(error).__name__, text, hint)
+        return KubeError(
+            0,
+            type(error).__name__,
+            f"no answer from {self.cluster.server}: {cause}",
+            f"is the cluster up, and is context {self.cluster.context!r} the right one?",
+        )
 
     async def lines(
         self, path: str, params: Mapping[str, str] | None = None, silence: float = 60.0

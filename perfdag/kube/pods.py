@@ -299,7 +299,7 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         return _with_message(waiting), False
     terminated = state.get("terminated") or {}
     if terminated.get("reason") == "OOMKilled":
-        limit = _memory_limit(pod["spec"], name) or "the node"
+        limit = _memory_limit(pod["spec"], name)
         return f"OOMKilled: container {name} passed its memory limit of {limit}", False
     code = terminated.get("exitCode")
     if not code or name == "wait":  # Argo's own container
@@ -313,12 +313,11 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
     return text, name == "main" and code == 2
 
 
-def _memory_limit(spec: Object, name: str) -> str | None:
-    """Return the memory limit of a container of a pod, or None."""
+def _memory_limit(spec: Object, name: str) -> str:
+    """Return the memory limit of a container of a pod, which is the node where it has none."""
     containers = [*spec.get("initContainers", []), *spec["containers"]]
     limits = {item["name"]: item.get("resources", {}).get("limits", {}) for item in containers}
-    limit: str | None = limits.get(name, {}).get("memory")
-    return limit
+    return str(limits.get(name, {}).get("memory", "the node"))
 
 
 def refusal(message: str) -> str:

@@ -233,11 +233,13 @@ class _Enumeration:
         products = math.prod(map(len, _axes(source).values()))  # before `exclude`
         self._combined += products + len(source.entry.permutations.explicit)
         if self._combined > MAX_COMBINATIONS:
-            text = (
+            self._refuse(
+                source,
+                path,
+                "many-points",
                 f"more than {MAX_COMBINATIONS:,} combinations up to this entry; "
-                "shorten the lists, or split the suite"
+                "shorten the lists, or split the suite",
             )
-            self._refuse(source, path, "many-points", text)
             return
         base = self._base(source)
         for combination in self._combinations(source):
@@ -255,15 +257,21 @@ class _Enumeration:
         entry = source.entry
         fields = registry.get(entry.benchmark).Params.model_fields
         for name in entry.params.keys() - fields.keys():
-            text = f"{entry.benchmark} has no such parameter{choices(name, fields, 'it has')}"
-            self._refuse(source, ("params", name), "unknown-name", text)
+            self._refuse(
+                source,
+                ("params", name),
+                "unknown-name",
+                f"{entry.benchmark} has no such parameter{choices(name, fields, 'it has')}",
+            )
         repetitions = entry.repetitions or self.suite.repetitions
         if entry.until and entry.until.max_repetitions < repetitions:
-            text = (
+            self._refuse(
+                source,
+                ("until", "max_repetitions"),
+                "few-repetitions",
                 f"{entry.until.max_repetitions} is less than the {repetitions} repetitions "
-                "that every point has; raise it, or lower repetitions"
+                "that every point has; raise it, or lower repetitions",
             )
-            self._refuse(source, ("until", "max_repetitions"), "few-repetitions", text)
         return Point(
             id="",
             entry=source.name,
@@ -328,14 +336,17 @@ class _Enumeration:
                 path = ("permutations", "exclude", index, name)
                 if name not in product:
                     axis_names = choices(name, sorted(product) or ["none"], "axes:")
-                    text = f"is not an axis of this entry{axis_names}"
-                    self._refuse(source, path, "unknown-name", text)
+                    self._refuse(
+                        source, path, "unknown-name", f"is not an axis of this entry{axis_names}"
+                    )
                 elif name in hits and not any(hits[name]):
                     values = ", ".join(map(str, axes[name]))
-                    text = (
-                        f"leaves nothing out: {name} is {values}; correct or remove the condition"
+                    self._refuse(
+                        source,
+                        path,
+                        "excludes-nothing",
+                        f"leaves nothing out: {name} is {values}; correct or remove the condition",
                     )
-                    self._refuse(source, path, "excludes-nothing", text)
             # A name that `--set` fixes is on no axis: its condition leaves nothing out.
             if hits.keys() == condition.keys():
                 conditions.append(hits)
@@ -481,8 +492,11 @@ def _unfit(benchmark: Benchmark[Any], shape: Shape) -> Iterator[Problem]:
     name = benchmark.name
     for key in ("pairs", "roles"):
         if getattr(hosts, key) and benchmark.network not in ("pairs", "services"):
-            text = f"{name} does not measure between two hosts; leave {key} out"
-            yield Problem("no-pairs", text, f"hosts.{key}")
+            yield Problem(
+                "no-pairs",
+                f"{name} does not measure between two hosts; leave {key} out",
+                f"hosts.{key}",
+            )
     if benchmark.network == "services" and hosts.count != 2 and not hosts.pairs:
         yield Problem(
             "two-hosts",
@@ -495,8 +509,7 @@ def _unfit(benchmark: Benchmark[Any], shape: Shape) -> Iterator[Problem]:
     for side in ("client", "server"):
         if getattr(hosts.cpus, side) and side not in benchmark.pins:
             pins = f"only its {' and '.join(benchmark.pins)}" if benchmark.pins else "nothing"
-            text = f"{name} pins {pins}; leave it out"
-            yield Problem("unused-pin", text, f"hosts.cpus.{side}")
+            yield Problem("unused-pin", f"{name} pins {pins}; leave it out", f"hosts.cpus.{side}")
     possible = hosts.count * (hosts.count - 1) // 2
     requested = random_pairs(hosts.pairs or "")
     if requested > possible:
@@ -612,11 +625,12 @@ def _wrong_unit(check: Check, metrics: Mapping[str, Mapping[str, Metric]]) -> It
         for name in fnmatch.filter(by_name, check.metric):
             unit_of_metric = by_name[name].unit
             if unit and unit_of_metric != unit:
-                text = (
+                yield (
+                    ("value",),
+                    "other-unit",
                     f"is in {unit}, and {name} of {entry} is in {unit_of_metric}; "
-                    f"write it in {unit_of_metric} or as a bare number"
+                    f"write it in {unit_of_metric} or as a bare number",
                 )
-                yield ("value",), "other-unit", text
 
 
 def _wrong_where(check: Check, benchmarks: Iterable[Benchmark[Any]]) -> Iterator[Reason]:
@@ -627,8 +641,9 @@ def _wrong_where(check: Check, benchmarks: Iterable[Benchmark[Any]]) -> Iterator
         names |= {*benchmark.Params.model_fields, *benchmark.coords}
     for name in check.where:
         if name.partition(".")[0] not in names:
-            text = (
+            yield (
+                ("where", name),
+                "unknown-name",
                 f"no series has {name}{nearest(name, names) or ';'} "
-                "`perfdag benchmarks NAME` lists parameters and coordinates"
+                "`perfdag benchmarks NAME` lists parameters and coordinates",
             )
-            yield ("where", name), "unknown-name", text
