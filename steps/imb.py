@@ -226,6 +226,7 @@ class Imb(Benchmark[ImbParams]):
             headline=True,
             steps=STEPS,
             label="latency of an empty message",
+            claim="MPI starts in {value}",
         ),
         Metric(
             "peak_bandwidth",

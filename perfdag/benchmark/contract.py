@@ -103,7 +103,8 @@ class Metric:
     that counts a `share` of a whole is read in %. A time that is not `elapsed` may exceed the wall
     time of its sample: it is a sum over processes, or estimated. `label` is what people call it
     where the name with spaces is no good English; a coordinate in braces stands for its short form:
-    `{direction} IOPS`.
+    `{direction} IOPS`. `claim` is what a first run says of its best value, and of a share that of
+    the longest sweep: `MPI starts in {value}`.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Metric:
     counts: str = ""
     elapsed: bool = True
     label: str = ""
+    claim: str = ""
 
 
 def own_verdict(about: str) -> Metric:

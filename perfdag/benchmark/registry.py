@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from perfdag.benchmark.contract import CLOCK, SHARE, Benchmark, Better, ShortForm
+from perfdag.benchmark.contract import CLOCK, SHARE, Benchmark, Better, Metric, ShortForm
 from perfdag.hosts.base import MANAGERS
 from perfdag.shape import Shape
 from perfdag.units import BASE_UNITS, Unit, rate_unit, readable, written
@@ -125,17 +125,22 @@ def faults() -> list[str]:
 
 
 @cache
+def metrics_of(benchmark: str) -> Mapping[str, Metric]:
+    """Return the metrics that a benchmark declares by name, none if it cannot be used."""
+    return {} if fault(benchmark) else {metric.name: metric for metric in get(benchmark).metrics}
+
+
+@cache
 def display_unit(benchmark: str, metric: str, unit: str) -> str:
     """Return the unit of a metric for people: of a rate, what its benchmark says that it counts.
 
     That of a share is %.
     """
-    if unit not in ("1/s", "1") or fault(benchmark):
-        return unit
-    counts = {declared.name: declared.counts for declared in get(benchmark).metrics}
-    if unit == "1":
-        return "%" if counts.get(metric) == SHARE else unit
-    return rate_unit(counts.get(metric, ""))
+    declared = metrics_of(benchmark).get(metric)
+    counts = declared.counts if declared else ""
+    if unit == "1" and counts == SHARE:
+        return "%"
+    return rate_unit(counts) if unit == "1/s" else unit
 
 
 @cache
@@ -202,13 +207,6 @@ def point_label(benchmark: str, settings: Mapping[str, Any]) -> str:
     return ", ".join(point_words(benchmark, settings).values())
 
 
-@cache
-def _labels(benchmark: str) -> Mapping[str, str]:
-    if fault(benchmark):
-        return {}
-    return {metric.name: metric.label for metric in get(benchmark).metrics if metric.label}
-
-
 def metric_label(
     benchmark: str, metric: str, stat: str = "value", coords: Mapping[str, Any] | None = None
 ) -> str:
@@ -218,7 +216,9 @@ def metric_label(
     of an imported series, whose entry says what it is.
     """
     words = point_words(benchmark, coords or {})
-    text = _labels(benchmark).get(metric, "" if metric == "value" else metric.replace("_", " "))
+    declared = metrics_of(benchmark).get(metric)
+    text = declared.label if declared else ""
+    text = text or ("" if metric == "value" else metric.replace("_", " "))
     label = _COORDINATE.sub(lambda match: words.pop(match[1], ""), text)
     of_stat = [stat] if stat != "value" else []
     return ", ".join(filter(None, [label.strip(), *of_stat, *words.values()]))

@@ -105,9 +105,9 @@ class Run:
             from perfdag.analysis.alerts import gate_lines
 
             gate = [styled(gate_lines(self.gate))]
-        counts = judged.past.counted if judged.past else ""
+        counts = judged.past.counted if judged.past else "first run"
         # One count says what the sentence says.
-        counted = f" ({counts})" if "," in counts else ""
+        counted = f" ({counts})" if "," in counts or not judged.past else ""
         answer = self.answer
         style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(

@@ -162,6 +162,7 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "throughput as a share of replicas times that of one",
             headline=True,
             counts="share",
+            claim="{value} of linear scaling",
         ),
         Metric(
             "gain",

@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "improved": (lambda f: judged(f, 20, 1.2), "good", "Better: iperf throughput +"),
     "as before": (lambda f: judged(f, 20, 1.0), "same", "Same as the last 19 runs<"),
     "as the one before": (lambda f: judged(f, 2, 1.0), "same", "Same as the run before<"),
-    "first run": (of(*steady(1)), "same", "First run of 1 point, nothing to compare with<"),
+    "first run": (of(*steady(1)), "same", "1.01 Gbit/s<"),
     "slow node": (
         lambda _: report_of(pairs(node=5)),
         "bad",
@@ -105,18 +105,18 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "one of two too noisy": (
         of(*APART, *steady(1)),
         "same",
-        "First run of 2 points, nothing to compare with; 1 of 2 points unusable<",
+        "1.01 Gbit/s at k=1; 1 of 2 points unusable<",
     ),
     "200 points": (
         of(*(sample for k in range(200) for sample in steady(k))),
         "same",
-        "First run of 200 points",
+        "2.99 Gbit/s at k=199<",
     ),
-    "names of 40 letters and one value": (of(HOSTILE), "same", "First run of 1 point"),
+    "names of 40 letters and one value": (of(HOSTILE), "same", f"{LONG.capitalize()} 1 ms<"),
     "a damaged part": (
         of(*steady(1), MISSING),
         "noisy",
-        "First run of 1 point, nothing to compare with; 1 missing of 4 samples<",
+        "1.01 Gbit/s; 1 missing of 4 samples<",
     ),
     "no row": (
         lambda _: report_of(rows.plain().slice(0, 0)),
@@ -160,7 +160,7 @@ def test_a_run_names_the_parameter_that_changed(tmp_path: Path) -> None:
     tables = [load_rows(store, suites=["net"], runs=[run]) for run in runs]
     gates = [judge_run(store, "net", run, Rules()) for run in runs]
     before, after = map(Judged, map(summarise, tables), gates)
-    said = "First run of 1 point, nothing to compare with"
+    said = "20 Gbit/s"
     assert banner(before).sentence == said
     assert banner(after).sentence == f"{said}; changed: iperf.bs 4KiB -> 8KiB"
 

@@ -42,7 +42,9 @@ def test_show_report_and_the_finish_step_name_it_before_the_first_run(
     tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(tmp_path / "store", PAIRS)
-    assert cli(["show", "last", "--store", "store"]).out.splitlines()[-1] == SENTENCE
+    assert (
+        cli(["show", "last", "--store", "store"]).out.splitlines()[-1] == f"{SENTENCE} (first run)"
+    )
     message = tmp_path / "termination-log"
     message.touch()
     monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
@@ -55,7 +57,7 @@ def test_show_report_and_the_finish_step_name_it_before_the_first_run(
     [report] = Path("store").glob("runs/*/report.html")
     banner = report.read_text().partition('class="sentence bad">')[2].partition("</div>")[0]
     assert banner.startswith(SENTENCE.replace(" %", "\u00a0%"))
-    assert "First run of 10 points, nothing to compare with" in banner
+    assert "first run: the next one is compared with it" in banner
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_one_that_is_accepted_is_told_no_more(tmp_path: Path, cli: CommandLine) 
     assert "slow " not in cli(["check", "last", "--store", "store"]).out
     cli(["acks", "set", "acks.yaml", "--store", "store"])
     last = cli(["show", "last", "--store", "store"]).out.splitlines()[-1]
-    assert last == "First run of 10 points, nothing to compare with"
+    assert last == "15.1 Gbit/s (first run)"
 
 
 def test_three_hosts_are_too_few_to_tell(tmp_path: Path, cli: CommandLine) -> None:
