@@ -32,7 +32,7 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.hosts.base import CommandResult
 from perfdag.problems import Form
-from perfdag.units import PositiveDuration, to_base
+from perfdag.units import PositiveDuration, to_base, usual_direction
 
 VARIABLE = Form("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
 FIGURE = Form(
@@ -98,7 +98,11 @@ class Figure(Params):
         description="unit that the tool prints: 1, s, ms, B, MiB/s, Gbit/s, 1/s; another one of its"
         " kind that follows the number (GB/s) is read with it",
     )
-    better: Better = Field("none", description="higher, lower or none")
+    better: Better | None = Field(
+        None,
+        description="higher, lower or none; without it a rate is better higher, others none",
+        exclude_if=lambda better: better is None,
+    )
 
     @model_validator(mode="after")
     def _check_place(self) -> "Figure":
@@ -207,7 +211,7 @@ class CommandParams(Params):
             Metric(
                 name,
                 to_base(each.unit)[0],
-                each.better,
+                each.better or usual_direction(to_base(each.unit)[0]),
                 name,
                 headline=True,
                 lowest=-math.inf,
@@ -225,6 +229,12 @@ class CommandParams(Params):
         if operators and Path(argv[0]).name not in ("[", "expr", "test"):
             raise ValueError(f"no shell reads {operators[0]!r}; write [bash, -c, 'a | b']")
         return argv
+
+    @property
+    def only_in_ids(self) -> Mapping[str, Any]:
+        """A figure without a direction had none, whatever its unit, and keeps its history."""
+        aimless = [name for name, figure in self.metrics.items() if figure.better is None]
+        return {"metrics": {name: {"better": "none"} for name in aimless}} if aimless else {}
 
     @model_validator(mode="after")
     def _check_names(self) -> "CommandParams":

@@ -137,6 +137,11 @@ class Params(Strict):
     """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
 
     @property
+    def only_in_ids(self) -> Mapping[str, Any]:
+        """What is no parameter but stays in the id of a point: by default what is retired."""
+        return self.retired
+
+    @property
     def directions(self) -> int:
         """In how many directions at once the data of a `nominal` metric flows."""
         return 1

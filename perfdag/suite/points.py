@@ -371,8 +371,7 @@ class _Enumeration:
         if problems:
             return
         kind = shape.hosts.pairs
-        # A parameter that was removed stays in the id with its default: the history goes on.
-        identity = canonical(merge(stored, dict(model.retired)))
+        identity = canonical(merge(stored, dict(model.only_in_ids)))
         point = replace(
             base,
             id=digest(benchmark.name, identity, shape_text),

@@ -49,6 +49,26 @@ def test_a_figure_of_the_output_is_the_headline() -> None:
     assert cpu_time["value"] > 0
 
 
+@pytest.mark.parametrize(
+    ("figure", "better", "point"),
+    [
+        ("unit: 1/s", "higher", "6add44b1cc7deb45"),
+        ("unit: 1/s, better: none", "none", "6add44b1cc7deb45"),
+        ("unit: ms", "none", "087768c66eea7ff7"),
+        ("unit: 1/s, better: lower", "lower", None),
+    ],
+)
+def test_a_rate_is_better_higher_unless_said_otherwise(
+    figure: str, better: str, point: str | None
+) -> None:
+    """Points keep the ids that they had when the direction of a rate had to be said."""
+    text = suite(f"{{rate: {{regex: 'rate: ([0-9]+)', {figure}}}}}")
+    [planned] = make_plan(parse_suite(text)).points
+    [rate, _] = CommandParams.declared(planned.params)
+    assert rate.better == better
+    assert planned.id == (point or planned.id)
+
+
 def test_a_figure_that_is_not_printed_fails_the_sample() -> None:
     Path("suite.yaml").write_text(suite("{rate: {regex: 'speed: ([0-9]+)'}}"))
     assert main(["run", "suite.yaml", "--store", "store", "--no-report"]) == 1
