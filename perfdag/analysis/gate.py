@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from textwrap import shorten
@@ -223,7 +224,9 @@ class _Judge:
         )
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
-        self.lines = series_of(self.night, self.tuning, [*rules.accepted, *self._of_base()])
+        base = self._of_base()
+        lines = series_of(self.night, self.tuning, [*rules.accepted, *base])
+        self.lines = [replace(line, alone=bool(base)) for line in lines]
         self.measured = [line for line in self.lines if np.isfinite(line.value[self.at])]
 
     def _of_base(self) -> list[Acknowledgement]:

@@ -31,6 +31,7 @@ from perfdag.analysis.verdict import (
     compare_sides,
     percent,
     standing,
+    undecided_alone,
     worst_word,
 )
 from perfdag.problems import Form
@@ -141,7 +142,8 @@ class Series:
     `newest` is the value of the newest run. `lost` says why a run that should have one has none,
     and is else empty. `accepted` are the positions of runs whose level was acknowledged, `left` is
     the first step of the change for the worse that is open, or None. `moved` names the nodes that
-    changed with nights at which nothing is decided.
+    changed with nights at which nothing is decided. `alone` says that no run will follow the newest
+    one, as none does that of a pull request.
     """
 
     info: SeriesInfo
@@ -159,6 +161,7 @@ class Series:
     accepted: Sequence[int]
     runs: Sequence[str]
     moved: str = ""
+    alone: bool = False
 
     def band(self, at: int) -> Spread:
         """Return the median of a run with its spread."""
@@ -174,7 +177,10 @@ class Series:
             return Verdict("failed", why=self.lost)
         if len(measured) > STEP:
             series = self.levels, self.runs, better, self.accepted
-            return replace(answer_of(self.value, newest, *series), notes=tuple(self._notes()))
+            answer = answer_of(self.value, newest, *series)
+            if self.alone and answer.word == "unclear" and self.levels.side:
+                answer = undecided_alone(answer, self.levels)
+            return replace(answer, notes=tuple(self._notes()))
         if len(measured) > 1:
             answer = compare_sides(self.band(measured[-2]), newest, self.levels, better)
             return replace(answer, newest=newest.middle, moved=answer.effect)

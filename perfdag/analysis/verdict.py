@@ -329,6 +329,24 @@ def _undecided(answer: Verdict, levels: Levels) -> Verdict:
     return replace(answer, word="unclear", why=why)
 
 
+def undecided_alone(answer: Verdict, levels: Levels) -> Verdict:
+    """Return the answer about an undecided night that no other one follows, as of a pull request.
+
+    It says what would decide: measurements of this night, nights of its level, or `perfdag ab`.
+    """
+    count = levels.nights.count[-1]
+    if count < STEP:
+        why = f"{answer.size}; {STEP} measurements of the run decide, and it has {count}"
+        return replace(answer, why=why, noisy=True)
+    before = levels.levels[-1].nights - levels.row
+    needed = levels.nights_to_judge(answer.value)
+    decide = f"after {needed:g} one can, and so can `perfdag ab`"
+    if not before < needed <= WINDOW:
+        decide = "`perfdag ab` can"
+    of_level = f"no run alone can judge it against a level of {plural(before, 'run')}"
+    return replace(answer, why=f"{answer.size}; {of_level}; {decide}", noisy=True)
+
+
 def within(level: Level, better: str) -> Verdict:
     """Return the answer about two measurements of one level, neither of them beyond it."""
     same = _against(level, level.reference, better)

@@ -17,8 +17,9 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import ArrayLike
 
-from perfdag.stats.evidence import SIGMAS, STEP, Evidence, Split
+from perfdag.stats.evidence import ONE_NIGHT, SIGMAS, STEP, Evidence, Split
 from perfdag.stats.scale import (
+    FEW,
     MIN_EFFECT,
     MIN_FRACTION,
     WINDOW,
@@ -126,6 +127,16 @@ class Levels:
         scale = scale_for(values, self.absolute, self.fraction and self.bounded)
         touches = scale.kind == "absolute" and not self.absolute
         return scale, MIN_FRACTION if touches else self.min_effect
+
+    def nights_to_judge(self, value: float) -> float:
+        """Return the nights of the newest level after which one night of this value decides alone.
+
+        It is infinite where the noise hides the value from any single night.
+        """
+        level = self.levels[-1]
+        x, base = level.scale.apply([value, level.reference]).tolist()
+        errors = abs(x - base) / level.noise
+        return math.ceil(FEW / (errors / ONE_NIGHT - 1)) if errors > ONE_NIGHT else math.inf
 
     def effect_unit(self, scale: Scale) -> str:
         """Return the unit of effects on a scale, or an empty text where they are relative."""

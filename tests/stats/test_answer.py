@@ -24,7 +24,7 @@ from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
 from perfdag.plan import make_plan, new_run_id
-from perfdag.results.run_store import RunStore, stored_plan
+from perfdag.results.run_store import RunStore, stored_plan, with_history
 from perfdag.results.samples import check_possible
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, summarise
@@ -301,6 +301,43 @@ def test_a_fall_of_a_rate_is_of_the_level_before(store: Store) -> None:
     fill(store, [200] * 10 + [120] * 3, metric="rate", unit="B/s", better="higher")
     [line] = gate_of(store, 12).series
     assert line.answer.text == "worse -40.0 % since 2026-01-15 (3 runs)"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "text"),
+    [
+        ([100, 101] * 5, [75], "-25.4 %; 3 measurements of the run decide, and it has 1"),
+        ([100, 101] * 5, [75] * 3, ""),
+        (
+            [100, 108, 92, 118, 101, 85, 104, 97, 110, 99],
+            [76, 75, 74],
+            "-25.4 %; no run alone can judge it against a level of 10 runs; `perfdag ab` can",
+        ),
+        (
+            [99.5, 108, 95.5, 106],
+            [78, 78.3, 78.3],
+            "-23.9 %; no run alone can judge it against a level of 4 runs; after 6 one can, and so "
+            "can `perfdag ab`",
+        ),
+    ],
+)
+def test_a_head_that_its_base_cannot_judge_is_told_what_would(
+    tmp_path: Path, base: list[float], head: list[float], text: str
+) -> None:
+    about: dict[str, Any] = TIME | {"metric": "rate", "unit": "B/s", "better": "higher"}
+    stores = [open_store(str(tmp_path / name)) for name in ("base", "head")]
+    for night, value in enumerate(base):
+        put(stores[0], rows(night, {"size=1": [value]}, **about))
+    suite = parse_suite("name: net\nentries: [{benchmark: command, params: {argv: [ls]}}]\n")
+    plan = make_plan(suite, run_id=run_id(len(base)))
+    for night, value in enumerate(head, len(base)):
+        trigger = "cron" if night == len(base) else "recheck"
+        put(stores[1], rows(night, {"size=1": [value]}, trigger=trigger, **about))
+    plan.options.rechecks = [run_id(len(base) + i) for i in range(1, len(head))]
+    gate = gate_of(with_history(stores[1], stores[0].root, plan), len(base))
+    [line] = gate.series
+    assert line.answer.text.startswith(f"cannot tell: {text}" if text else "worse -25.4 %")
+    assert (gate.failed, bool(gate.unclear)) == (not text, bool(text))
 
 
 def test_an_accepted_level_is_the_good_one_as_long_as_it_is_accepted(store: Store) -> None:
