@@ -307,12 +307,16 @@ def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
     ("redirect", "cause"),
     [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
 )
-@pytest.mark.parametrize("verb", ["ls", "completion bash", "--version"])
+@pytest.mark.parametrize(
+    ("verb", "unbuffered"),
+    [("ls", ""), ("completion bash", ""), ("--version", ""), ("run --help", "1")],
+)
 def test_a_stdout_that_takes_nothing_is_named_with_its_cause(
-    verb: str, redirect: str, cause: str, write_suite: SuiteWriter
+    verb: str, redirect: str, cause: str, write_suite: SuiteWriter, unbuffered: str
 ) -> None:
+    """Also without a buffer, where the first line fails and not the flush at the end."""
     assert main(["run", str(write_suite.sleeps(1, 1)), "--no-report"]) == 0
-    command = f"{sys.executable} -m perfdag {verb} {redirect}"
+    command = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m perfdag {verb} {redirect}"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     lines = [f"perfdag: standard output: {cause}; it is incomplete"]
     assert (result.returncode, result.stderr.splitlines()) == (4, lines)

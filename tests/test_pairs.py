@@ -16,10 +16,18 @@ from perfdag.benchmark.contract import Failed, Gang, Measurement
 from perfdag.hosts.local import LocalHost
 from perfdag.plan import Plan, concurrent_groups, make_plan, read_plan
 from perfdag.results.collect import collect, gather
+from perfdag.results.samples import SampleRecord
 from perfdag.runs.finish import finish_run
 from perfdag.shape import Shape
 from perfdag.steps.hunt import ROUNDS, Hunt
-from perfdag.steps.loop import GangLost, LocalPool, MeasuringLoop, by_number, needs_cluster
+from perfdag.steps.loop import (
+    GangLost,
+    LocalPool,
+    MeasuringLoop,
+    by_number,
+    missing_overlap,
+    needs_cluster,
+)
 from perfdag.steps.pods.lead import pool_of
 from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
@@ -233,6 +241,21 @@ def test_a_sample_without_its_companion_is_invalid(
         in str(p.error)
         for p in parts
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at_once"), [((0, 10), True), ((4, 10), True), ((8, 10), False), ((11, 12), False)]
+)
+def test_pairs_share_half_of_the_longest_sample(seconds: tuple[int, int], at_once: bool) -> None:
+    records = [
+        SampleRecord("x", 1, "ok", started_at=day(start), finished_at=day(end))
+        for start, end in ((0, 10), seconds)
+    ]
+    assert (missing_overlap(records) is None) == at_once
+
+
+def day(second: int) -> str:
+    return f"2026-01-02T03:04:{second:02}+00:00"
 
 
 def test_samples_one_after_the_other_are_not_at_once(

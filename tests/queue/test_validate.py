@@ -151,6 +151,32 @@ async def test_backends_that_something_else_started_fail_the_step() -> None:
     assert step["problems"][0] == "2 backends completed an item, 1 replicas were requested"
 
 
+async def test_the_first_window_of_an_unsteady_step_is_warm_up() -> None:
+    """Windows of 3 items: one at 50/s, then one at 1000/s and one at 250/s in turn."""
+    site = Simulated(lambda n, item: 0.02 if item < 4 else (0.001, 0.004)[item // 3 % 2])
+    await site.scale(1)
+    await site.parallel(1)
+    step = await measure(site, Plan(1, seconds=0.05), 1)
+    assert not step["steady"]
+    assert len(step["windows"]) > 1
+    assert min(step["windows"]) > 100
+
+
+async def test_replicas_that_something_else_adds_are_named() -> None:
+    class Scaled(Simulated):
+        async def replicas(self) -> Replicas:
+            ready = 3 if self.items > 5 else self.wanted
+            return Replicas(self.wanted, ready, ready, "")
+
+    site = Scaled()
+    await site.scale(1)
+    await site.parallel(1)
+    step = await measure(site, Plan(1), 1)
+    assert step["problems"] == [
+        "3 replicas run at its end, 1 were requested: something else scales or ends them"
+    ]
+
+
 async def test_items_longer_than_the_time_given_are_measured_if_one_ends_in_it() -> None:
     [result] = await validate([Simulated(lambda n, item: 600.0)], Plan(1, seconds=1e-9))
     assert result["verdict"] == "passed"

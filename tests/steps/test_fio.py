@@ -271,6 +271,17 @@ def test_direct_io_in_memory_is_skipped(local_gang: Gang, monkeypatch: pytest.Mo
         FIO.run(local_gang, FioParams(directory=local_gang.scratch))
 
 
+def test_a_file_system_without_room_for_all_jobs_is_refused(
+    local_gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job writes as much, so the size of one would fit."""
+    facts = {"type": "ext4", "mount": "/data", "free_bytes": 6 << 20}
+    monkeypatch.setattr(fio, "filesystem", lambda host, path: facts)
+    params = FioParams(directory=local_gang.scratch, **{**SMALL, "numjobs": 2})
+    with pytest.raises(Failed, match=r"/data on \S+ has 6291456 B free, fio needs 8388608 B"):
+        FIO.run(local_gang, params)
+
+
 def test_data_of_others_is_neither_overwritten_nor_removed(
     local_gang: Gang, tmp_path: Path
 ) -> None:

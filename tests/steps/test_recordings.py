@@ -157,6 +157,21 @@ def test_iperf_is_cpu_bound_where_a_side_uses_all_that_it_can(
     assert one(recording.parse(texts, recording.params), "cpu_bound") == bound
 
 
+def test_a_long_run_has_at_most_300_values_of_its_seconds() -> None:
+    _, params, output, parse = CASES["iperf/tcp-seconds"].load()
+    texts = dict(output.texts)
+    for side in ("client", "server"):
+        report = json.loads(texts[side])
+        report["start"]["test_start"]["duration"] = 599
+        report["end"]["sum_sent"]["seconds"] = report["end"]["sum_received"]["seconds"] = 599
+        report["intervals"] = [report["intervals"][1]] * 599
+        texts[side] = json.dumps(report)
+    rows = parse(texts, params.model_copy(update={"duration": 599.0}))
+    seconds = [row.subject for row in rows if row.metric == "second_throughput"]
+    assert seconds[:2] == ["second 1", "second 3"]
+    assert len(seconds) == 300
+
+
 def test_udp_of_an_old_iperf3_counts_what_arrived() -> None:
     # before 3.11 a UDP report has `sum` alone: what was sent and how many datagrams were lost
     _, params, output, parse = CASES["iperf/udp-lossy"].load()

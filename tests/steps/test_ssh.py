@@ -73,6 +73,8 @@ class Served:
 
 @contextlib.contextmanager
 def serving(keys: Path, folder: Path) -> Iterator[Served]:
+    (folder / "peer").mkdir()
+    (folder / "peer/done").write_text("7")  # an attempt before was told to end
     server = Served(keys, folder / "peer", 30, 1)
     yield server
     if server.process.poll() is None:
@@ -352,6 +354,11 @@ def test_a_lost_lead_ends_the_peer_retryable(own_host: SshHost, served: Served) 
 
 def test_no_lead_ever_ends_the_peer_retryable(keys: Path, tmp_path: Path) -> None:
     assert Served(keys, tmp_path / "alone", pending=1).process.wait(15) == EXIT_RETRYABLE
+
+
+def test_a_measured_program_does_not_see_where_its_peer_keeps_its_files(host: SshHost) -> None:
+    seen = host.run(["sh", "-c", "echo ${PERFDAG_PEER-nothing}"], timeout=30)
+    assert seen.stdout == "nothing\n"
 
 
 def test_a_killed_peer_is_infrastructure(own_host: SshHost, served: Served) -> None:
