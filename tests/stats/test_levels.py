@@ -125,7 +125,13 @@ def test_a_level_of_two_speeds_moves_as_its_mean_does() -> None:
 
 
 def test_the_next_level_is_another_and_a_later_one_of_few_nights_may_be_the_same() -> None:
-    about = {"scale": Scale("log", 100.0), "min_effect": 0.05, "noise": 0.1, "reference": 100.0}
+    about = {
+        "scale": Scale("log", 100.0),
+        "unit": "",
+        "min_effect": 0.05,
+        "noise": 0.1,
+        "reference": 100.0,
+    }
     first = Level(0, 2, first=0, last=0, nights=30, ends=30, **about)  # type: ignore[arg-type]
     other = Level(30, 32, first=30, last=30, became=107.0, decided_by=3, **about)  # type: ignore[arg-type]
     assert first.side_of(other) == 1
