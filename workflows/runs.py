@@ -92,9 +92,7 @@ def workflow_of_template(
     artifacts: Sequence[Artifact] = (),
 ) -> Object:
     """Return the Workflow of one run of the suite `name`, with the parameters of the template."""
-    labels = {SUITE: name}
-    if run_id:
-        labels[RUN] = run_id
+    labels = {SUITE: name, RUN: run_id} if run_id else {SUITE: name}
     resource = Workflow(
         generate_name=f"{NAME}-{name}-",
         namespace=namespace,
@@ -273,10 +271,9 @@ def check_schedule(schedule: str) -> None:
             raise ValueError(f"schedule {schedule!r}: {name} {str(error)!r}: {how}") from None
         values.append(set().union(*ranges))
     _, _, days, months, _ = values
-    any_weekday = texts[-1] in ("*", "?")
     longest_month = max(_DAYS_OF[month - 1] for month in months)
     # cron takes either of the two days where both are restricted
-    if any_weekday and min(days) > longest_month:
+    if texts[-1] in ("*", "?") and min(days) > longest_month:
         never = f"no such month has a day {min(days)}, so it never starts a run"
         raise ValueError(f"schedule {schedule!r}: {never}")
 
@@ -290,10 +287,8 @@ def _values(part: str, lowest: int, highest: int) -> range:
     if not match[1]:
         return range(lowest, highest + 1, step)
     first = _number(match[1])
-    last = first
-    if match[2]:
-        last = _number(match[2])
-    elif match[3]:  # 5/10 is 5, 15, 25 ...
+    last = _number(match[2] or match[1])
+    if match[3] and not match[2]:  # 5/10 is 5, 15, 25 ...
         last = highest
     if not lowest <= first <= last <= highest:
         raise ValueError(part)

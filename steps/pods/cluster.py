@@ -147,8 +147,9 @@ async def requirements(
             *_resources(shape, measuring),
             *_hosts(shape, measuring),
         ]
-        for network in shape.network.attachments:
-            of_shape.append(await _attachment(kube, network, shape, namespace))
+        of_shape += [
+            await _attachment(kube, name, shape, namespace) for name in shape.network.attachments
+        ]
         if shape.scheduler == "volcano":
             of_shape.append(await _volcano(kube))
         required.append(of_shape)
@@ -166,31 +167,28 @@ async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int
     return reasons
 
 
+def _is_device(name: str) -> bool:
+    return "/" in name or name.startswith("hugepages-")
+
+
 def _resources(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
-    requested = dict(shape.hugepages)
-    for name, value in shape.resources.both.items():
-        if "/" in name or name.startswith("hugepages-"):
-            requested[name] = value
+    devices = {name: value for name, value in shape.resources.both.items() if _is_device(name)}
     # the capacity: an unhealthy device, not allocatable, may recover
     states = [node["status"] for node in nodes or []]
     capacities = [state.get("capacity") or state.get("allocatable") or {} for state in states]
-    for name, value in requested.items():
+    for name, value in {**shape.hugepages, **devices}.items():
         if not parse_quantity(value):
             continue
-        if nodes is None:
-            yield Requirement("resource", name, None)
-            continue
-        count = len(nodes_with(name, nodes))
-        text = f"{name} on {plural(count, 'node')}"
-        amounts = (capacity.get(name, "0") for capacity in capacities)
+        count = None if nodes is None else len(nodes_with(name, nodes))
+        text = name if count is None else f"{name} on {plural(count, 'node')}"
+        amounts = [capacity.get(name, "0") for capacity in capacities]
         largest = max(amounts, key=parse_quantity, default="0")
-        if not count:
-            yield Requirement("resource", text, False, f"no node has {name}")
-        elif parse_quantity(value) > parse_quantity(largest):
+        if count and parse_quantity(value) > parse_quantity(largest):
             problem = f"a pod asks for {name}: {value}, the most that a node has is {largest}"
             yield Requirement("amount", text, False, problem)
         else:
-            yield Requirement("resource", text, True)
+            met = None if count is None else count > 0
+            yield Requirement("resource", text, met, f"no node has {name}")
 
 
 def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
@@ -203,21 +201,16 @@ def _hosts(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement
         yield Requirement("role", f"a node for the {role} ({labels})", met, problem)
     takers = [*roles.values()] or [shape]
     fits = [node for node in nodes or [] if any(takes(node, taker) for taker in takers)]
+    places: list[tuple[Literal["spread", "zones"], str, str, int]] = []
     if shape.hosts.placement == "spread" and shape.hosts.count > 1:
-        count = None if nodes is None else len(fits)
-        yield _enough("spread", "nodes", "placement: spread", shape.hosts.count, count)
+        places.append(("spread", "nodes", "placement: spread", len(fits)))
     if shape.hosts.pairs == ACROSS:
-        count = None if nodes is None else len(zones_of(fits))
-        yield _enough("zones", "zones", "pairs: across-zones", shape.hosts.count, count)
-
-
-def _enough(
-    kind: Literal["spread", "zones"], places: str, key: str, count: int, fits: int | None
-) -> Requirement:
-    """Return the requirement of `count` places; `fits` is how many there are, if known."""
-    met = None if fits is None else count <= fits
-    problem = f"{count} {places} needed ({key}), {fits} {'fits' if fits == 1 else 'fit'}"
-    return Requirement(kind, f"{count} {places} to spread over", met, problem)
+        places.append(("zones", "zones", "pairs: across-zones", len(zones_of(fits))))
+    count = shape.hosts.count
+    for kind, name, key, has in places:
+        met = None if nodes is None else count <= has
+        problem = f"{count} {name} needed ({key}), {has} {'fits' if has == 1 else 'fit'}"
+        yield Requirement(kind, f"{count} {name} to spread over", met, problem)
 
 
 def _class(volume: Volume | None, classes: Set[str], all_read: bool) -> Iterator[Requirement]:

@@ -213,15 +213,14 @@ def pool_of(
         zones = {name: str(node["zone"]) for name, node in nodes.items()}
     local = LocalHost((own_pod and own_pod.address) or context.addresses[0], context.node)
     local.address = extra_address(local, shape) or local.address
-    where = {
-        "image_digest": own_pod.image_digest if own_pod else None,
-        "pods": sorted(pod.name for pod in pods.values()),
-        "store": context.store,
-        "namespace": context.namespace,
-        "workflow_uid": context.workflow_uid,
-    }
     return GangPool(
-        where=where,
+        where={
+            "image_digest": own_pod.image_digest if own_pod else None,
+            "pods": sorted(pod.name for pod in pods.values()),
+            "store": context.store,
+            "namespace": context.namespace,
+            "workflow_uid": context.workflow_uid,
+        },
         facts={"volume_reused": True} if reused else {},
         volume=VOLUME if volume else None,
         earlier_attempts=attempt,

@@ -100,10 +100,7 @@ class ClientStats:
         self.failure = 0
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.latency = Times()
-        self.run = Times()
-        self.wait = Times()
-        self.overhead = Times()
+        self.latency, self.run, self.wait, self.overhead = (Times() for _ in range(4))
         self.chains: dict[int, tuple[float, float, int]] = {}
 
     def begin(self) -> None:

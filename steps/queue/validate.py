@@ -38,6 +38,7 @@ Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
 Chains = dict[str, tuple[float, float, int]]
+"""By slot: its first and last completion in seconds, and the completions after the first."""
 ITEMS = 3
 """Items of each slot in a window."""
 WINDOWS = 3
@@ -286,11 +287,9 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
 
 def _rate(start: Chains, end: Chains) -> float:
     """Return the items a second of all slots, each from its completion at `start` to its last."""
-    rates = []
-    for slot, (_, last, count) in end.items():
-        _, first, count_before = start[slot]
-        rates.append((count - count_before) / (last - first))
-    return sum(rates)
+    return sum(
+        (count - start[slot][2]) / (last - start[slot][1]) for slot, (_, last, count) in end.items()
+    )
 
 
 def _agree(windows: Sequence[float], tolerance: float) -> bool:

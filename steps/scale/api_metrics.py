@@ -82,8 +82,8 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
         kubes = []
         for server in servers:
             url = f"{address.scheme}://{server}"
-            client = Kube(replace(kube.cluster, server=url, server_name=name), retries=0)
-            kubes.append(await stack.enter_async_context(client))
+            cluster = replace(kube.cluster, server=url, server_name=name)
+            kubes.append(await stack.enter_async_context(Kube(cluster, retries=0)))
         yield kubes
 
 

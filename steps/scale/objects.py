@@ -31,6 +31,7 @@ from perfdag.kube.client import Object
 RUN_LABEL = "perfdag/run"
 RUNAI_STORAGE = "openebs-lvmpv"
 """Default storage class of claims for Run:ai's kinds, as in Run:ai's scale test tool."""
+RUNAI_IMAGE = "gcr.io/run-ai-lab/ubuntu:loop"
 SECOND = 1_000_000_000
 SET = "VirtualMachineInstanceReplicaSet"
 VMI = "VirtualMachineInstance"
@@ -453,8 +454,9 @@ def members_of(body: Mapping[str, Any]) -> int | None:
         if kind == "Job":
             return int(spec.get("completions") or spec.get("parallelism") or 1)
         if kind == "PyTorchJob":
-            roles = spec["pytorchReplicaSpecs"].values()
-            return sum(int(role.get("replicas", 1)) for role in roles)
+            return sum(
+                int(role.get("replicas", 1)) for role in spec["pytorchReplicaSpecs"].values()
+            )
         if kind == "DistributedWorkload":
             return int(spec["workers"]["value"]) + 1
     return None
@@ -568,8 +570,7 @@ def load(
     if _RUNAI_NAME in text:
         for runai_placeholder, placeholder in _RUNAI_PLACEHOLDERS.items():
             text = text.replace(runai_placeholder, placeholder)
-    image = "gcr.io/run-ai-lab/ubuntu:loop"
-    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": image}
+    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": RUNAI_IMAGE}
     values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
 
     def fill(match: re.Match[str]) -> str:

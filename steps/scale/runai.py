@@ -40,6 +40,7 @@ from perfdag.steps.scale.generate import (
 )
 from perfdag.steps.scale.objects import (
     ONE,
+    RUNAI_IMAGE,
     RUNAI_STORAGE,
     SECOND,
     Record,
@@ -141,7 +142,7 @@ class Settings:
     submitter: Literal["api", "kubectl", "runai-cli"] = "api"
     runai_cli_path: str = "runai"
     kubectl_path: str = "kubectl"
-    image: str = "gcr.io/run-ai-lab/ubuntu:loop"
+    image: str = RUNAI_IMAGE
     storage_class: str = ""
     scheduler_event_times: bool = True
     """Evictions and PVC times, from Events; they cost one more watch."""
