@@ -78,7 +78,7 @@ async def api_submitter(kube: Kube, template: Template) -> Submit:
     return submit
 
 
-def program_submitter(words: Sequence[str], timeout: float = 60.0) -> Submit:
+def program_submitter(command: Sequence[str], timeout: float = 60.0) -> Submit:
     """Return what runs a program, such as kubectl, that reads manifests on standard input.
 
     `{name}`, `{namespace}` and `{project}` in its arguments are those of the object. Its start-up
@@ -92,18 +92,20 @@ def program_submitter(words: Sequence[str], timeout: float = 60.0) -> Submit:
             "{namespace}": namespace,
             "{project}": namespace.removeprefix("runai-"),
         }
-        argv = [re.sub(r"{\w+}", lambda match: fields.get(match[0], match[0]), w) for w in words]
-        text = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        argv = [
+            re.sub(r"{\w+}", lambda match: fields.get(match[0], match[0]), text) for text in command
+        ]
+        manifest = orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
             )
         except OSError as error:
-            why = f"{argv[0]} cannot be run: {error.strerror}"
-            raise KubeError(0, "Submitter", why, "install it, or use --submitter api") from None
+            text = f"{argv[0]} cannot be run: {error.strerror}"
+            raise KubeError(0, "Submitter", text, "install it, or use --submitter api") from None
         try:
-            _, err = await asyncio.wait_for(process.communicate(text), timeout)
+            _, err = await asyncio.wait_for(process.communicate(manifest), timeout)
         except TimeoutError:
             raise KubeError(0, "Timeout", f"{argv[0]} did not end in {timeout:g} s") from None
         finally:
@@ -112,8 +114,8 @@ def program_submitter(words: Sequence[str], timeout: float = 60.0) -> Submit:
                     os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
                 await process.wait()
         if process.returncode:
-            why = " ".join(err.decode(errors="replace").split())[-300:]
-            raise KubeError(0, "Submitter", f"{argv[0]}: {why}")
+            text = " ".join(err.decode(errors="replace").split())[-300:]
+            raise KubeError(0, "Submitter", f"{argv[0]}: {text}")
         return ""
 
     return submit
@@ -156,11 +158,9 @@ class Submission:
 
 def without_name(text: str, name: str) -> str:
     """Replace the object's name and derived names, so that equal causes have equal texts."""
-    return (
-        re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)[:300]
-        if name
-        else text[:300]
-    )
+    if name:
+        text = re.sub(rf"\b([a-z0-9]+-)*{re.escape(name)}(-[a-z0-9]+)*\b", "NAME", text)
+    return text[:300]
 
 
 @dataclass
@@ -181,7 +181,8 @@ class Batch:
         `held` and `rate_share` are None for a closed loop. `rate_share` is None too if all objects
         were due at once. A schedule that was only partly sent was not held.
         """
-        sent, done = [item for item in self.submissions if item.started_ns], self.created
+        sent = [item for item in self.submissions if item.started_ns]
+        done = self.created
         span = 0.0
         if done:
             span = (max(item.answered_ns for item in done) - sent[0].started_ns) / 1e9
@@ -225,18 +226,12 @@ def plan(
     Names are `<run>-<index>`, with indices from `first`.
     """
     start = now_ns()
-    return Batch(
-        schedule,
-        [
-            Submission(
-                first + i,
-                f"{run}-{first + i}",
-                namespaces[i % len(namespaces)],
-                start + round(at * 1e9),
-            )
-            for i, at in enumerate(schedule.offsets(count))
-        ],
-    )
+    submissions = []
+    for index, offset in enumerate(schedule.offsets(count), first):
+        namespace = namespaces[(index - first) % len(namespaces)]
+        due_ns = start + round(offset * 1e9)
+        submissions.append(Submission(index, f"{run}-{index}", namespace, due_ns))
+    return Batch(schedule, submissions)
 
 
 async def generate(submit: Submit, template: Template, batch: Batch, parallel: int) -> None:

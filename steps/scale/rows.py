@@ -37,6 +37,10 @@ class Moment(NamedTuple):
         """Whether it is a whole second of the API."""
         return not self.watched and self.api % SECOND == 0
 
+    def server_second(self, ahead: int) -> int:
+        """Return its whole second by the clock of the server, which is `ahead` ns of ours."""
+        return (self.api or self.at + ahead) // SECOND
+
 
 def _moment(record: Record, stage: str, ahead: int) -> Moment | None:
     """Return when a record reached a stage. `ahead` is the server's clock minus ours in ns."""
@@ -53,8 +57,7 @@ def _difference(start: Moment, end: Moment, ahead: int) -> tuple[float, float | 
     one of them would be biased by half a second.
     """
     if start.whole or end.whole:
-        first, last = ((each.api or each.at + ahead) // SECOND for each in (start, end))
-        return float(last - first), 1.0
+        return float(end.server_second(ahead) - start.server_second(ahead)), 1.0
     return (end.at - start.at) / 1e9, None
 
 
@@ -126,28 +129,32 @@ def rows_of(
             todo += children.get(owner.uid, ())
         return by_kind
 
-    ahead, steps = round(ahead_s * 1e9), chain(kind)
+    steps = chain(kind)
+    ahead = round(ahead_s * 1e9)
     by_name = {(item.namespace, item.name): item for item in records.values() if item.kind == kind}
     for item in submissions:
-        own = records.get(item.uid) or by_name.get((item.namespace, item.name))
-        item = replace(item, uid=own.uid if own else item.uid)  # a program tells no UID
-        workloads: list[tuple[Submission, Family]] = [(item, below(own))]
-        expected = members
+        top = records.get(item.uid) or by_name.get((item.namespace, item.name))
+        item = replace(item, uid=top.uid if top else item.uid)  # a program tells no UID
+        workloads: list[tuple[Submission, Family]] = [(item, below(top))]
         if kind == SET:
             vmis = _without_replaced_vmis(workloads[0][1][VMI])
             vmis = sorted(vmis, key=lambda vmi: vmi.stages.get("created", (0, 0))[::-1])
-            workloads, expected = [], 1
+            workloads = []
             for k in range(members or 1):
                 vmi = vmis[k] if k < len(vmis) else None
-                of_vmi = {**below(vmi), **({SET: [own]} if own else {})}
+                of_vmi = below(vmi)
+                if top:
+                    of_vmi[SET] = [top]
                 index = item.index * (members or 1) + k
                 uid = vmi.uid if vmi else item.uid
                 part = replace(item, index=index, name=f"{item.name}-{k}", uid=uid)
                 workloads.append((part, of_vmi))
         for workload, family in workloads:
-            moments = _moments(workload, family, own, steps, expected, ahead)
-            where = run, kind, until_ns, ahead, simulated
-            yield from _rows_of_one(workload, family, moments, *where)
+            expected = 1 if kind == SET else members
+            moments = _moments(workload, family, top, steps, expected, ahead)
+            yield from _rows_of_one(
+                workload, family, moments, run, kind, until_ns, ahead, simulated
+            )
 
 
 def from_creation(rows: Iterable[Row], kind: str) -> Iterator[Row]:
@@ -172,18 +179,34 @@ def _rows_of_one(
     simulated: set[str] | None,
 ) -> Iterator[Row]:
     """Yield one row per step."""
-    records, steps = [record for group in family.values() for record in group], chain(kind)
+    records = sum(family.values(), list[Record]())
     nodes = sorted({record.node for record in records if record.node})
-    error = item.error or next(filter(None, (record.message for record in records)), None)
+    messages = (record.message for record in records if record.message)
+    error = item.error or next(messages, None)
+    steps = chain(kind)
     for step in steps:
-        start, moment = moments.get(step.since), moments[step.name]
-        identity = run, item.index, item.name, item.namespace, kind, item.uid
-        row = Row(*identity, step.name, step.since, "ok", objects=len(family.get(step.kind, ())))
-        row.submitted = item.started_ns / 1e9 or None
-        row.error, row.node = error, ",".join(nodes) or None
-        row.simulated = simulated.issuperset(nodes) if nodes and simulated is not None else None
+        row = Row(
+            run=run,
+            index=item.index,
+            name=item.name,
+            namespace=item.namespace,
+            kind=kind,
+            uid=item.uid,
+            stage=step.name,
+            since=step.since,
+            status="ok",
+            submitted=item.started_ns / 1e9 or None,
+            objects=len(family.get(step.kind, ())),
+            node=",".join(nodes) or None,
+            error=error,
+        )
+        if nodes and simulated is not None:
+            row.simulated = simulated.issuperset(nodes)
+        start = moments.get(step.since)
+        moment = moments[step.name]
         if moment:
-            row.api_time, row.reached = moment.api / 1e9 or None, moment.at / 1e9 or None
+            row.api_time = moment.api / 1e9 or None
+            row.reached = moment.at / 1e9 or None
             row.source = "watch" if moment.watched else "api"
         if item.error or not item.started_ns:
             row.status = "failed"
@@ -200,7 +223,7 @@ def _rows_of_one(
 def _moments(
     item: Submission,
     family: Family,
-    own: Record | None,
+    record: Record | None,
     steps: Sequence[Step],
     expected: int | None,
     ahead: int,
@@ -210,7 +233,8 @@ def _moments(
     moments: dict[str, Moment | None] = {"submitted": Moment(item.intended_ns)}
     for step in steps:
         moments[step.name] = _reached(step, family.get(step.kind, []), expected, ahead)
-    moments["deleting"] = deleting = _moment(own, "deleting", ahead) if own else None
+    deleting = _moment(record, "deleting", ahead) if record else None
+    moments["deleting"] = deleting
     for step in steps:
         final = moments[step.name] if step.stage in ("succeeded", "failed") else None
         if final and deleting and (final.at >= deleting.at) != (step.since in DELETIONS):
@@ -246,17 +270,17 @@ def _without_replaced_pods(pods: list[Record], stage: str, expected: int | None)
     """Return the pods without those that ended before the stage and were replaced."""
     # Without an expected number, replacements of failed pods are unknown.
     end_stages = {"gone"} if expected is None else {"gone", "failed"}
-    others = [pod for pod in pods if stage in pod.stages or not end_stages & set(pod.stages)]
-    return others if len(others) >= (expected or 1) else pods
+    remaining = [pod for pod in pods if stage in pod.stages or not end_stages & set(pod.stages)]
+    return remaining if len(remaining) >= (expected or 1) else pods
 
 
 def _passed_unseen(step: Step, steps: Sequence[Step], moments: Mapping[str, Moment | None]) -> bool:
     """Return whether a later stage was seen, so that this one happened unobserved."""
-    return any(
-        moments[later.name]
-        for later in steps[steps.index(step) + 1 :]
-        if not later.optional or (later.stage == "succeeded" and later.since not in DELETIONS)
-    )
+    for later in steps[steps.index(step) + 1 :]:
+        succeeded = later.stage == "succeeded" and later.since not in DELETIONS
+        if moments[later.name] and (succeeded or not later.optional):
+            return True
+    return False
 
 
 def on_simulated(rows: Iterable[Row]) -> bool | None:
@@ -328,10 +352,8 @@ def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
         "min": min(values, default=None),
         "max": max(values, default=None),
     }
-    resolution = max(
-        (row.resolution_s for row in rows if row.resolution_s is not None), default=None
-    )
-    return Summary(stage, since, count, seconds, resolution)
+    resolutions = [row.resolution_s for row in rows if row.resolution_s is not None]
+    return Summary(stage, since, count, seconds, max(resolutions, default=None))
 
 
 def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | None, float | None]:
@@ -341,7 +363,7 @@ def throughput(reached: Sequence[float], window: float = 5.0) -> tuple[float | N
         return None, None
     span = times[-1] - times[0]
     # without numpy, which the images for measuring lack
-    inside = max(bisect_left(times, each + window - 1e-9) - n for n, each in enumerate(times))
+    inside = max(bisect_left(times, start + window - 1e-9) - n for n, start in enumerate(times))
     return (len(times) - 1) / span, inside / window if span >= window else None
 
 

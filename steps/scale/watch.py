@@ -7,8 +7,9 @@ only a list or a replay showed has no receive time. Objects are joined by owner 
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -40,6 +41,7 @@ PATIENCE_S = 300.0
 Kind = tuple[str, str]
 
 
+@dataclass(eq=False)
 class Observer:
     """The objects of a run's namespaces, kept up to date by watches. An async context manager.
 
@@ -49,50 +51,43 @@ class Observer:
     owners. Namespace None is the whole cluster.
     """
 
-    def __init__(
-        self,
-        kube: Kube,
-        run: str,
-        kinds: Iterable[Kind],
-        namespaces: Sequence[str | None],
-        *,
-        primary: Iterable[str] = (),
-        selector: str = "",
-        named: tuple[str, str] | None = None,
-        events: bool = True,
-    ) -> None:
-        self.kube, self.run, self._named, self._events = kube, run, named, events
-        self.kinds, self.namespaces = list(dict.fromkeys(kinds)), list(namespaces)
-        self.primary, self.selector = set(primary), selector
-        self.absent: list[str] = []
-        self.records: dict[str, Record] = {}
-        """By UID, also those of objects that are not the run's: their owner may come later. An
-        object that only an Event named has a UID alone."""
-        self.ahead_s = 0.0
-        """The server's clock minus ours, measured on entering."""
-        self.simulated: set[str] | None = None
-        """Nodes that KWOK simulates; None without the right to list nodes."""
-        self.roots: set[str] = set()
-        """UIDs of the objects that belong to the run by label or name."""
-        self._failed: list[KubeError] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._changed = asyncio.Event()
+    kube: Kube
+    run: str
+    kinds: Sequence[Kind]
+    namespaces: Sequence[str | None]
+    primary: Collection[str] = ()
+    selector: str = ""
+    named: tuple[str, str] | None = None
+    events: bool = True
+    absent: list[str] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+    """By UID, also those of objects that are not the run's: their owner may come later. An object
+    that only an Event named has a UID alone."""
+    ahead_s: float = 0.0
+    """The server's clock minus ours, measured on entering."""
+    simulated: set[str] | None = None
+    """Nodes that KWOK simulates; None without the right to list nodes."""
+    roots: set[str] = field(default_factory=set)
+    """UIDs of the objects that belong to the run by label or name."""
+    _failed: list[KubeError] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __aenter__(self) -> "Observer":
         self.ahead_s = await server_offset(self.kube)
         self.simulated = await simulated_nodes(self.kube)
-        kinds = await served(self.kube, ["/".join(kind) for kind in self.kinds])
+        kinds = await served(self.kube, dict.fromkeys("/".join(kind) for kind in self.kinds))
         # A kind such as PodGroup exists in several groups.
         names = {kind.rpartition("/")[2] for kind in kinds}
-        self.absent = [kind for _, kind in self.kinds if kind not in names]
-        kinds += ["v1/Event"] if self._events else []
+        self.absent = [kind for _, kind in dict.fromkeys(self.kinds) if kind not in names]
+        if self.events:
+            kinds.append("v1/Event")
         gc.freeze()  # a full collection would delay the watches by tens of ms
         starting = []
         for kind in kinds:
             for namespace in self.namespaces:
                 listed = asyncio.Event()
-                task = asyncio.create_task(self._follow(kind, namespace, listed))
-                self._tasks.append(task)
+                self._tasks.append(asyncio.create_task(self._follow(kind, namespace, listed)))
                 starting.append(listed.wait())
         await asyncio.gather(*starting)
         if self._failed:
@@ -133,25 +128,29 @@ class Observer:
             self._take_event(body, received)
             return
         metadata = body["metadata"]
-        uid, label = metadata["uid"], (metadata.get("labels") or {}).get(RUN_LABEL)
+        uid = metadata["uid"]
+        label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if self.selector and kind in self.primary:
             label = self.run
         if label not in (None, self.run) or (uid not in self.records and deleted):
             return
         record = self._record(uid)
-        record.kind, record.name, record.owner = kind, metadata["name"], owner_of(metadata)
+        record.kind = kind
+        record.name = metadata["name"]
+        record.owner = owner_of(metadata)
         record.namespace = metadata.get("namespace", "")
-        named = self._named and kind == self._named[0] and record.name.startswith(self._named[1])
+        named = self.named and kind == self.named[0] and record.name.startswith(self.named[1])
         if label or named:
             self.roots.add(uid)
-        spec, status = body.get("spec") or {}, body.get("status") or {}
+        spec = body.get("spec") or {}
+        status = body.get("status") or {}
         record.node = spec.get("nodeName") or status.get("nodeName") or record.node
         for stage, api, fresh in EXTRACTORS[kind](body):
             self._note(record, stage, api, received if fresh else 0)
         self._refine(record)
-        message, over = failure(body), deleted or "failed" in record.stages
+        message = failure(body)
         # An object that lives on without a message has recovered.
-        if message or not over:
+        if message or not (deleted or "failed" in record.stages):
             record.error = message
         if deleted:
             self._note(record, "gone", 0, received)
@@ -164,13 +163,16 @@ class Observer:
             self._note(record, "scheduled", record.decided_ns, 0)
 
     def _take_event(self, body: dict[str, Any], received: int) -> None:
-        uid, reason = (body.get("involvedObject") or {}).get("uid", ""), body.get("reason", "")
-        if evicted := evicted_pod(body):
+        uid = (body.get("involvedObject") or {}).get("uid", "")
+        reason = body.get("reason", "")
+        evicted = evicted_pod(body)
+        if evicted:
             pods = (pod for pod in self.records.values() if pod.kind == "Pod")
             uid = next((pod.uid for pod in pods if (pod.namespace, pod.name) == evicted), "")
         if not uid:
             return
-        record, stage = self._record(uid), EVENT_STAGES.get(reason)
+        record = self._record(uid)
+        stage = EVENT_STAGES.get(reason)
         at = unix_ns(body.get("eventTime") or body.get("firstTimestamp"))
         if stage == "scheduled":
             record.decided_ns = at
@@ -201,7 +203,8 @@ class Observer:
 
     def of(self, kind: str) -> Iterator[Record]:
         """Return the run's records of a kind."""
-        return (each for each in self.records.values() if each.kind == kind and self._ours(each))
+        of_kind = (record for record in self.records.values() if record.kind == kind)
+        return (record for record in of_kind if self._ours(record))
 
     def _ours(self, record: Record) -> bool:
         return top_owner(self.records, record).uid in self.roots
@@ -220,13 +223,14 @@ class Observer:
             took = time.monotonic() - start
             if self._failed:
                 raise self._failed[0]
-            if (left := deadline - time.monotonic()) <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(left, 0.5))
+                await asyncio.wait_for(self._changed.wait(), min(remaining, 0.5))
             # A check of many objects delays receive times: it may take a tenth of the time.
-            await asyncio.sleep(min(max(0.02, 9 * took), max(0.0, left)))
+            await asyncio.sleep(min(max(0.02, 9 * took), remaining))
 
 
 def settled(
@@ -240,20 +244,23 @@ def settled(
     vmis = kind.startswith("VirtualMachine")
     own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
     groups: dict[str, tuple[Record, list[Record]]] = {
-        each.uid: (each, []) for each in observer.of(kind)
+        record.uid: (record, []) for record in observer.of(kind)
     }
     for record in observer.of(VMI if vmis else "Pod"):
         top = top_owner(observer.records, record)
         if top.uid in groups:
             groups[top.uid][1].append(record)
+    finite = own_end and not vmis
     return {
-        (own.namespace, own.name): _settled_members(own, group, members, goal, own_end and not vmis)
-        for own, group in groups.values()
+        (workload.namespace, workload.name): _settled_members(
+            workload, group, members, goal, finite
+        )
+        for workload, group in groups.values()
     }
 
 
 def _settled_members(
-    own: Record, group: Sequence[Record], members: int | None, goal: str, finite: bool
+    workload: Record, group: Sequence[Record], members: int | None, goal: str, finite: bool
 ) -> int:
     """Count the `members` of one workload that reached the goal or failed.
 
@@ -261,20 +268,24 @@ def _settled_members(
     failure and retries failed pods until then. Whether it succeeded is its own stage.
     """
     if goal == "succeeded":
-        return (members or 1) * (not {goal, "failed"}.isdisjoint(own.stages))
+        return (members or 1) * (not {goal, "failed"}.isdisjoint(workload.stages))
     if members is None:
         waiting = [p for p in group if {goal, "succeeded", "failed"}.isdisjoint(p.stages)]
         return int(len(waiting) < len(group) and all("gone" in pod.stages for pod in waiting))
-    if finite and "failed" in own.stages:
+    if finite and "failed" in workload.stages:
         return members
-    lost, there = list[Record](), list[Record]()
-    for record in group:
-        done = finite and "succeeded" in record.stages
-        (there if done or END_STAGES.isdisjoint(record.stages) else lost).append(record)
-    reached = sum(not {goal, "succeeded"}.isdisjoint(record.stages) for record in there)
+    present = [record for record in group if _is_present(record, finite)]
+    ended = [record for record in group if not _is_present(record, finite)]
+    reached = sum(not {goal, "succeeded"}.isdisjoint(record.stages) for record in present)
     final = {goal, "succeeded"} if finite else {goal, "succeeded", "failed"}
-    over = sum(not record.owner or not final.isdisjoint(record.stages) for record in lost)
-    return min(members, reached + max(0, min(over, members - len(there))))
+    over = sum(not record.owner or not final.isdisjoint(record.stages) for record in ended)
+    return min(members, reached + max(0, min(over, members - len(present))))
+
+
+def _is_present(record: Record, finite: bool) -> bool:
+    """Return whether a pod or VMI runs, or has done the work of a finite workload."""
+    done = finite and "succeeded" in record.stages
+    return done or END_STAGES.isdisjoint(record.stages)
 
 
 async def server_offset(kube: Kube) -> float:
@@ -282,17 +293,17 @@ async def server_offset(kube: Kube) -> float:
 
     Takes 1 to 2 s and about 100 requests. Raises KubeError.
     """
-    previous, before = None, 0.0
+    previous: tuple[float, float] | None = None
     deadline = time.monotonic() + 3.0
     while time.monotonic() < deadline:
         start = time.time()
         await kube.request("GET", "/version")
         end = time.time()
         second = parsedate_to_datetime(kube.date).timestamp()
-        if previous is not None and second > previous:
-            # `second` began between the middle of the last request and the end of this one.
-            return second - (before + end) / 2
-        previous, before = second, start
+        if previous and second > previous[0]:
+            # `second` began between the start of the last request and the end of this one.
+            return second - (previous[1] + end) / 2
+        previous = (second, start)
         await asyncio.sleep(0.01)
     raise KubeError(
         0, "Clock", "the API server's Date header does not tick", "is a proxy answering for it?"
@@ -304,6 +315,7 @@ PROBES = "perfdag/probes"
 PROBE_PERIOD_S = 0.5
 
 
+@dataclass
 class WatchLag:
     """Change a ConfigMap again and again until `stop`.
 
@@ -312,17 +324,16 @@ class WatchLag:
     label of a part of the run, so that it is deleted with the run and is no workload of it.
     """
 
-    def __init__(self) -> None:
-        self.lags: list[float] = []
-        self.error = ""
-        self._tasks: list[asyncio.Task[None]] = []
+    lags: list[float] = field(default_factory=list)
+    error: str = ""
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, kube: Kube, run: str, namespace: str) -> None:
         """Create the ConfigMap, and begin. Raises KubeError if it is refused."""
-        name, labels = f"perfdag-{PROBE}-{run}", {RUN_LABEL: f"{run}-{PROBE}"}
+        name = f"perfdag-{PROBE}-{run}"
+        labels = {RUN_LABEL: f"{run}-{PROBE}"}
         metadata = {"name": name, "namespace": namespace, "labels": labels}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-        await kube.apply(body, namespace)
+        await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, namespace)
         self._tasks = [asyncio.create_task(self._probe(kube, namespace, name))]
 
     async def stop(self) -> None:
@@ -333,8 +344,9 @@ class WatchLag:
         """Wait for each change before the next is sent."""
         sent = 0
         try:
-            fields = f"metadata.name={name}"
-            changes = kube.watch("v1/ConfigMap", namespace, fields=fields, patience=PATIENCE_S)
+            changes = kube.watch(
+                "v1/ConfigMap", namespace, fields=f"metadata.name={name}", patience=PATIENCE_S
+            )
             async for change, _, received_ns in changes:
                 if change == "BOOKMARK":
                     continue
