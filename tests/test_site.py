@@ -93,8 +93,9 @@ def test_a_point_that_never_had_a_value_is_a_failure_of_its_runs(tmp_path: Path)
     assert words["iperf streams=1"].startswith("same")
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert {run["word"] for run in runs} == {"failed"}
-    worse = ["iperf streams=4 throughput", words["iperf streams=4"]]
-    assert runs[-1]["answers"] == [[lost, words[lost]], worse], "what failed, then what is worse"
+    worse = ["iperf throughput, 4 streams", words["iperf streams=4"]]
+    failed = ["iperf, 8 streams", words[lost]]
+    assert runs[-1]["answers"] == [failed, worse], "what failed, then what is worse"
 
 
 def test_a_lost_file_is_written_again_and_those_of_deleted_runs_go(

@@ -113,6 +113,7 @@ def _of_rows(table: pa.Table) -> Data:
         "verdict_why": verdicts[0][0].text if verdicts else "",
         "failed": [
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
+            | {"label": state.full_title}
             | {"word": "failed", "answer": state.why, "headline": True}
             | {"noise": "-", "newest": None, "levels": [], "changes": [], "left": None}
             | {"drift": None}
@@ -144,8 +145,8 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
             if line.answer.word == newest["word"] != "same"
             or (newest["word"], line.answer.word) == ("failed", "worse")
         ]
-        said = [[line.name, line.answer.text] for line in deciding]
-        newest["answers"] = [*([row["name"], row["answer"]] for row in bare), *said][:ANSWERS]
+        said = [[line.label, line.answer.text] for line in deciding]
+        newest["answers"] = [*([row["label"], row["answer"]] for row in bare), *said][:ANSWERS]
     return lost
 
 
@@ -175,9 +176,11 @@ def series_data(clusters: Clusters, lost: Iterable[Data]) -> dict[str, list[Data
 def _series(line: Series) -> Data:
     info = line.info
     factor, unit = scaled(info.display_unit, line.levels.levels[-1].reference)
+    drift = line.drift
     return {
         "id": info.series_id,
         "name": line.name,
+        "label": line.label,
         "factor": factor,
         "unit": unit,
         "headline": info.headline,
@@ -194,17 +197,9 @@ def _series(line: Series) -> Data:
             for level in line.levels.levels
         ],
         "left": line.left.run if line.left else None,
-        "drift": _drift(line),
+        "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],
         "changes": [_change(step, info) for step in line.steps],
     }
-
-
-def _drift(line: Series) -> list[Any] | None:
-    """Return the runs of a slow drift up to the newest, and the values of the ends of its line."""
-    drift = line.drift
-    if drift is None:
-        return None
-    return [len(line.runs) - 1 - drift.start, rounded(drift.begin), rounded(drift.end)]
 
 
 def _answers(line: Series) -> Data:

@@ -44,19 +44,19 @@ const reportOf = (run) => `../runs/${run}/report.html`;
 
 const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
 const whole = (head) => head.runs.filter(([, , trigger]) => trigger !== "recheck");
-const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "bad");
+const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "failed");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
 function runColumns(head, runs) {
   const values = new Map(head.headline?.values ?? []);
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
-    { name: "status", value: statuses, cell: (run) => make("span", { className: lost(run) ? "bad" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
+    { name: "status", value: statuses, cell: (run) => make("span", { className: lost(run) ? "failed" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
     { name: "verdict", value: judged, cell: (run) => make("span", {},
       word(judged(run), [...(run.answers ?? []).map((answer) => answer.join(": ")), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
     { name: "duration", number: true, value: (run) => run.seconds, cell: (run) => run.duration },
-    { name: head.headline?.name ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
+    { name: head.headline?.label ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
     { name: "", value: (run) => `${run.id} ${run.cluster} ${run.trigger}`, cell: (run) => {
       const previous = before(head, run.id, run.cluster);
       return make("span", { className: "controls" }, run.report ? link("report", reportOf(run.id)) : null,
@@ -76,17 +76,23 @@ async function runsOf(head, enough) {
 
 function ago(run) {
   const hours = (Date.now() - new Date(`${whenOf(run).replace(" ", "T")}Z`)) / 3600e3;
-  return hours < 1 ? "now" : hours < 48 ? `${Math.floor(hours)} h ago` : `${Math.floor(hours / 24)} days ago`;
+  return hours < 1 ? `${Math.max(0, Math.round(60 * hours))} min` : hours < 48 ? `${Math.floor(hours)} h` : `${Math.floor(hours / 24)} days`;
 }
 
-const KEY = { same: "same", good: "better", noisy: "unclear", bad: "worse or failed", "": "first runs" };
+const KEY = { same: "same", good: "better", noisy: "cannot tell", bad: "worse", failed: "failed", "": "first runs" };
+
+/** Return whether a suite that runs regularly has not run for far longer than usual. */
+function stale(head) {
+  const moments = whole(head).slice(-11).map(([run]) => timeOf(run)), distances = moments.slice(1).map((moment, i) => moment - moments[i]).sort((a, b) => a - b);
+  return distances.length > 1 && Date.now() - moments.at(-1) > Math.max(GAP * distances[distances.length >> 1], DAY / 4);
+}
 
 /** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
-async function suiteCard(suite) {
+async function suiteCard(suite, width, height) {
   const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
   const ends = runs.filter((run, i) => runs.findIndex((other) => other.cluster === run.cluster) === i); // the newest run of each cluster
   const said = ends.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
-  const series = head.headline, squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
+  const series = head.headline, old = stale(head), wall = parameters.has("wall"), squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
     { className: judged(run) === "same" ? "same" : colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
   const list = make("details", {}, make("summary", {}, `${whole(head).length} run${whole(head).length > 1 ? "s" : ""}`));
   list.ontoggle = async () => {
@@ -95,20 +101,23 @@ async function suiteCard(suite) {
     list.append(table(runColumns(head, all), all, { most: 30 }));
     if (!parameters.has("wall")) card.style.gridColumn = "1 / -1";
   };
-  const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}` },
-    make("h2", {}, link(suite, page("history", { suite })), word(state ?? "first run", "", state)),
-    make("p", { className: "muted small" }, newest ? `${ago(newest.id)}, ${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : "no run"),
-    ...said.slice(0, 3).map((answer) => sentence(...answer)), series ? chartOf(series, series.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value })), 340) : null,
-    series ? make("p", { className: "small" }, make("b", {}, shown(told(series) ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.name}`) : null,
-    make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), parameters.has("wall") ? null : list);
+  const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}${old ? " stale" : ""}` },
+    make("h2", {}, link(suite, page("history", { suite })), word(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
+    make("p", { className: "muted small" }, !newest ? "no run" : old ? make("b", {}, `no run for ${ago(newest.id)}, `) : `${ago(newest.id)} ago, `, newest ? `${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : null),
+    ...said.slice(0, wall ? 1 : 3).map((answer) => sentence(...answer)), series ? chartOf(series, series.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value })), width, height) : null,
+    series ? make("p", { className: "small" }, make("b", {}, shown(told(series) ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.label}`) : null,
+    make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), wall ? null : list);
   return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
 }
 
 /** The suites as cards, those with trouble first. `?wall` is for a screen that nobody touches. */
 async function indexPage() {
   const index = await load("index.js"), wall = parameters.has("wall");
-  if (wall) { document.body.dataset.wall = "yes"; setTimeout(() => location.reload(), 60e3); }
-  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite).catch((error) => ({ card: warning(error.message), rank: 0 }))));
+  const columns = Math.ceil(Math.sqrt(index.suites.length)), rows = Math.ceil(index.suites.length / columns);
+  // On a wall the cards fill the screen, and letters are twice as large.
+  const [width, height] = wall && innerWidth > 800 ? [Math.max(200, innerWidth / columns / 2 - 40), Math.max(64, (innerHeight - 130) / rows / 2 - 130)] : [340, 96];
+  if (wall) { document.body.dataset.wall = "yes"; document.body.style.setProperty("--columns", columns); setTimeout(() => location.reload(), 60e3); }
+  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite, width, height).catch((error) => ({ card: warning(error.message), rank: 0 }))));
   cards.sort((a, b) => a.rank - b.rank);
   const heads = cards.flatMap(({ head }) => head ?? []);
   return [wall ? null : make("nav", {}, ...benchmarkLinks(heads), link("For a wall", "index.html?wall")), make("div", { className: "wall" }, ...cards.map(({ card }) => card)),
@@ -116,22 +125,31 @@ async function indexPage() {
 }
 
 const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
-/** Return the word of an answer with the numbers of its series; one number says the word itself. */
-const said = (state, numbers) => !numbers ? "No series in common" : numbers.includes(",") ? `${state[0].toUpperCase()}${state.slice(1)}: ${numbers}` : numbers;
-/** Return the answer of a page: the word that matters most of its headline series, their numbers, the first one, and what is worse. */
+const sizeOf = (line) => line.answer.replace(line.word, "").replace(/^[: ]+/, ""), capital = (text) => text[0].toUpperCase() + text.slice(1);
+/** Return the sentence about some series: what matters most of the headline ones, by its name; or their numbers. */
+function sentenceOf(own, state, numbers) {
+  const first = own.find((line) => line.word === state), others = own.filter((line) => line.word === state).length - 1;
+  if (["failed", "worse", "better"].includes(state)) return `${capital(state)}: ${first.label} ${sizeOf(first)}${others ? `, and ${others} more` : ""}`;
+  return numbers || "No series in common";
+}
+/** Return the verdict of a page in a sentence, and the numbers of its headline series below. */
 function banner(lines, ...more) {
-  const own = mainSeries(lines);
-  const state = WORDS.find((name) => own.some((line) => line.word === name)) ?? "unclear", fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "" : colours[state] ?? "";
-  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, fresh ? "First run, nothing to compare with" : said(state, counted(own.map((line) => line.word)))),
-    ...fresh || state === "same" ? [] : [...new Set([state, "worse"])].flatMap((name) => own.find((line) => line.word === name) ?? []).map((line) => sentence(line.name, line.answer, line.word)), ...more);
+  const own = mainSeries(lines), numbers = counted(own.map((line) => line.word)), state = WORDS.find((name) => own.some((line) => line.word === name)) ?? "unclear";
+  const fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "same" : colours[state] ?? "same";
+  const text = fresh ? "First run: the next one is compared with it" : sentenceOf(own, state, numbers);
+  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, text), fresh || text === numbers ? null : make("p", {}, numbers), ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);
 const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
 const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
 
+const verdictOf = (series) => series.answer === "unclear: no earlier run" ? make("span", { className: "muted" }, "first run") : word(series.answer, "", series.word);
+
+/** The columns of a table of series. The last runs are drawn into a cell once their values are there. */
 const seriesColumns = [
-  { name: "series", kind: "text", cell: (series) => link(series.name, historyOf(series)) },
-  { name: "answer", cell: (series) => word(series.answer, "", series.word) },
+  { name: "series", kind: "text", value: (series) => series.name, cell: (series) => link(series.label, historyOf(series)) },
+  { name: "last runs", kind: "runs", value: (series) => series.id, cell: () => "" },
+  { name: "verdict", kind: "verdict", cell: verdictOf },
   { name: "level", number: true, value: (series) => series.levels.at(-1)?.[1], cell: (series) => shown(series.levels.at(-1)?.[1], series) },
   { name: "noise", number: true, cell: (series) => series.noise },
   { name: "newest", number: true, value: (series) => series.newest, cell: (series) => series.newest === null ? "absent" : shown(series.newest, series) },
@@ -143,44 +161,44 @@ function changeText(change) {
 
 const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ run }) => series.head.runs.some(([id, cluster]) => id === run && cluster === series.cluster));
 
-/** Return one chart of one series with its changes, which a link can name. */
-function seriesChart(series, points) {
+/** Return one chart of one series with its changes, which a link can name, and with its alert as the caption. */
+function seriesChart(series, points, caption) {
   const own = ownPoints(series, points), texts = series.changes.map(changeText);
-  const markdown = () => `**${series.head.suite}: ${series.name}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
+  const markdown = () => `**${series.head.suite}: ${series.label}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
   const told = own.map(({ run, value }) => `${whenOf(run)}: ${shown(value, series)}`).join(", ") || "no value in these months";
   const chart = own.length < FEWEST_RUNS ? make("p", { className: "muted" }, told) : plot(series, own);
-  const heading = make("h3", {}, `${series.name} `, word(series.answer, "", series.word), " ", link("#", `#${series.id}`, { title: "link to this chart" }), " ",
-    chart.draw ? copyButton("PNG", "image/png", () => pngOf(chart)) : null, " ", copyButton("Markdown", "text/plain", markdown));
+  const heading = make("h3", {}, link(series.label, `#${series.id}`, { title: "link to this chart" }), " ", verdictOf(series));
+  const tools = make("div", { className: "controls copy" }, chart.draw ? copyButton("PNG", "image/png", () => pngOf(chart)) : null, copyButton("Markdown", "text/plain", markdown));
   const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
-  return make("section", { id: series.id, className: "chart" }, heading, chart, changes.length ? make("ul", { className: "small" }, ...changes) : null);
+  return make("section", { id: series.id, className: "chart" }, heading, tools, chart, caption,
+    !changes.length ? null : make("details", { open: !caption }, make("summary", {}, `${changes.length} change${changes.length > 1 ? "s" : ""}`), make("ul", { className: "small" }, ...changes)));
 }
 
 /** Return a small chart of a series, which leads to its history. */
 function smallChart(series, points) {
   return make("section", { id: series.id, className: `card ${colours[series.word] ?? ""}` },
-    make("h2", {}, link(series.name, historyOf(series)), word(series.word)),
+    make("h2", {}, link(series.label, historyOf(series)), word(series.word === "unclear" ? "cannot tell" : series.word, "", series.word)),
     make("p", { className: "muted small" }, [series.head.suite, series.cluster].filter(Boolean).join(", ")),
     chartOf(series, ownPoints(series, points).slice(-ENOUGH_RUNS), 340),
     make("p", { className: "small" }, make("b", {}, told(series) === null ? "absent" : shown(told(series), series)), ` ${series.answer}`));
 }
 
-/** Return a table of series, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
+/** Return a table of series with their last runs, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
 async function tableWithCharts(columns, all, chart, most, monthsOf, kind = "") {
-  const charts = make("div", { className: kind }), more = make("button", { type: "button" }), named = () => decodeURIComponent(location.hash.slice(1));
-  let chosen = [], drawing;
-  async function draw() {
-    const some = [...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most);
-    const points = await pointsOf(some, monthsOf);
-    charts.replaceChildren(...some.map((series) => chart(series, points)));
-    more.hidden = chosen.length <= most;
-    more.textContent = `More charts (${chosen.length - some.length})`;
-    requestAnimationFrame(() => document.getElementById(named())?.scrollIntoView());
-  }
-  more.onclick = () => { most += 20; draw(); };
-  addEventListener("hashchange", draw);
-  const series = table(columns, all, { most: 10, filtered: (rows) => { chosen = rows.map((row) => row.item); drawing = draw(); } });
-  await drawing;
-  return [series, charts, more];
+  const charts = make("div", { className: kind }), named = () => decodeURIComponent(location.hash.slice(1));
+  const points = await pointsOf(all, monthsOf), byId = new Map(all.map((series) => [series.id, series]));
+  let chosen = all;
+  const draw = () => charts.replaceChildren(...[...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most).map((series) => chart(series, points)));
+  addEventListener("hashchange", () => { draw(); document.getElementById(named())?.scrollIntoView(); });
+  const filtered = (rows) => {
+    chosen = rows.map((row) => row.item);
+    for (const cell of rows.map((row) => row.querySelector(".runs"))) {
+      const series = byId.get(cell.dataset.value), line = cell.firstChild?.nodeType === 1 ? null : chartOf(series, ownPoints(series, points).slice(-SQUARES), 140, 30);
+      if (line) cell.replaceChildren(line);
+    }
+    draw();
+  };
+  return [table(columns, all, { most: 30, filtered }), charts];
 }
 
 /** Return an alert: its word in colour and what it is about, then its lines by their names. What to do begins with the report. */
@@ -199,18 +217,21 @@ async function historyPage() {
   const runs = whole(head).filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
   const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
     .sort((a, b) => b.headline - a.headline || rank(a) - rank(b) || changed(b).localeCompare(changed(a)));
-  const [series, ...charts] = await tableWithCharts(seriesColumns, all, seriesChart, 6, () => newestMonths(head, enough));
-  const alerts = head.alerts.filter((alert) => alert.cluster === cluster);
+  const alerts = head.alerts.filter((alert) => alert.cluster === cluster), aboutOf = (series) => alerts.find(({ text }) => [series.label, series.name].some((name) => text.includes(`/${name} `)));
+  const chart = (series, points) => { const alert = aboutOf(series); return seriesChart(series, points, alert ? alertOf(alert, head.suite) : null); };
+  const [series, charts] = await tableWithCharts(seriesColumns, all, chart, 1, () => newestMonths(head, enough));
+  const captioned = charts.querySelector(".alert strong")?.parentElement.textContent, others = alerts.map((alert) => alertOf(alert, head.suite)).filter((alert) => alert.querySelector("p").textContent !== captioned);
   const newest = runs.at(-1)?.[0], fall = all.find((line) => line.headline && line.word === "worse")?.changes.at(-1)?.before;
   return [
-    make("p", { className: "muted" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
-    make("nav", {}, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare the newest run with the last one before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null,
+    make("p", { className: "muted head" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
+    make("nav", { className: "head" }, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare with the last run before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null,
       head.report ? link("Newest report", reportOf(head.report)) : null, ...benchmarkLinks([head])),
     clusters.length > 1 ? select("cluster", clusters.map((name) => [name, name || "this machine"]), cluster, (name) => { location.href = page("history", { suite: head.suite, cluster: name }); }) : null,
-    banner(all), ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), ...alerts.map((alert) => alertOf(alert, head.suite)),
+    banner(all), ...[...head.damaged, head.acks_wrong].filter(Boolean).map(warning), charts,
+    others.length ? make("details", {}, make("summary", {}, `${others.length} more alert${others.length > 1 ? "s" : ""}`), ...others) : null,
     head.acks.length ? make("details", {}, make("summary", {}, `${head.acks.length} accepted level${head.acks.length > 1 ? "s" : ""}`), make("ul", {}, ...head.acks.map((ack) => make("li", {}, `${ack.series} since ${dayOf(ack.run)}: ${ack.reason}${ack.until ? `, until ${ack.until}` : ""}`)))) : null,
-    make("h2", {}, "Series"), series, make("h2", {}, "Charts"),
-    make("p", { className: "muted small" }, "A bar is the spread of a run, a band the noise of a level; a step may have begun where it is shaded. A dot opens its report."), ...charts,
+    make("h2", {}, "Series"), series,
+    make("p", { className: "muted small" }, "The chart is that of the series of which you chose the name. A bar in it is the spread of a run, a band where equal runs lie; a step may have begun where it is shaded. A dot opens its report."),
   ];
 }
 
@@ -221,10 +242,10 @@ async function benchmarkPage() {
   if (!heads.length) throw new Error(`no benchmark ${name ?? ""}; there are ${benchmarksOf(every).join(", ")}`);
   const own = mainSeries((await Promise.all(heads.map((head) => seriesOf(head, name)))).flat()).sort((a, b) => rank(a) - rank(b));
   const columns = [{ name: "suite", cell: (series) => series.head.suite }, ...seriesColumns];
-  const [series, ...charts] = await tableWithCharts(columns, own, smallChart, 12, (head) => newestMonths(head, ENOUGH_RUNS), "wall");
+  const [series, charts] = await tableWithCharts(columns, own, smallChart, 12, (head) => newestMonths(head, ENOUGH_RUNS), "wall");
   return [
     banner(own), ...heads.map((head) => make("nav", {}, head.suite, link("history", page("history", { suite: head.suite })), head.report ? link("newest report", reportOf(head.report)) : null)),
-    ...charts, make("h2", {}, "Series"), series,
+    charts, make("h2", {}, "Series"), series,
   ];
 }
 
@@ -273,22 +294,34 @@ function pairs(series, points, a, b, verdicts) {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
     const [state, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
     const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
-    return { series: line, name: line.name, headline: line.headline, left, right, change, word: state, answer, size: size === "-" ? undefined : size, noise, noisy };
+    return { series: line, name: line.name, label: line.label, headline: line.headline, left, right, change, word: state, answer, size: size === "-" ? undefined : size, noise, noisy };
   });
 }
 
 function pairColumns(rows) {
   const side = (name, key) => ({ name, number: true, value: (row) => row[key]?.value, cell: (row) => row[key]
     ? make("span", {}, shown(row[key].value, row.series), make("span", { className: "muted small" }, row[key].n > 1 ? ` (${digits(row[key].low / row.series.factor)} to ${digits(row[key].high / row.series.factor)}, n ${row[key].n})` : row[key].n ? " (n 1)" : " (level)")) : "-" });
-  const part = (row) => Math.max(-1, Math.min(row.change ?? 0, 1)), largest = Math.max(0.2, ...rows.map((row) => Math.abs(part(row))));
   return [
-    { name: "series", kind: "text", cell: (row) => link(row.name, historyOf(row.series)) },
+    { name: "series", kind: "text", value: (row) => row.name, cell: (row) => link(row.label, historyOf(row.series)) },
     side("A", "left"), side("B", "right"),
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? (row.change === null ? "-" : changeOf(row.series, row.left.value, row.right.value))) },
-    { name: "A ○ ● B", kind: "bars", cell: (row) => row.change == null ? "" : make("i", { className: colours[row.word] ?? "", dir: part(row) < 0 ? "rtl" : "ltr", style: `margin-left: ${50 * (1 + Math.min(part(row), 0) / largest)}%; width: ${50 * Math.abs(part(row)) / largest}%` }) },
+    { name: "A ○ ● B", kind: "bars", cell: (row) => changeBar(row, farthest(rows)) },
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
-    { name: "answer", cell: (row) => word(row.answer, "", row.word) },
+    { name: "verdict", cell: (row) => word(row.answer, "", row.word) },
   ];
+}
+
+/** Return the end of the axis of the changes of a comparison, as a logarithm. */
+const farthest = (rows) => Math.min(Math.log(4), Math.max(Math.log(1.1), ...rows.map(({ change }) => Math.abs(Math.log1p(Math.max(-0.75, change ?? 0))))));
+
+/** Return a change on a logarithmic axis, in front of twice the noise of the series. */
+function changeBar({ change, noise, word: verdict }, end) {
+  if (change === null || change === undefined) return "";
+  const x = (share) => 110 + 96 * Math.max(-1, Math.min(1, Math.log1p(Math.max(-0.99, share)) / end)), wide = (noise ?? "").endsWith("%") ? 2 * parseFloat(noise) / 100 : 0;
+  const tone = `var(--${colours[verdict] === "failed" ? "ink" : colours[verdict] ?? "ink"})`;
+  return shape("svg", { viewBox: "0 0 220 20", width: 220, height: 20, "aria-hidden": "true" }, shape("rect", { x: x(-wide), y: 2, width: x(wide) - x(-wide), height: 16, fill: "var(--grid)" }),
+    shape("line", { x1: 110, y1: 0, x2: 110, y2: 20, stroke: "var(--muted)" }), shape("line", { x1: 110, y1: 10, x2: x(change), y2: 10, stroke: tone, "stroke-width": 2 }),
+    shape("circle", { cx: 110, cy: 10, r: 4, fill: "var(--paper)", stroke: "var(--muted)", "stroke-width": 2 }), shape("circle", { cx: x(change), cy: 10, r: 5, fill: tone }));
 }
 
 async function comparePage() {
@@ -310,9 +343,11 @@ async function comparePage() {
   rows.sort((x, y) => rank(x) - rank(y) || y.headline - x.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const choices = head.runs.filter(([run, , trigger]) => trigger !== "recheck" || run === a || run === b).reverse().map(([run, name, , revision]) => [run, `${whenOf(run)} ${name} ${revision}`]);
+  document.querySelector("main").dataset.title = `${head.suite}: ${whenOf(a)} against ${whenOf(b)}`;
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
-      select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite }))),
+      select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite })),
+      from.report ? link("report of A", reportOf(a)) : null, to.report ? link("report of B", reportOf(b)) : null),
     banner(rows, verdicts ? null : make("p", { className: "small" }, "by the history of each series; ", make("code", {}, `perfdag compare ${a} ${b} ${index.store}`), " pairs the points of a changed parameter too")),
     make("details", { open: differs.length > 0 && differs.length < 8 }, make("summary", {}, `Environment: ${differs.length || "no"} recorded difference${differs.length === 1 ? "" : "s"}`),
       make("ul", { className: "small" }, ...differs.map((key) => make("li", {}, `${key}: ${from.facts[key]} -> ${to.facts[key]}`)), unknown.length ? make("li", {}, `known of one run only: ${unknown.join(", ")}`) : null)),
@@ -320,6 +355,7 @@ async function comparePage() {
     ...Object.entries(verdicts?.missing ?? {}).map(([kind, [count, lines]]) => make("details", {}, make("summary", {}, `${kind}: ${count}`),
       make("ul", { className: "small" }, ...lines.map((line) => make("li", {}, line)), count > lines.length ? make("li", {}, `and ${count - lines.length} more`) : null))),
     table(pairColumns(rows), rows, { most: 50 }),
+    make("p", { className: "muted small" }, `Grey behind a change is twice the noise of its series. The axis is logarithmic and ends at ${percent(Math.expm1(farthest(rows)))} and ${percent(Math.expm1(-farthest(rows)))}.`),
   ];
 }
 

@@ -35,6 +35,7 @@ const page = (name, values, anchor = "") =>
 const link = (text, href, properties = {}) => make("a", { href, ...properties }, text);
 
 /** Return the start of a run by its id, such as 20261120T020000Z-1a2b3c4d. */
+const timeOf = (run) => Date.parse(`${run.slice(0, 4)}-${run.slice(4, 6)}-${run.slice(6, 11)}:${run.slice(11, 13)}:${run.slice(13, 15)}Z`);
 const dayOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}-${run.slice(6, 8)}`;
 const whenOf = (run) => `${dayOf(run)} ${run.slice(9, 11)}:${run.slice(11, 13)}`;
 const monthOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}`;
@@ -42,9 +43,22 @@ const monthOf = (run) => `${run.slice(0, 4)}-${run.slice(4, 6)}`;
 /** Return a number of three significant digits. */
 const digits = (value) => Math.abs(value) >= 1000 && Math.abs(value) < 1e9 ? Math.round(value) : +value.toPrecision(3);
 
-/** Return a value in the unit of its series. */
-const shown = (value, series) => value === null || value === undefined
-  ? "-" : `${digits(value / series.factor)} ${series.unit}`.trim();
+/** Steps of times, of sizes, and of rates; those of a unit have its name behind a prefix. */
+const TIMES = [[1e-6, "µs"], [1e-3, "ms"], [1, "s"]];
+const SIZES = ["", "Ki", "Mi", "Gi", "Ti", "Pi"].map((prefix, i) => [1024 ** i, prefix]);
+const RATES = ["", "k", "M", "G", "T", "P"].map((prefix, i) => [1000 ** i, prefix]);
+
+/** Return a value in the unit of its series, or in another step of it where that would lose its digits. */
+function shown(value, { factor, unit }) {
+  if (value === null || value === undefined) return "-";
+  const scaled = Math.abs(value / factor), time = TIMES.some(([, name]) => name === unit);
+  if (value && (scaled < 0.1 || scaled >= 1e4)) {
+    const steps = time ? TIMES : /i?B$/.test(unit) && !unit.includes("/") ? SIZES : /\/s$|IOPS$/.test(unit) ? RATES : [];
+    const prefix = steps.find(([size]) => size === factor)?.[1], fitting = steps.filter(([size]) => size <= Math.abs(value)).at(-1) ?? steps[0];
+    if (prefix !== undefined) return `${digits(value / fitting[0])} ${fitting[1]}${time ? "" : unit.slice(prefix.length)}`;
+  }
+  return `${digits(value / factor)} ${unit}`.trim();
+}
 const percent = (part, unit = "%") => part === null || !isFinite(part)
   ? "-" : `${part >= 0 ? "+" : ""}${(100 * part).toFixed(Math.abs(part) < 0.9995 ? 1 : 0)} ${unit}`;
 
@@ -52,7 +66,7 @@ const percent = (part, unit = "%") => part === null || !isFinite(part)
 const changeOf = (series, before, after) => series.relative !== false ? percent(before ? after / before - 1 : NaN)
   : series.unit === "%" ? percent(after - before, "points") : `${after >= before ? "+" : ""}${shown(after - before, series)}`;
 
-const colours = { good: "good", better: "good", noisy: "noisy", unusable: "noisy", unclear: "noisy", failed: "bad", invalid: "bad", missing: "bad", worse: "bad" };
+const colours = { good: "good", better: "good", noisy: "noisy", unusable: "noisy", unclear: "noisy", failed: "failed", invalid: "failed", missing: "failed", worse: "bad" };
 
 /** Return a text in the colour of a word, by default of itself. */
 const word = (text, title = "", of = text) => make("span", { className: colours[of] ?? "muted", title }, text ?? "-");
@@ -84,8 +98,10 @@ async function show(title, content) {
   document.title = title;
   main.replaceChildren(make("p", { className: "muted" }, "loading"));
   const parts = await content().catch((error) => [warning(error.message)]);
-  const nav = document.body.dataset.page === "index" ? "" : make("nav", {}, link("All suites", "index.html"));
-  main.replaceChildren(nav, make("h1", {}, title), ...parts.filter(Boolean));
+  const clock = document.body.dataset.wall ? make("span", { className: "muted" }, `as of ${new Date().toISOString().slice(11, 16)} UTC`) : null;
+  const home = document.body.dataset.page === "index" ? null : make("nav", {}, link("All suites", "index.html"));
+  const shown = parts.filter(Boolean), isHead = (part) => part.classList.contains("head");
+  main.replaceChildren(make("header", {}, make("h1", {}, main.dataset.title ?? title), clock, ...shown.filter(isHead), home), ...shown.filter((part) => !isHead(part)));
   document.body.dataset.ready = Math.round(performance.now());
 }
 

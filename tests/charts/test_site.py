@@ -18,9 +18,9 @@ from tests.stats.synthetic import put, rows, run_id, slower
 async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: Page) -> None:
     await page.open(f"{site}/index.html")
     cards = "[...document.querySelectorAll('.card')].map(c => [c.id, c.className])"
-    assert (await page.value(cards))[0] == ["net", "card bad"]
+    assert (await page.value(cards))[0] == ["net", "card bad stale"]
     text = await page.value("document.querySelector('#net').innerText")
-    assert "iperf streams=4 throughput worse -12.3 % since 2026-01-23 (12 runs)" in text
+    assert "iperf throughput, 4 streams worse -12.3 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
     assert "(11 runs)" not in text, "the answer of the run before"
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
@@ -49,10 +49,16 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     alert = await page.value("document.querySelector('.alert.bad').innerText")
     assert alert.startswith("worse iperf throughput, 4 streams -12.3 % since 2026-01-23 (12 runs)")
     assert "changed\tkernel 6.1.112 -> 6.12.4\n" in alert
-    assert "Changed: kernel 6.1.112 -> 6.12.4." in text
+    assert text.startswith("net: history")
+    assert "\nWorse: iperf throughput, 4 streams -12.3 % since 2026-01-23 (12 runs)\n" in text
+    changes = await page.value("document.querySelector('.chart details').textContent")
+    assert "Changed: kernel 6.1.112 -> 6.12.4." in changes
+    step = await page.value("[...document.querySelectorAll('.plot text')].map(t => t.textContent)")
+    assert "-12.3 % 2026-01-23: kernel 6.1.112 -> 6.12.4" in step, "the cause stands at the step"
+    assert await page.value("document.querySelectorAll('.runs svg').length") == 3, "sparks"
     row = await _cells(page, "tbody tr:first-child td")
-    assert row["series"] == "iperf streams=4 throughput"
-    assert row["answer"].startswith("worse -12")
+    assert row["series"] == "iperf throughput, 4 streams"
+    assert row["verdict"].startswith("worse -12")
     line = "document.querySelector('.plot polyline').checkVisibility()"
     x, y = await page.value(
         "(() => { const box = document.querySelectorAll('.plot .run rect')[5].getBoundingClientRect();"  # noqa: E501
@@ -70,7 +76,7 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     await page.value("window.dispatchEvent(new Event('beforeprint'))")
     link = await page.value("document.querySelector('.chart h3 a').href")
     await page.open(link)
-    assert "streams=8" in await page.value("document.querySelector('.chart h3').textContent")
+    assert "8 streams" in await page.value("document.querySelector('.chart h3').textContent")
 
 
 async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_parameter(
@@ -82,7 +88,10 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     text = await page.value("document.body.innerText")
     assert "kernel: 6.1.112 -> 6.12.4" in text
     assert f"perfdag compare {run_id(17)} {run_id(18)}" in text
-    assert "Worse: 1 worse, 2 same" in text
+    assert "\nWorse: iperf throughput, 4 streams -12.3 % since" in text
+    assert "\n1 worse, 2 same\n" in text
+    assert text.startswith("net: 2026-01-22 04:41 against 2026-01-23 04:41\n")
+    assert await page.value("document.querySelectorAll('.bars svg rect').length") == 3, "noise"
     await page.value("document.querySelector('select').value = 'grid'")
     await page.value("document.querySelector('select').dispatchEvent(new Event('change'))")
     await page.until("location.search === '?suite=grid'")
@@ -91,9 +100,10 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert "fio.runtime: 1 -> 2" in text
     assert "only in A: 1\n" in text
     row = await _cells(page, "tbody tr:first-child td")
-    assert row["answer"].startswith("worse +")
+    assert row["verdict"].startswith("worse +")
     assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
-    assert await page.value("document.querySelector('.bars i').className") == "bad"
+    bar = await page.value("document.querySelector('.bars circle:last-child').outerHTML")
+    assert "var(--bad)" in bar
 
 
 async def test_any_two_runs_have_the_answers_of_perfdag_compare(site: str, page: Page) -> None:
