@@ -71,7 +71,8 @@ def parse_cpu_list(text: str) -> set[int]:
     cpus: set[int] = set()
     for part in text.split(","):
         start, _, end = part.partition("-")
-        first, last = int(start), int(end or start)
+        first = int(start)
+        last = int(end or start)
         if last < first:
             raise ValueError(f"{part} ends before it begins: {last}-{first}")
         if last >= MAX_CPUS:
@@ -175,24 +176,24 @@ _BYTES = {
 _BITS = {f"{p}bit/s": factor for p, factor in _DECIMAL.items()} | {"": 1, "Kbit/s": 10**3}
 
 
-def _read(text: Any, units: Mapping[str, float], what: str, examples: str) -> float:
+def _read(text: Any, units: Mapping[str, float], kind: str, examples: str) -> float:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
-        raise ValueError(f"a {what} is a number or text such as {examples}")
+        raise ValueError(f"a {kind} is a number or text such as {examples}")
     if isinstance(text, str):
         match = _QUANTITY.fullmatch(text)
         if match is None:
-            raise ValueError(f"not a {what}: {text!r}; write it as {examples}")
+            raise ValueError(f"not a {kind}: {text!r}; write it as {examples}")
         unit = symbol(match[2])
         if unit not in units:
-            known = ", ".join(unit for unit in units if unit)
+            names = ", ".join(unit for unit in units if unit)
             similar = " or ".join(match[1] + unit for unit in _similar_units(match[2], units))
             hint = f"; did you mean {similar}?" if similar else ";"
-            raise ValueError(f"unknown unit {match[2]!r} in {text!r}{hint} a {what} takes {known}")
+            raise ValueError(f"unknown unit {match[2]!r} in {text!r}{hint} a {kind} takes {names}")
         value = float(match[1]) * units[unit]
     else:
         value = float(text)
     if not 0 <= value < float("inf"):
-        raise ValueError(f"a {what} cannot be {text!r}; it is zero or more")
+        raise ValueError(f"a {kind} cannot be {text!r}; it is zero or more")
     return value
 
 
@@ -200,8 +201,8 @@ def _similar_units(wrong: str, units: Mapping[str, float]) -> list[str]:
     """Return units that may be meant: of other capitals, or of this prefix (`4k`)."""
     if "B" in wrong and any("bit" in unit for unit in units):
         return []  # bytes instead of bits would be off by a factor of eight
-    word = wrong.casefold()
-    forms = [word + rest for rest in ("", "ib", "b", "bit/s", "it/s") if word]
+    prefix = wrong.casefold()
+    forms = [prefix + ending for ending in ("", "ib", "b", "bit/s", "it/s") if prefix]
     by_form = {unit.casefold(): unit for unit in reversed([*units])}  # `kB` before `KB`
     return [by_form[form] for form in forms if form in by_form]
 
@@ -372,8 +373,8 @@ def with_spread(middle: float, low: float, high: float, unit: str) -> str:
     if low == high:
         return short(middle, unit)
     factor, name = scaled(unit, middle)
-    middle, low, high = middle / factor, low / factor, high / factor
-    return f"{digits(middle)} ({digits(low)} to {digits(high)}) {name}".rstrip()
+    spread = f"({digits(low / factor)} to {digits(high / factor)})"
+    return f"{digits(middle / factor)} {spread} {name}".rstrip()
 
 
 _WRITTEN = re.compile(r"=(\d+)([kKMGTP]i?B|[kMGTP]bit/s)(?= |$)")
@@ -421,8 +422,8 @@ def to_base(unit: str) -> tuple[str, float]:
     if name in _ANY and name not in ("", "/s"):
         factor, base = _ANY[name]
         return base, factor
-    known = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
-    raise ValueError(f"unknown unit {unit!r}; write one such as {known}")
+    examples = "1, 1/s, s, ms, us, B, MB, MiB, MB/s, MiB/s, bit/s, Gbit/s, Hz, W, J"
+    raise ValueError(f"unknown unit {unit!r}; write one such as {examples}")
 
 
 def plural(count: int, noun: str) -> str:

@@ -76,10 +76,10 @@ VERDICT_VALUES: dict[VerdictWord, float] = {"failed": 0.0, "inconclusive": 0.5, 
 
 
 def verdict(
-    word: VerdictWord, rule: str, note: str, coords: Mapping[str, Any] | None = None
+    value: VerdictWord, rule: str, note: str, coords: Mapping[str, Any] | None = None
 ) -> Measurement:
     """Return the verdict of a benchmark by one of its rules; `note` has the figure that decided."""
-    return Measurement(VERDICT, VERDICT_VALUES[word], coords=coords or {}, subject=rule, note=note)
+    return Measurement(VERDICT, VERDICT_VALUES[value], coords=coords or {}, subject=rule, note=note)
 
 
 SHARE = "share"
@@ -405,19 +405,22 @@ def read_report(tool: str, text: str) -> Any:
     A line such as `[WARN] ...` is text. Raises Failed where no report is whole, and where there are
     several.
     """
-    reports, problem, at = [], "no { or [ begins a line", 0
+    reports = []
+    problem = "no { or [ begins a line"
+    at = 0
     while start := _START.search(text, at):
         at = start.end()
         try:
             report, end = json.JSONDecoder().raw_decode(text, start.start(1))
-            whole = _END.match(text, end)
-            problem = "text follows it on its line"
         except (ValueError, RecursionError) as error:
-            whole, problem = None, str(error)
-        if whole:
-            reports.append(report)
-            at = end
-        elif start[1] == "{":  # what is behind its cut or garbled part may look like a report
+            problem = str(error)
+        else:
+            problem = "text follows it on its line"
+            if _END.match(text, end):
+                reports.append(report)
+                at = end
+                continue
+        if start[1] == "{":  # what is behind its cut or garbled part may look like a report
             break
     else:
         if len(reports) == 1:

@@ -174,14 +174,15 @@ SHAPE_FORMS: Mapping[str, ShortForm] = {
 @cache
 def short_forms(benchmark: str) -> Mapping[str, ShortForm]:
     """Return the short forms of settings and coordinates by dotted name, in reading order."""
-    own = {} if fault(benchmark) else get(benchmark).short_forms
-    return {**own, **{name: form for name, form in SHAPE_FORMS.items() if name not in own}}
+    forms = {} if fault(benchmark) else get(benchmark).short_forms
+    return {**forms, **{name: form for name, form in SHAPE_FORMS.items() if name not in forms}}
 
 
 def short_form(benchmark: str, name: str, value: Any) -> str:
     """Return a parameter, key of a shape or coordinate for people: `4 KiB`, `depth 16`."""
     unit = units_of_settings(benchmark).get(name, "")
-    text, form = written(value, unit), short_forms(benchmark).get(name)
+    text = written(value, unit)
+    form = short_forms(benchmark).get(name)
     if isinstance(form, str):
         return (form.removesuffix("s") if text == "1" else form).format(readable(value, unit))
     return (form or {}).get(text) or (name if text == "true" else f"{name}={text}")

@@ -109,33 +109,40 @@ def run_history(args: argparse.Namespace) -> None:
     store = open_store(args.store)
     medians = read_runs(store, args)
     if args.failures is not None:
-        found = failures(store, medians, args.failures)
-        print_json(found) if args.json else print(failures_text(found))
+        rows = failures(store, medians, args.failures)
+        print_json(rows) if args.json else print(failures_text(rows))
         return
     acks, _ = read_acks(args.acks, store)
     newest = medians.runs[-1]
     tuning = Tuning(read_checks(store, newest.run_id), newest.cluster)
-    every = series_of(medians, tuning, acks)
-    names = {name for line in every for name in (line.name, line.label)}
+    all_series = series_of(medians, tuning, acks)
+    names = {line.name for line in all_series} | {line.label for line in all_series}
     globs = [exact(glob, names) for glob in args.only] or ["*"]
     series = [
         line
-        for line in every
+        for line in all_series
         if any(has_name(line.name, glob) or has_name(line.label, glob) for glob in globs)
     ]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
-    nodes, noise = list[NodeOutlier](), list[Noise]()
+    nodes: list[NodeOutlier] = []
+    noise: list[Noise] = []
     if args.noise:
         noise = noise_report(series, recent_rows(store, medians, series))
     if len(nodes_of(medians)) >= FEWEST_NODES:
-        paging = [line for line in every if tuning.pages(line.info)]
+        paging = [line for line in all_series if tuning.pages(line.info)]
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
         runs = [run.run_id for run in medians.runs]
-        data = [series_data(line, runs) for line in series]
-        revisions = [run.env.get(REVISION) for run in medians.runs]
-        print_json(asdict(HistoryData(medians.suite, runs, revisions, data, nodes, noise)))
+        data = {
+            "suite": medians.suite,
+            "runs": runs,
+            "revisions": [run.env.get(REVISION) for run in medians.runs],
+            "series": [asdict(series_data(line, runs)) for line in series],
+            "nodes": [asdict(node) for node in nodes],
+            "noise": [asdict(row) for row in noise],
+        }
+        print_json(data)
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
         for node in nodes:
@@ -164,14 +171,14 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster
-    own = medians.select(lambda run: run.cluster == cluster)
-    if not own.runs:
+    of_cluster = medians.select(lambda run: run.cluster == cluster)
+    if not of_cluster.runs:
         clusters = ", ".join(sorted({run.cluster for run in runs}))
         raise CommandError(
             f"no run matches of {plural(len(runs), 'run')} on cluster {clusters}; "
             f"the newest is {runs[-1].run_id}"
         )
-    return own
+    return of_cluster
 
 
 @dataclass(frozen=True)
@@ -224,20 +231,9 @@ class SeriesData(JudgedSeries):
     drift: DriftData | None
 
 
-@dataclass(frozen=True)
-class HistoryData:
-    """A history as `history` prints it with --json."""
-
-    suite: str
-    runs: list[str]
-    revisions: list[str | None]
-    series: list[SeriesData]
-    nodes: Sequence[NodeOutlier]
-    noise: Sequence[Noise]
-
-
 def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
     """Return the data of a series over runs."""
+    drift = series.drift
     levels = [
         LevelData(runs[level.start], level.reference, level.noise) for level in series.levels.levels
     ]
@@ -267,15 +263,10 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
         high=series.high.tolist(),
         levels=levels,
         steps=steps,
-        drift=_drift(series),
+        drift=None
+        if drift is None
+        else DriftData(series.runs[drift.start], drift.begin, drift.end, drift.change),
     )
-
-
-def _drift(series: Series) -> DriftData | None:
-    drift = series.drift
-    if drift is None:
-        return None
-    return DriftData(series.runs[drift.start], drift.begin, drift.end, drift.change)
 
 
 MAX_ROWS = 60
@@ -287,8 +278,8 @@ within: median CV of the repetitions of a run; between: noise of a run, as `hist
 repetitions worth: more repetitions in a run do not help, only more runs (known from 20 runs on)"""
 
 
-def history_lines(medians: RunMedians, series: Sequence[Series], everything: bool) -> list[str]:
-    """Return the levels and changes as text. `everything` includes all series."""
+def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool) -> list[str]:
+    """Return the levels and changes as text, `unlimited` of all series."""
     days = f"{day_of(medians.runs[0].run_id)} to {day_of(medians.runs[-1].run_id)}"
     count = len(series)
     newest = medians.runs[-1].revision
@@ -299,7 +290,7 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
         runs += f" and {plural(again, 're-measurement')}"
     lines = [f"{medians.suite}: {runs} from {days}, {count} series{revision}"]
     rows = [line for line in series if line.info.headline or line.steps] or series
-    rows = series if everything else rows[:MAX_ROWS]
+    rows = series if unlimited else rows[:MAX_ROWS]
     planned = planned_points(medians)
     rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
     lines.append(
@@ -318,9 +309,10 @@ def history_lines(medians: RunMedians, series: Sequence[Series], everything: boo
         head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
         since = f"            since {step.since}"
         changed = f"            changed {step.changed}"
-        bisect = f"            bisect  {step.changes.bisect}" if step.changes.bisect else ""
-        about = [(since, ""), (changed, ""), *([(bisect, "")] if bisect else [])]
-        lines.append(styled([(head, HIGHLIGHTS[step.word]), *about]))
+        parts = [(head, HIGHLIGHTS[step.word]), (since, ""), (changed, "")]
+        if step.changes.bisect:
+            parts.append((f"            bisect  {step.changes.bisect}", ""))
+        lines.append(styled(parts))
     return lines
 
 
@@ -329,15 +321,15 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
 
     A series of another point was left out of that run: with `--only`, or of the suite.
     """
-    level, info = series.levels.levels[-1], series.info
-    answer, newest = series.answer, series.newest
+    unit = series.info.display_unit
+    answer = series.answer
     absent = "absent" if series.info.point in planned else "left out"
     return (
         series.label,
         str(series.levels.measured),
-        short(level.reference, info.display_unit),
+        short(series.levels.levels[-1].reference, unit),
         percent(answer.noise, answer.unit, sign=False),
-        short(newest, info.display_unit) if not isnan(newest) else absent,
+        absent if isnan(series.newest) else short(series.newest, unit),
         answer.text,
     )
 
@@ -346,13 +338,13 @@ def noise_lines(noise: Sequence[Noise]) -> list[str]:
     """Return the noise of each series as text."""
     rows = [
         (
-            one.series,
-            str(one.runs),
-            percent(one.within, sign=False),
-            percent(one.between, one.unit, sign=False),
-            str(one.repetitions or "-"),
+            row.series,
+            str(row.runs),
+            percent(row.within, sign=False),
+            percent(row.between, row.unit, sign=False),
+            str(row.repetitions or "-"),
         )
-        for one in noise
+        for row in noise
     ]
     return [text_table(NOISE_HEADINGS, rows, right=range(1, 5)), styled(NOISE_LEGEND.splitlines())]
 

@@ -12,9 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import IO, Any, ClassVar, Self
+from typing import IO, Any, ClassVar
 
 from perfdag.redaction import redact
 
@@ -44,8 +44,8 @@ def install_command(packages: Mapping[str, str]) -> str:
     for manager, (program, command) in commands.items():
         if manager in packages and shutil.which(program):
             return f"{command} {packages[manager]}"
-    every = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
-    return ", ".join(every) or "not packaged"
+    alternatives = [f"{commands[manager][1]} {package}" for manager, package in packages.items()]
+    return ", ".join(alternatives) or "not packaged"
 
 
 class SampleError(Exception):
@@ -165,7 +165,7 @@ class CommandResult:
         return {"stdout": self.stdout, "stderr": self.stderr}
 
 
-class Server(ABC):
+class Server(AbstractContextManager["Server"]):
     """A command that runs beside the sample until `stop` or the end of the `with` block.
 
     `popen` is its process on this machine, with the output files `out` and `err`. Each kind of host
@@ -178,9 +178,6 @@ class Server(ABC):
         self.argv, self._popen, self._out, self._err = argv, popen, out, err
         self._start = time.monotonic()
         self._finished: CommandResult | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -197,7 +194,7 @@ class Server(ABC):
     def _exit_code(self, timed_out: bool) -> int:
         """Wait for the end and return the exit code. `timed_out` tells that it outlived SIGTERM."""
 
-    def _check_connection(self, finished: CommandResult) -> None:  # noqa: B027 - most have none
+    def _check_connection(self, finished: CommandResult) -> None:
         """Raise Infrastructure if the server ended because its host is out of reach."""
 
     def alive(self) -> bool:
@@ -273,7 +270,8 @@ class Forwarding:
     """An address and the ports that it forwards to a host; each use takes the next port."""
 
     def __init__(self, address: str, ports: Sequence[int]) -> None:
-        self.address, self.ports = address, tuple(ports)
+        self.address = address
+        self.ports = tuple(ports)
         self._next = itertools.cycle(self.ports)
 
     def port(self) -> int:
@@ -296,6 +294,7 @@ def in_clean_environment(*argv: str) -> list[str]:
     return ["sh", "-c", _CLEAN, "sh", *argv]
 
 
+@dataclass(eq=False)
 class Host(ABC):
     """A machine or pod where commands run.
 
@@ -303,9 +302,9 @@ class Host(ABC):
     machine. `forwarding` is the Service by which clients reach its servers, if one does.
     """
 
-    def __init__(self, address: str, name: str) -> None:
-        self.address, self.name = address, name
-        self.forwarding: Forwarding | None = None
+    address: str
+    name: str
+    forwarding: Forwarding | None = field(default=None, init=False)
 
     @property
     def target(self) -> str:

@@ -52,8 +52,9 @@ class Moment:
 
 def moment() -> Moment:
     """Return the counters now. A counter that this system lacks is 0."""
-    fields = [int(word) for word in (facts.read_text(STAT) or "").split()[1:9]]
-    return Moment(sum(fields[7:]), sum(fields), *facts.pressure(), time.monotonic())
+    jiffies = [int(text) for text in (facts.read_text(STAT) or "").split()[1:9]]
+    # The last one is stolen time (proc(5)).
+    return Moment(sum(jiffies[7:]), sum(jiffies), *facts.pressure(), time.monotonic())
 
 
 def runnable() -> int:
@@ -111,14 +112,15 @@ class Guard:
     def __init__(self, counters: dict[Host, Moment]) -> None:
         self._load = runnable()
         self._before, self._counters = moment(), counters
-        self._others: dict[Host, Moment] = {}
+        self._peers: dict[Host, Moment] = {}
 
     def include(self, hosts: Sequence[Host]) -> None:
         """Watch the cgroups of these hosts too. Hosts that do not answer are left out."""
-        others = [host for host in hosts if not isinstance(host, LocalHost)]
-        self._read([host for host in others if host not in self._counters])
-        start, known = time.monotonic(), self._counters
-        self._others = {host: replace(known[host], at=start) for host in others if host in known}
+        peers = [host for host in hosts if not isinstance(host, LocalHost)]
+        self._read([host for host in peers if host not in self._counters])
+        counters = {host: self._counters[host] for host in peers if host in self._counters}
+        start = time.monotonic()
+        self._peers = {host: replace(before, at=start) for host, before in counters.items()}
 
     def _read(self, hosts: Iterable[Host]) -> None:
         def read(host: Host) -> None:
@@ -138,21 +140,21 @@ class Guard:
     def unseen(self) -> list[str]:
         """Return what the cgroups of this machine and of its peers do not show."""
         absent = facts.unseen()
-        for host, before in self._others.items():
-            absent += [f"{what} on {host.name}" for what in before.unseen]
+        for host, before in self._peers.items():
+            absent += [f"{counter} on {host.name}" for counter in before.unseen]
         return absent
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""
-        found = effects(self._before, moment(), self._load, cores)
-        self._read(self._others)
-        for host, before in self._others.items():
-            there = effects(before, self._counters.get(host, before))
-            if there.throttled and not found.throttled:
-                found = found._replace(throttled=f"on {host.name}: {there.throttled}")
-            if there.starved and not found.starved:
-                found = found._replace(starved=f"on {host.name}: {there.starved}")
-        return found
+        disturbed = effects(self._before, moment(), self._load, cores)
+        self._read(self._peers)
+        for host, before in self._peers.items():
+            on_peer = effects(before, self._counters.get(host, before))
+            if on_peer.throttled and not disturbed.throttled:
+                disturbed = disturbed._replace(throttled=f"on {host.name}: {on_peer.throttled}")
+            if on_peer.starved and not disturbed.starved:
+                disturbed = disturbed._replace(starved=f"on {host.name}: {on_peer.starved}")
+        return disturbed
 
 
 CANARY_METRICS: Mapping[str, tuple[str, Literal["higher", "lower"]]] = {

@@ -48,6 +48,12 @@ def read_number(path: Path) -> int | None:
         return None
 
 
+def _search(pattern: str, path: Path) -> str | None:
+    """Return the first group of a pattern in the lines of a file, or None."""
+    match = re.search(pattern, read_text(path) or "", re.M)
+    return match[1] if match else None
+
+
 def limits(root: Path = ROOT) -> dict[str, Any]:
     """Return the version, the tightest limits, and the number of CPUs that may be used.
 
@@ -88,8 +94,8 @@ def cpus() -> int:
 
 def memory(root: Path = ROOT) -> int:
     """Return the bytes that this process may use, of its cgroups and of the machine."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(whole, limits(root)["memory_limit_bytes"] or whole)
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(installed, limits(root)["memory_limit_bytes"] or installed)
 
 
 def pressure(root: Path = ROOT) -> tuple[int, int]:
@@ -116,7 +122,8 @@ def unseen(root: Path = ROOT) -> list[str]:
     Their files are absent where a container has no /sys/fs/cgroup. The root of all cgroups counts
     no kills, and has no limit.
     """
-    cpu, memory = _cgroups("cpu", root), _cgroups("memory", root)
+    cpu = _cgroups("cpu", root)
+    memory = _cgroups("memory", root)
     absent = []
     if cpu and not any((folder / "cpu.stat").exists() for folder in cpu):
         absent.append(THROTTLING)
@@ -128,16 +135,17 @@ def unseen(root: Path = ROOT) -> list[str]:
 def pressure_in(text: str) -> tuple[int | None, int | None]:
     """Return the throttled microseconds and the kills in the text of COUNTERS; None if absent."""
     pairs = [line.split() for line in text.splitlines()]
-    found = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-    # Version 2 counts microseconds, version 1 nanoseconds.
-    if (throttled := found.get("throttled_usec")) is None and "throttled_time" in found:
-        throttled = found["throttled_time"] // 1000
-    return throttled, found.get("oom_kill")
+    counters = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    throttled = counters.get("throttled_usec")
+    if throttled is None and "throttled_time" in counters:
+        throttled = counters["throttled_time"] // 1000  # version 1 counts nanoseconds
+    return throttled, counters.get("oom_kill")
 
 
 def _cgroups(controller: str, root: Path) -> list[Path]:
     """Return the folders of a controller for this process, from its own cgroup up to the root."""
-    mount, folders = root / "sys/fs/cgroup", []
+    mount = root / "sys/fs/cgroup"
+    folders: list[Path] = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
@@ -165,13 +173,14 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
     while not target.exists() and target != target.parent:
         target = target.parent
     target = target.resolve()
-    status, found = target.stat(), dict[str, Any]()
+    status = target.stat()
+    mounted: dict[str, Any] = {}
     if stat.S_ISBLK(status.st_mode):
         numbers = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         sectors = read_number(root / "sys/dev/block" / numbers / "size")
         # sysfs counts sectors of 512 bytes whatever the device's own are
         size = sectors and sectors * 512
-        found = {"fstype": "block", "source": str(target), "maj:min": numbers, "size": size}
+        mounted = {"fstype": "block", "source": str(target), "maj:min": numbers, "size": size}
     else:
         columns = "FSTYPE,SOURCE,TARGET,OPTIONS,MAJ:MIN,SIZE,AVAIL"
         argv = ["findmnt", "--json", "--bytes", "--nofsroot", "--output", columns]
@@ -183,18 +192,18 @@ def filesystem(path: str | Path, root: Path = ROOT) -> dict[str, Any]:
                 timeout=10,
                 check=False,
             )
-            found = json.loads(listed.stdout)["filesystems"][0]
-    zfs = read_text(root / "sys/module/zfs/version") if found.get("fstype") == "zfs" else None
+            mounted = json.loads(listed.stdout)["filesystems"][0]
+    zfs = read_text(root / "sys/module/zfs/version") if mounted.get("fstype") == "zfs" else None
     return {
         "path": str(path),
-        "type": found.get("fstype"),
+        "type": mounted.get("fstype"),
         **({"zfs_version": zfs} if zfs else {}),
-        "device": found.get("source"),
-        "mount": found.get("target"),
-        "options": _OF_MOUNT.sub("", found.get("options") or "") or None,
-        **_queue(root / "sys/dev/block" / found.get("maj:min", "none")),
-        "total_bytes": found.get("size"),
-        "free_bytes": found.get("avail"),
+        "device": mounted.get("source"),
+        "mount": mounted.get("target"),
+        "options": _OF_MOUNT.sub("", mounted.get("options") or "") or None,
+        **_queue(root / "sys/dev/block" / mounted.get("maj:min", "none")),
+        "total_bytes": mounted.get("size"),
+        "free_bytes": mounted.get("avail"),
     }
 
 
@@ -203,10 +212,10 @@ def _queue(device: Path) -> dict[str, Any]:
 
     Read-ahead is that of the device itself: a volume of LVM has its own.
     """
-    top, disk = _with_queue(device.resolve()), _disk(device)
+    disk = _disk(device)
     queue = disk / "queue"
     rotational = read_text(queue / "rotational")
-    read_ahead = read_number(top / "queue/read_ahead_kb")
+    read_ahead = read_number(_with_queue(device.resolve()) / "queue/read_ahead_kb")
     return {
         "rotational": rotational and rotational == "1",
         "scheduler": _choice(queue / "scheduler"),
@@ -278,35 +287,33 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     None.
     """
     cpu = _cpu(root)
-    release = read_text(root / "etc/os-release") or ""
-    distribution = re.search(r'^PRETTY_NAME="?([^"\n]+)"?', release, re.M)
-    total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.M)
-    load = re.match(r"\S+ \S+ ([\d.]+) ", read_text(root / "proc/loadavg") or "")
+    distribution = _search(r'^PRETTY_NAME="?([^"\n]+)"?', root / "etc/os-release")
+    total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
+    load = _search(r"^\S+ \S+ ([\d.]+) ", root / "proc/loadavg")
     arguments = read_text(root / "proc/cmdline")
     sysctls = {name: read_text(root / "proc/sys" / name.replace(".", "/")) for name in _SYSCTLS}
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
         "arch": platform.machine(),
-        "distribution": distribution[1] if distribution else platform.system() or None,
+        "distribution": distribution or platform.system() or None,
         **cpu,
         **_memory(root),
         "clock_source": read_text(
             root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
         ),
         "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
-        "memory_bytes": int(total[1]) * 1024
+        "memory_bytes": int(total) * 1024
         if total
         else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         # The tasks per CPU of the last 15 minutes in halves: what neighbours did before, as
         # /proc/loadavg counts the tasks of the whole node, in a pod too.
-        "load": round(2 * float(load[1]) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
+        "load": round(2 * float(load) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
         "virtualisation": _virtualisation(root),
         "cgroup": limits(root),
-        "kernel_options": arguments
-        and " ".join(word for word in arguments.split() if _KERNEL_OPTION.match(word)),
+        "kernel_options": arguments and " ".join(filter(_KERNEL_OPTION.match, arguments.split())),
         # A pod sees those of its network namespace.
         "sysctl": {name: value and " ".join(value.split()) for name, value in sysctls.items()},
         "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
@@ -417,13 +424,13 @@ def _rdma_devices(root: Path) -> list[dict[str, Any]]:
     devices = []
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         device = port.parents[1]
-        rate = re.match(r"([\d.]+) Gb/sec", read_text(port / "rate") or "")  # 100 Gb/sec (4X EDR)
+        rate = _search(r"^([\d.]+) Gb/sec", port / "rate")  # 100 Gb/sec (4X EDR)
         devices.append(
             {
                 "name": f"{device.name}:{port.name}",
                 "model": read_text(device / "hca_type") or read_text(device / "board_id"),
                 "firmware": read_text(device / "fw_ver"),
-                "speed": int(float(rate[1]) * 1e9) if rate else None,
+                "speed": int(float(rate) * 1e9) if rate else None,
                 "state": (read_text(port / "state") or "").rpartition(" ")[2] or None,
                 "link_layer": read_text(port / "link_layer"),
             }
@@ -450,38 +457,41 @@ def env_class(*facts: Mapping[str, Any]) -> str:
     Hardware only: kernel, GPU driver and other versions are left out, for they are what an upgrade
     changes and what is then to be compared.
     """
-    kinds: Counter[str] = Counter()
-    for host in facts:
-        parts = [str(host.get("cpu_model") or host.get("arch") or "unknown CPU")]
-        if host.get("cpu_threads"):
-            parts.append(f"{host['cpu_threads']} threads")
-        if host.get("memory_bytes"):
-            # Rounded to 1/8 GiB under 4 GiB, else to 1 GiB, as firmware and kernels reserve some.
-            gib = host["memory_bytes"] / 2**30
-            parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
-        parts += sorted(
-            {
-                nic["driver"]
-                + (f" {nic['speed'] / 1e9:g} Gbit/s" if nic.get("speed") is not None else "")
-                for nic in host.get("nics") or ()
-                if nic.get("driver")
-            }
-        )
-        devices = Counter(
-            f"{device['name']} (MIG {', '.join(device['slices'])})"
-            if device.get("slices")
-            else device["name"]
-            for device in host.get("gpus") or ()
-        )
-        parts += [f"{n} x {name}" if n > 1 else name for name, n in sorted(devices.items())]
-        if host.get("virtualisation") not in (None, "none"):
-            parts.append("virtual")
-        kinds[", ".join(parts)] += 1
+    kinds = Counter(map(_hardware, facts))
     return "; ".join(
         kind if count == 1 else f"{count} x [{kind}]" for kind, count in sorted(kinds.items())
     )
 
 
+def _hardware(host: Mapping[str, Any]) -> str:
+    """Return the hardware of one host, such as `AMD EPYC, 2 threads, 24 GiB, virtual`."""
+    parts = [str(host.get("cpu_model") or host.get("arch") or "unknown CPU")]
+    if host.get("cpu_threads"):
+        parts.append(f"{host['cpu_threads']} threads")
+    if host.get("memory_bytes"):
+        # Rounded to 1/8 GiB under 4 GiB, else to 1 GiB, as firmware and kernels reserve some.
+        gib = host["memory_bytes"] / 2**30
+        parts.append(f"{round(gib) if gib >= 4 else round(gib * 8) / 8:g} GiB")
+    parts += sorted(
+        {
+            nic["driver"]
+            + (f" {nic['speed'] / 1e9:g} Gbit/s" if nic.get("speed") is not None else "")
+            for nic in host.get("nics") or ()
+            if nic.get("driver")
+        }
+    )
+    devices = Counter(
+        f"{device['name']} (MIG {', '.join(device['slices'])})"
+        if device.get("slices")
+        else device["name"]
+        for device in host.get("gpus") or ()
+    )
+    parts += [f"{n} x {name}" if n > 1 else name for name, n in sorted(devices.items())]
+    if host.get("virtualisation") not in (None, "none"):
+        parts.append("virtual")
+    return ", ".join(parts)
+
+
 if __name__ == "__main__":
-    asked = sys.argv[1:2] == ["--filesystem"]
-    sys.stdout.write(json.dumps(filesystem(sys.argv[2]) if asked else gather()) + "\n")
+    of_path = sys.argv[1:2] == ["--filesystem"]
+    sys.stdout.write(json.dumps(filesystem(sys.argv[2]) if of_path else gather()) + "\n")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from perfdag.hosts.base import CommandResult, Host, in_clean_environment
@@ -48,7 +49,7 @@ def gpus(host: Host) -> list[dict[str, Any]] | None:
 
     None if the driver does not answer.
     """
-    fields, answer = known(host, {name: STATIC[name] for name in _KEPT})
+    fields, answer = queried(host, {name: STATIC[name] for name in _KEPT})
     if answer.code != 0:
         return None
     devices = [
@@ -130,21 +131,19 @@ STATIC = {
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field to query')
 
 
-def known(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandResult]:
-    """Return the fields that the host's nvidia-smi knows, and its answer to their query."""
-    queried = dict(fields)
+def queried(host: Host, fields: dict[str, str]) -> tuple[dict[str, str], CommandResult]:
+    """Return the fields that the host's nvidia-smi has, and its answer to their query."""
+    fields = dict(fields)
     while True:
-        finished = host.run(query(queried), timeout=TIMEOUT)
+        finished = host.run(query(fields), timeout=TIMEOUT)
         refused = _REFUSED.search(finished.stdout + finished.stderr) if finished.code != 0 else None
-        name = next(
-            (name for name, field in queried.items() if refused and field == refused[1]), None
-        )
-        if name is None:
-            return queried, finished
-        if queried[name] == DYNAMIC["reasons"]:  # drivers from 535 on have both names
-            queried[name] = "clocks_event_reasons.active"
+        names = [name for name, field in fields.items() if refused and field == refused[1]]
+        if not names:
+            return fields, finished
+        if fields[names[0]] == DYNAMIC["reasons"]:  # drivers from 535 on have both names
+            fields[names[0]] = "clocks_event_reasons.active"
         else:
-            del queried[name]
+            del fields[names[0]]
 
 
 def facts(host: Host) -> list[dict[str, Any]]:
@@ -154,7 +153,7 @@ def facts(host: Host) -> list[dict[str, Any]]:
     """
     if host.which("nvidia-smi") is None:
         return []
-    fields, finished = known(host, STATIC)
+    fields, finished = queried(host, STATIC)
     return parse(finished.stdout, fields) if finished.code == 0 else [{"error": finished.tail(200)}]
 
 
@@ -176,8 +175,7 @@ def problem(host: Host) -> str | None:
 
 def visible(host: Host) -> list[str]:
     """Return the uuids of the NVIDIA GPUs that a CUDA program sees on a host."""
-    listing = _listing(host)
-    uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M)
+    uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", _listing(host), re.M)
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return uuids
@@ -284,10 +282,9 @@ class Watch:
         reasons = {
             name: facts["against"] for name, facts in self.hosts.items() if facts.get("against")
         }
-        several = len(self.hosts) > 1
-        return (
-            "; ".join(f"{name}: {why}" if several else why for name, why in reasons.items()) or None
-        )
+        if len(self.hosts) > 1:
+            return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or None
+        return next(iter(reasons.values()), None)
 
 
 @contextlib.contextmanager
@@ -296,7 +293,7 @@ def watched(hosts: Sequence[Host]) -> Iterator[Watch]:
     named = by_name(hosts)
     watch = Watch({name: {"gpus": facts(host)} for name, host in named.items()})
     loop = f"--loop-ms={round(_PERIOD * 1000)}"
-    answers = {name: known(host, DYNAMIC) for name, host in named.items()}
+    answers = {name: queried(host, DYNAMIC) for name, host in named.items()}
     with contextlib.ExitStack() as stack:
         # The times of nvidia-smi have no zone: a clean environment is in UTC.
         samplers = {
@@ -306,15 +303,16 @@ def watched(hosts: Sequence[Host]) -> Iterator[Watch]:
         yield watch
         sampled = {name: sampler.stop() for name, sampler in samplers.items()}
     for name, host in named.items():
-        seen, (fields, answer) = watch.hosts[name], answers[name]
-        seen["during"] = during(sampled[name].stdout, fields, watch.spans[name])
+        observed = watch.hosts[name]
+        fields, answer = answers[name]
+        observed["during"] = during(sampled[name].stdout, fields, watch.spans[name])
         if missing := sorted(DYNAMIC.keys() - fields.keys()):
-            seen["untold"] = missing
-        if not seen["during"]:
-            told = (answer if answer.code != 0 else sampled[name]).tail(200)
-            seen["error"] = told or "nvidia-smi said nothing"
-        own = used(seen["gpus"], watch.used)
-        seen["against"] = reason_against(seen, facts(host), own)
+            observed["untold"] = missing
+        if not observed["during"]:
+            printed = (answer if answer.code != 0 else sampled[name]).tail(200)
+            observed["error"] = printed or "nvidia-smi said nothing"
+        gpus = used(observed["gpus"], watch.used)
+        observed["against"] = reason_against(observed, facts(host), gpus)
 
 
 def reason_against(
@@ -324,17 +322,17 @@ def reason_against(
 
     They were slowed, lost or not observed, or had memory errors meanwhile.
     """
-    own = {gpu["index"] for gpu in used if "index" in gpu}
-    during = [gpu for gpu in facts["during"] if gpu["index"] in own or not own]
+    indices = {gpu["index"] for gpu in used if "index" in gpu}
+    during = [gpu for gpu in facts["during"] if gpu["index"] in indices or not indices]
     if not during:
         return f"what the GPU's clocks did is not known: {facts.get('error', 'no samples')}"
-    left = {_identity(gpu) for gpu in after}
+    present = {_identity(gpu) for gpu in after}
     if error := next((gpu["error"] for gpu in after if "error" in gpu), None):
         return f"{LOST}: {error}"
-    if gone := [gpu for gpu in used if "index" in gpu and _identity(gpu) not in left]:
+    if gone := [gpu for gpu in used if "index" in gpu and _identity(gpu) not in present]:
         return f"{LOST}: nvidia-smi lists GPU {gone[0]['index']} no more"
-    if lost := next((gpu["lost"] for gpu in during if "lost" in gpu), None):
-        return f"{LOST}: {lost}"
+    if error := next((gpu["lost"] for gpu in during if "lost" in gpu), None):
+        return f"{LOST}: {error}"
     if slow := next((gpu["slowed"] for gpu in during if "slowed" in gpu), None):
         return str(slow)
     before = {gpu.get("index"): gpu.get("ecc_uncorrected", 0) for gpu in used}
@@ -369,26 +367,20 @@ def during(text: str, fields: dict[str, str], spans: Sequence[Span] = ()) -> lis
     errors that were printed instead.
     """
     errors = [line.strip() for line in text.splitlines() if _ERRORS.search(line)]
-    lost = {"lost": errors[-1][:200]} if len(errors) >= _LASTING else {}
+    last_error = {"lost": errors[-1][:200]} if len(errors) >= _LASTING else {}
     by_index: dict[int, list[dict[str, Any]]] = {}
     for sample in parse(text, fields):
         by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
-    return [_of_one(index, samples, spans) | lost for index, samples in sorted(by_index.items())]
+    return [
+        _of_one(index, samples, spans) | last_error for index, samples in sorted(by_index.items())
+    ]
 
 
 def _of_one(index: int, samples: Samples, spans: Sequence[Span]) -> dict[str, Any]:
-    # a sample stands for half a period before and after it
-    within = [
-        [
-            sample
-            for sample in samples
-            if start - _PERIOD / 2 <= sample.get("time", 0.0) <= end + _PERIOD / 2
-        ]
-        for start, end in spans
-    ]
-    runs = [_working(run) for run in within if run] or [_working(samples)]
+    runs = [_working(run) for run in (_within(samples, *span) for span in spans) if run]
+    runs = runs or [_working(samples)]
     # Runs at the same time share samples.
-    counted = list({id(sample): sample for run in runs for sample in run}.values())
+    counted = list({id(sample): sample for sample in chain.from_iterable(runs)}.values())
     summary = {"index": index, "samples": len(counted), **_summary(counted)}
     lasting = [
         (share, text)
@@ -400,9 +392,15 @@ def _of_one(index: int, samples: Samples, spans: Sequence[Span]) -> dict[str, An
     ]
     if lasting:
         share, text = max(lasting)
-        what = f"in {share * 100:.0f} % of {'one of its runs' if len(runs) > 1 else 'the sample'}"
-        summary["slowed"] = f"GPU {index} was slowed down ({text}) {what}: mend cooling or power"
+        where = f"in {share * 100:.0f} % of {'one of its runs' if len(runs) > 1 else 'the sample'}"
+        summary["slowed"] = f"GPU {index} was slowed down ({text}) {where}: mend cooling or power"
     return summary
+
+
+def _within(samples: Samples, start: float, end: float) -> Samples:
+    """Return the samples of a span. A sample stands for half a period before and after it."""
+    half = _PERIOD / 2
+    return [item for item in samples if start - half <= item.get("time", 0.0) <= end + half]
 
 
 def _working(samples: Samples) -> list[dict[str, Any]]:
@@ -424,10 +422,8 @@ def _summary(samples: Samples) -> dict[str, Any]:
 
 
 def _throttled(samples: Samples) -> dict[str, float]:
+    """Return the share of the samples that each throttle reason was there in."""
     masks = [sample["reasons"] for sample in samples if "reasons" in sample]
-    shares = {
-        text: sum(bool(mask & bit) for mask in masks) / len(masks)
-        for bit, text in _REASONS.items()
-        if masks and bit != _IDLE
-    }
-    return {text: share for text, share in shares.items() if share > 0}
+    reasons = {text: bit for bit, text in _REASONS.items() if bit != _IDLE}
+    counts = {text: sum(bool(mask & bit) for mask in masks) for text, bit in reasons.items()}
+    return {text: count / len(masks) for text, count in counts.items() if count}
