@@ -7,7 +7,6 @@ import http.client
 import logging
 import os
 import re
-import shlex
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -20,7 +19,7 @@ from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind, S
 from perfdag.analysis.history import Series, shorten
 from perfdag.analysis.verdict import NOT_JUDGED, RANK, percent
 from perfdag.results.run_store import day_of
-from perfdag.store.base import Store, store_option
+from perfdag.store.base import Store
 from perfdag.units import NEVER_ALERTS, plural, short
 
 
@@ -141,9 +140,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     if others := [line for line in group if line is not worst]:
         also = "; ".join(f"{line.label} {line.answer.size}" for line in others)
         lines.append(f"also    {shorten(also)}")
-    compare = f"perfdag compare {left.run_before} {gate.run} {store_option(gate.history)}"
-    if gate.store != gate.history:
-        compare += f" --store-b {shlex.quote(gate.store)}"
+    compare = gate.compare(left.run_before)
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
     keys = [line.info.series_id for line in group]
     return Alert("worse", title, "\n".join(lines), keys, left.run)

@@ -5,8 +5,10 @@ A first run has no series to answer for, so what answers is imported where it is
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfdag.store.base import store_option
 from perfdag.suite.document import quoted
 from perfdag.suite.model import Check
 
@@ -171,6 +173,11 @@ class GateResult:
             damaged=self.damaged,
         )
         return asdict(data)
+
+    def compare(self, before: str) -> str:
+        """Return the command that compares this run with one of its history."""
+        command = f"perfdag compare {before} {self.run} {store_option(self.history)}"
+        return command if self.store == self.history else f"{command} --store-b {quote(self.store)}"
 
     def accept(self, name: str, run: str) -> str:
         """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""

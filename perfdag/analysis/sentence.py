@@ -17,7 +17,6 @@ from perfdag.results.summary import (
     unusable,
     worst_of_points,
 )
-from perfdag.store.base import store_option
 from perfdag.units import RATES, plural, short
 
 if TYPE_CHECKING:
@@ -145,9 +144,7 @@ def _worse(run: Judged) -> Iterator[Banner]:
         yield Banner("worse", _change(deciding))
         return
     why = [*run.past.slower_machine, f"changed with it: {step.changed}"[:200]]
-    where = store_option(run.past.history)
-    command = f"perfdag compare {step.run_before} {run.past.run} {where}"
-    yield Banner("worse", _change(deciding), why, command)
+    yield Banner("worse", _change(deciding), why, run.past.compare(step.run_before))
 
 
 def _slow(run: Judged) -> Iterator[Banner]:

@@ -31,6 +31,7 @@ from perfdag.runs.local import absent_program, check_samples, measure_duet, refu
 from perfdag.stats.paired import LOOKS
 from perfdag.stats.robust import MOST_BLOCKS
 from perfdag.steps.pods.plan import kinds_of
+from perfdag.store.base import store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import share
@@ -303,5 +304,5 @@ def submit_variants(args: argparse.Namespace) -> int:
     if args.watch:
         return asyncio.run(follow_run(name, namespace))
     print(f"follow it: perfdag status {name} --namespace {namespace}")
-    print(f"then:      perfdag ab --resume {duet.a.run_id} --store {root}")
+    print(f"then:      perfdag ab --resume {duet.a.run_id} {store_option(root)}")
     return EXIT_OK

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,8 @@ def run_new(args: argparse.Namespace) -> None:
     except OSError as error:
         raise CommandError(f"cannot write {error.filename or root}: {error.strerror}") from None
     print(*files, sep="\n")
-    print(f"next: pip install -e {root} && perfdag run {root}/suite.yaml")
+    suite = shlex.quote(f"{root}/suite.yaml")
+    print(f"next: pip install -e {shlex.quote(str(root))} && perfdag run {suite}")
 
 
 def _templates() -> Any:  # an Environment of jinja2

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -73,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         from perfdag.suite.model import Suite
 
         if self.takes_command and suite and shutil.which(suite):
-            command = " ".join(argv[argv.index(suite) :])
+            command = shlex.join(argv[argv.index(suite) :])
             return f"{suite} is no suite file; to measure a command: perfdag run -- {command}"
         option = next((text for text in unknown if text.startswith("-")), None)
         if option is None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import shlex
 import shutil
 from pathlib import Path
 
@@ -136,9 +137,8 @@ def run_suite(args: argparse.Namespace) -> int:
     if args.command and args.suite:
         raise CommandError("name a suite file or a command after `--`, not both")
     if args.suite and not Path(args.suite).exists() and shutil.which(args.suite):
-        raise CommandError(
-            f"{args.suite} is no suite file; to measure a command: perfdag run -- {args.suite}"
-        )
+        measured = f"perfdag run -- {shlex.quote(args.suite)}"
+        raise CommandError(f"{args.suite} is no suite file; to measure a command: {measured}")
     root: str | None = args.store
     if args.resume is not None:
         from perfdag.results.selections import read_run

@@ -291,7 +291,9 @@ def run_prune(args: argparse.Namespace) -> None:
             if args.suite not in (None, plan.suite):
                 continue
             if age <= UNFINISHED and suite is None:
-                logger.warning(f"perfdag: kept {run_id}: it has no rows yet; perfdag rm removes it")
+                command = f"perfdag rm {run_id} {store_option(store.root)}"
+                why = f"it has no rows yet; `{command}` removes it"
+                logger.warning(f"perfdag: kept {run_id}: {why}")
                 continue
             keys = removable_keys(runs, plan)
             if not args.dry_run:

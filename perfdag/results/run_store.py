@@ -313,7 +313,7 @@ def resume_command(plan: Plan, root: str) -> str:
         return command  # in the store of the installation
     if not root:
         return command
-    return f"{command} --store {'FOLDER' if root.startswith('claim://') else root}"
+    return f"{command} {store_option('FOLDER' if root.startswith('claim://') else root)}"
 
 
 def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:

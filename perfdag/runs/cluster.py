@@ -40,7 +40,7 @@ from perfdag.results.run_store import LAST, ambiguous
 from perfdag.revision import stated_revision
 from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_REACH
-from perfdag.store.base import on_cluster
+from perfdag.store.base import on_cluster, store_option
 from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
@@ -284,7 +284,8 @@ def delete_workflows(name: str, namespace: str) -> None:
         run_id = view.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
     if view.run_id:
-        print_now(f"its results stay: perfdag rm {view.run_id} --store {view.store} removes them")
+        command = f"perfdag rm {view.run_id} {store_option(view.store)}"
+        print_now(f"its results stay: {command} removes them")
     if remaining:
         raise RunError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
 
