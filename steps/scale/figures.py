@@ -9,7 +9,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +32,10 @@ _FORM = re.compile(
     r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
 )
 _REQUESTS = {
-    f"{phase}{name}_p99": f"{phase}{name}"
-    for phase in ("", f"{DELETION}/")
-    for name in ("api", "api_list")
+    "api_p99": "api",
+    "api_list_p99": "api_list",
+    f"{DELETION}/api_p99": f"{DELETION}/api",
+    f"{DELETION}/api_list_p99": f"{DELETION}/api_list",
 }
 """Percentile -> what the number of its requests (`_requests`) and an upper bound of the slowest
 (`_slowest`) begin with. With too few requests for a percentile, the bound can show that a gate
@@ -58,8 +59,8 @@ class Gate:
     other: str | None = None
 
     def __str__(self) -> str:
-        other = f" * {self.other}" if self.other else ""
-        return f"{self.metric} {self.op} {self.value:g}{other}"
+        multiple = f" * {self.other}" if self.other else ""
+        return f"{self.metric} {self.op} {self.value:g}{multiple}"
 
 
 @dataclass(frozen=True)
@@ -108,32 +109,32 @@ SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
 """Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
 
 
-def with_slo(own: Sequence[Gate]) -> list[Gate]:
-    """Return the API limits and the own gates. An own gate replaces a limit on the same metric."""
-    metrics = {gate.metric for gate in own}
-    return [*(limit for limit in SLO if limit.metric not in metrics), *own]
+def with_slo(gates: Sequence[Gate]) -> list[Gate]:
+    """Return the API limits and gates. A gate replaces a limit on the same metric."""
+    metrics = {gate.metric for gate in gates}
+    return [*(limit for limit in SLO if limit.metric not in metrics), *gates]
 
 
 def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
     """Compare all gates with the figures of a run; NaN counts as absent."""
     by_key = {key: figures[name] for key, name in audit_percentiles(figures).items()}
-    known = {
+    values = {
         name: value
         for name, value in {**figures, **by_key}.items()
         if value is not None and not math.isnan(value)
     }
-    return [_verdict(gate, known) for gate in gates]
+    return [_verdict(gate, values) for gate in gates]
 
 
-def _verdict(gate: Gate, known: Mapping[str, float]) -> Verdict:
-    value = known.get(gate.metric)
-    base = known.get(gate.other) if gate.other else 1.0
+def _verdict(gate: Gate, values: Mapping[str, float]) -> Verdict:
+    value = values.get(gate.metric)
+    base = values.get(gate.other) if gate.other else 1.0
     requests = _REQUESTS.get(gate.metric, "")
-    slowest = known.get(f"{requests}_slowest")
+    slowest = values.get(f"{requests}_slowest")
     lack = f"no data for {gate.metric if value is None else gate.other}"
     if value is None and slowest is not None and gate.op in ("<", "<=") and not gate.other:
         value = slowest if _OPS[gate.op](slowest, gate.value) else None
-        count = known.get(f"{requests}_requests", 0.0)
+        count = values.get(f"{requests}_requests", 0.0)
         lack = f"{count:g} requests are too few for a p99, the slowest took up to {slowest:g} s"
     if value is None or base is None:
         return Verdict(gate, value, None, None, lack)
@@ -173,25 +174,34 @@ def check(
     `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
     Prometheus is queried. `count` is the fewest objects of a size.
     """
-    stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
+    stages: dict[str, float] = {}
+    for step in steps:
+        stages |= {f"{step.name}_{stat}": p for stat, p in _PERCENTILES.items()}
     stages |= {key: stages[name] for key, name in audit_percentiles(stages).items()}
     calls = latencies([])
-    known = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
-    known |= _PACED_FIGURES if paced else set()
-    for name in [name for gate in gates for name in (gate.metric, gate.other) if name]:
-        if (least := needed(stages.get(name, 0.5))) > count:
-            raise ValueError(
-                f"the gate on {name} can have no data: it needs {least} objects, and {count:g} are "
-                "planned"
-            )
-        if name in prometheus.FIGURES or prometheus.is_request_count(name):
-            if not components:
-                raise ValueError(f"the gate on {name} needs a Prometheus: set `prometheus`")
-        elif name not in known and not _COUNT.fullmatch(name):
-            near = difflib.get_close_matches(
-                name, sorted({*known, *prometheus.FIGURES, *_EXAMPLES}), 1, 0.0
-            )
-            raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")
+    names = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
+    if paced:
+        names |= _PACED_FIGURES
+    for gate in gates:
+        for name in filter(None, (gate.metric, gate.other)):
+            least = needed(stages.get(name, 0.5))
+            if least > count:
+                raise ValueError(
+                    f"the gate on {name} can have no data: it needs {least} objects, and {count:g} "
+                    "are planned"
+                )
+            _check_figure(name, names, scenario, components)
+
+
+def _check_figure(name: str, names: Set[str], scenario: str, components: bool) -> None:
+    """Raise ValueError for a figure that is none of `names` and not Prometheus'."""
+    if name in prometheus.FIGURES or prometheus.is_request_count(name):
+        if not components:
+            raise ValueError(f"the gate on {name} needs a Prometheus: set `prometheus`")
+    elif name not in names and not _COUNT.fullmatch(name):
+        candidates = sorted({*names, *prometheus.FIGURES, *_EXAMPLES})
+        near = difflib.get_close_matches(name, candidates, 1, 0.0)
+        raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")
 
 
 @dataclass
@@ -382,23 +392,20 @@ SHORT_FORMS: Mapping[str, ShortForm] = {
     "vms": "{} VMs",
     "objects": "{} objects",
 }
-MAX_MESSAGES, MAX_CALLS = 50, 40
-"""Distinct messages, and kinds of API request of each phase, that are kept."""
+MAX_MESSAGES = 50
+"""Distinct messages that are kept."""
+MAX_CALLS = 40
+"""Kinds of API request of each phase that are kept."""
 CHURN = ("churn_cycles", "churn_throughput")
 """Figures of a steady state."""
+_SINGLE = ("create_rate", "success_ratio", "create_ratio", "schedule_held", "left_behind")
 _NAMED = {
     "throughput_mean": ("throughput", "mean"),
     "throughput_best_5s": ("throughput", "best_5s"),
     "submit_lag": ("submit_lag", "p99"),
     "api_p99": ("api_p99", "p99"),
     "watch_lag_p99": ("watch_lag", "p99"),
-    **{
-        name: (name, "value")
-        for name in (
-            *("create_rate", "success_ratio", "create_ratio", "schedule_held", "left_behind"),
-            *CHURN,
-        )
-    },
+    **{name: (name, "value") for name in (*_SINGLE, *CHURN)},
 }
 """Figure -> metric and statistic."""
 
@@ -413,34 +420,34 @@ def measurements(
     """
     rows: list[Measurement] = []
     for stage in result.stages:
-        own = {**coords, "stage": stage.stage, "since": stage.since}
+        of_stage = {**coords, "stage": stage.stage, "since": stage.since}
         n = stage.count["ok"] + stage.count["censored"]
         for stat, value in stage.seconds.items():
             if value is not None:
-                rows.append(Measurement("stage_latency", value, stat, own, n))
+                rows.append(Measurement("stage_latency", value, stat, of_stage, n))
                 if stage.stage == headline and stat in _PERCENTILES:
                     rows.append(Measurement(headline, value, stat, {**coords}, n))
     for figure, value in result.figures.items():
         if value is None:
             continue
         name = figure.removeprefix(f"{DELETION}/")
-        own = {**coords, "phase": DELETION} if name != figure else {**coords}
+        of_phase = {**coords, "phase": DELETION} if name != figure else {**coords}
         if name in _NAMED:
             metric, stat = _NAMED[name]
-            rows.append(Measurement(metric, value, stat, own))
-        elif counted := call_name(name):
-            rows.append(Measurement("api_calls", value, coords={**own, "call": counted, **size}))
+            rows.append(Measurement(metric, value, stat, of_phase))
+        elif call := call_name(name):
+            rows.append(Measurement("api_calls", value, coords={**of_phase, "call": call, **size}))
         elif name in prometheus.FIGURES or prometheus.is_request_count(name):
-            rows.append(Measurement("component", value, coords={**own, "figure": name}))
-    for phase, where in ((CREATION, coords), (DELETION, {**coords, "phase": DELETION})):
-        timed = [c for c in result.calls if c["phase"] == phase and c["p99_s"] is not None]
-        for call in timed[:MAX_CALLS]:
-            own = {**where, "call": call["call"]}
-            rows.append(Measurement("api_latency", call["p99_s"], "p99", own, call["count"]))
+            rows.append(Measurement("component", value, coords={**of_phase, "figure": name}))
+    for phase, of_phase in ((CREATION, {**coords}), (DELETION, {**coords, "phase": DELETION})):
+        calls = [c for c in result.calls if c["phase"] == phase and c["p99_s"] is not None]
+        for c in calls[:MAX_CALLS]:
+            of_call = {**of_phase, "call": c["call"]}
+            rows.append(Measurement("api_latency", c["p99_s"], "p99", of_call, c["count"]))
     rows += _object_measurements(result.rows, coords)
     for gate in result.verdicts:
-        word: VerdictWord = "passed" if gate.passed else "failed"
-        rows.append(verdict(word, str(gate.gate), gate.figures(), {**coords}))
+        passed: VerdictWord = "passed" if gate.passed else "failed"
+        rows.append(verdict(passed, str(gate.gate), gate.figures(), {**coords}))
     for text, count in messages(result.rows).most_common(MAX_MESSAGES):
         rows.append(Measurement("failures", float(count), coords={**coords, "message": text}))
     return rows
@@ -451,12 +458,12 @@ def _object_measurements(rows: Sequence[Row], coords: Mapping[str, Any]) -> list
     first = min((row.submitted for row in rows if row.submitted), default=0.0)
     measured = []
     for row in rows:
-        own = {**coords, "stage": row.stage, "since": row.since}
+        of_row = {**coords, "stage": row.stage, "since": row.since}
         values = {"object_latency" if row.status == "ok" else "object_missing": row.seconds}
         if row.status == "ok" and row.reached:
             values["object_time"] = row.reached - first
         measured += [
-            Measurement(metric, value, coords=own, subject=row.name)
+            Measurement(metric, value, coords=of_row, subject=row.name)
             for metric, value in values.items()
             if value is not None
         ]
@@ -493,11 +500,9 @@ _AUDIT_STAGES = {
 
 def audit_percentiles(figures: Container[str]) -> dict[str, str]:
     """Return the percentiles of VMIs among figures, by the key of KubeVirt's audit."""
-    names = {
-        f"{key}{stat.upper()}": f"{stage}_{stat}"
-        for stage, key in _AUDIT_STAGES.items()
-        for stat in _PERCENTILES
-    }
+    names: dict[str, str] = {}
+    for stage, key in _AUDIT_STAGES.items():
+        names |= {f"{key}{stat.upper()}": f"{stage}_{stat}" for stat in _PERCENTILES}
     names |= {key: f"vmi_{name}" for key, name in names.items() if f"vmi_{name}" in figures}
     return {key: name for key, name in names.items() if name in figures}
 
@@ -535,10 +540,14 @@ def audit_values(
     """
     entries = {key: {"value": value} for key, value in values.items() if value is not None}
     # Of several gates on a metric, a breach comes last and is shown. A gate sees the whole run.
-    for judged in sorted(verdicts, key=lambda verdict: not verdict.passed):
-        gate, limit, value = judged.gate, judged.threshold, judged.value
-        threshold: dict[str, Any] = {"thresholdValue": limit}
-        threshold["thresholdExceeded"] = not judged.passed
+    for gate_verdict in sorted(verdicts, key=lambda verdict: not verdict.passed):
+        gate = gate_verdict.gate
+        value = gate_verdict.value
+        limit = gate_verdict.threshold
+        threshold: dict[str, Any] = {
+            "thresholdValue": limit,
+            "thresholdExceeded": not gate_verdict.passed,
+        }
         if gate.other:
             ratio = value * gate.value / limit if limit and value is not None else None
             threshold |= {"thresholdMetric": key_of(gate.other), "thresholdRatio": ratio}

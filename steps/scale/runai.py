@@ -82,8 +82,8 @@ def checked(kind: type[T], body: Any, where: object = "") -> T:
     except ValidationError as errors:
         error = errors.errors()[0]
         text = error["msg"].removeprefix("Value error, ")
-        words = str(where), ".".join(map(str, error["loc"])), text
-        raise ValueError(": ".join(filter(None, words))) from None
+        parts = (str(where), ".".join(map(str, error["loc"])), text)
+        raise ValueError(": ".join(filter(None, parts))) from None
 
 
 @dataclass
@@ -186,8 +186,8 @@ def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> lis
         argv += ["--interactive"]
     if params.pvc:
         claim = "ephemeral,size=1Mi,accessmode-rwo,path=/path-new"
-        storage = params.storage_class or RUNAI_STORAGE
-        argv += ["--new-pvc", f"{claim},storageclass={storage},claimname=my-pvc"]
+        claim += f",storageclass={params.storage_class or RUNAI_STORAGE},claimname=my-pvc"
+        argv += ["--new-pvc", claim]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
@@ -217,9 +217,10 @@ async def submit(
         raise ValueError("`scale submit` creates no objects without ${name} in their name")
     program = program_of(kube.cluster, params, settings)
     submitter = program_submitter(program) if program else await api_submitter(kube, template)
-    *others, last = [(document.api_version, document.kind) for document in template.documents]
-    name, namespaces = f"j-{run[-6:]}", params.namespaces
-    file = RunFile(run, *last, namespaces, params.project, template.members, others=others)
+    name = f"j-{run[-6:]}"
+    namespaces = params.namespaces
+    *helpers, workload = [(item.api_version, item.kind) for item in template.documents]
+    file = RunFile(run, *workload, namespaces, params.project, template.members, others=helpers)
     file.prefix = f"{name}-" if settings.submitter == "runai-cli" else ""
     for namespace in namespaces:
         if create_namespace:
@@ -275,7 +276,8 @@ def _job(item: Submission, project: str) -> dict[str, Any]:
 
 def require_deleted(folder: Path) -> None:
     """Raise ValueError if the folder's run was not deleted: run.json is the record of it."""
-    if (folder / "run.json").exists() and not (file := read_run(folder)).deleted:
+    file = read_run(folder) if (folder / "run.json").exists() else None
+    if file and not file.deleted:
         raise ValueError(
             f"{folder} holds run {file.run}; `perfdag scale delete -o {folder}` first, or give "
             "another folder with -o"
@@ -288,23 +290,23 @@ async def delete(kube: Kube, folder: Path, timeout: float) -> int:
     A namespace that `submit` made stays. Of a folder of Run:ai's own submitter the workloads that
     it names are deleted. Raises KubeError if the cluster serves none of their kinds.
     """
-    own = (folder / "run.json").exists()
+    is_ours = (folder / "run.json").exists()
     file = read_submission(folder, None, None)
     kinds = ["/".join(kind) for kind in ((file.api_version, file.kind), *file.others)]
-    if not own:
+    if not is_ours:
         kinds = await served(kube, kinds) or kinds
     names = {item.name for item in file.submissions}
 
     def named(body: Object) -> bool:
         name = str(body["metadata"]["name"])
-        return name.startswith(file.prefix) if own else name in names
+        return name.startswith(file.prefix) if is_ours else name in names
 
     also = named if file.prefix else None
-    left = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
-    if own:
-        file.deleted = not left
+    count = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
+    if is_ours:
+        file.deleted = not count
         write_json(folder / "run.json", file)
-    return left
+    return count
 
 
 def read_submission(folder: Path, workload_type: str | None, project: str | None) -> RunFile:
@@ -314,17 +316,24 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
     """
     kind = RUNAI_KINDS[workload_type or "training"]
     if not (folder / "run.json").exists() and (folder / "submitted.json").exists():
-        jobs, submissions = _read(folder / "submitted.json", "submit", "submitTimestamp"), []
+        jobs = _read(folder / "submitted.json", "submit", "submitTimestamp")
+        submissions = []
         for index, job in enumerate(jobs):
-            at = round((_time_of(job, "submitTimestamp") or 0.0) * 1e9)
+            at_ns = round((_time_of(job, "submitTimestamp") or 0.0) * 1e9)
             namespace = job.get("jobNamespace") or f"runai-{job['projectName']}"
-            submissions.append(Submission(index, job["jobName"], namespace, at, at, at))
-        namespaces = sorted({item.namespace for item in submissions})
-        project = project or next((str(job["projectName"]) for job in jobs), "")
-        members = None if workload_type == "distributed" else 1
-        own = "submitted", RUNAI_API, kind, namespaces, project, members, True
-        others = [(RUNAI_API, name) for name in RUNAI_KINDS.values() if name != kind]
-        return RunFile(*own, submissions=submissions, others=others, prefix="j-")
+            submissions.append(Submission(index, job["jobName"], namespace, at_ns, at_ns, at_ns))
+        return RunFile(
+            run="submitted",
+            api_version=RUNAI_API,
+            kind=kind,
+            namespaces=sorted({item.namespace for item in submissions}),
+            project=project or next((str(job["projectName"]) for job in jobs), ""),
+            expected_pods=None if workload_type == "distributed" else 1,
+            finished=True,
+            submissions=submissions,
+            others=[(RUNAI_API, name) for name in RUNAI_KINDS.values() if name != kind],
+            prefix="j-",
+        )
     file = read_run(folder)
     if workload_type and kind != file.kind:
         raise ValueError(f"run {file.run} is of {file.kind}, not {workload_type}")
@@ -372,14 +381,14 @@ async def observe(
     """
     file = read()
     deadline = time.monotonic() + watch
-    while (left := deadline - time.monotonic()) > 0:
-        known = len(file.submissions)
+    while (remaining := deadline - time.monotonic()) > 0:
+        count = len(file.submissions)
         file = read()
-        ready, wanted = progress(observer, file)
-        logger.info(f"{ready} of {wanted} are ready")
-        if file.finished and ready >= wanted and len(file.submissions) == known:
+        ready, expected = progress(observer, file)
+        logger.info(f"{ready} of {expected} are ready")
+        if file.finished and ready >= expected and len(file.submissions) == count:
             break
-        await observer.until(lambda: False, min(left, PARTIAL_S))  # raises what ended a watch
+        await observer.until(lambda: False, min(remaining, PARTIAL_S))  # raises what ended a watch
     rows = observer.rows(file.submissions, file.kind, file.expected_pods)
     backend = backend_times(settings, file.project, file.namespaces)
     sampled, unseen, waiting = sampled_json(rows, file.project, backend)
@@ -459,10 +468,11 @@ def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -
 
     Raises ValueError.
     """
-    name, times = settings.backend_times, dict[str, float]()
+    name = settings.backend_times
     plugins = entry_points(group="perfdag.backend_times", name=name)
     if name and not plugins:
         raise ValueError(f"no plug-in {name!r} is installed for perfdag.backend_times")
+    times: dict[str, float] = {}
     for plugin in plugins:
         for namespace in namespaces:
             times |= plugin.load()(project, namespace)
@@ -510,7 +520,8 @@ def sampled_json(
     for row in rows:
         if row.status != "failed":
             workloads.setdefault((row.namespace, row.name), {})[row.stage] = row
-    scheduled, unseen = [], dict[str, list[str]]()
+    scheduled = []
+    unseen: dict[str, list[str]] = {}
     for (namespace, name), stages in workloads.items():
         watched = all(row.source == "watch" for row in stages.values() if row.status == "ok")
         times = {stage: row.reached if watched else row.api_time for stage, row in stages.items()}
@@ -522,8 +533,8 @@ def sampled_json(
         item["backendJobCreatedTimestamp"] = _iso((backend or {}).get(name))
         if item["podSchedulingDecisionTimestamp"]:
             unseen[name] = [key for key in _STAND_INS if not item[key]]
-            for key, other in _STAND_INS.items():
-                item[key] = item[key] or item[other]
+            for key, stand_in in _STAND_INS.items():
+                item[key] = item[key] or item[stand_in]
             scheduled.append(item)
     return scheduled, unseen, len(workloads) - len(scheduled)
 
@@ -585,16 +596,8 @@ def read_times(folder: Path) -> list[WorkloadTimes]:
     summary = dict[str, Any]()
     with suppress(FileNotFoundError):  # the original tool writes none
         summary = orjson.loads((folder / "summary.json").read_bytes())
-    submitted, sampled = (
-        {
-            (workload["jobName"], workload["projectName"]): workload
-            for workload in _read(folder / name, verb, *keys)
-        }
-        for name, verb, *keys in (
-            ("submitted.json", "submit", "submitTimestamp"),
-            ("sampled.json", "sample"),
-        )
-    )
+    submitted = _read_by_job(folder / "submitted.json", "submit", "submitTimestamp")
+    sampled = _read_by_job(folder / "sampled.json", "sample")
     _forget_unseen(list(sampled.values()), summary.get("unseen"))
     ahead = summary.get("server_clock_ahead_s", 0.0)
     stray = {"submitTimestamp": None}
@@ -623,13 +626,18 @@ def _forget_unseen(
 
     In files of the original tool, those that no workload has otherwise.
     """
-    for key, other in _OPTIONAL.items():
-        if unseen is None and all(item.get(key) == item.get(other) for item in sampled):
+    for key, stand_in in _OPTIONAL.items():
+        if unseen is None and all(item.get(key) == item.get(stand_in) for item in sampled):
             for item in sampled:
                 item.pop(key, None)
     for item in sampled:
         for key in (unseen or {}).get(item["jobName"], ()):
             item.pop(key, None)
+
+
+def _read_by_job(path: Path, verb: str, *keys: str) -> dict[tuple[str, str], dict[str, Any]]:
+    workloads = _read(path, verb, *keys)
+    return {(workload["jobName"], workload["projectName"]): workload for workload in workloads}
 
 
 def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
@@ -638,8 +646,8 @@ def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
     for number, workload in enumerate(data, 1):
         lacking = [key for key in ("jobName", "projectName", *keys) if key not in workload]
         if lacking:
-            which = f"workload {number} of {len(data)}"
-            raise ValueError(f"{path}: {which} has no {', '.join(lacking)}")
+            place = f"workload {number} of {len(data)}"
+            raise ValueError(f"{path}: {place} has no {', '.join(lacking)}")
     return data
 
 
@@ -649,32 +657,36 @@ def _time_of(info: Mapping[str, Any], key: str) -> float | None:
 
 
 def _times(info: dict[str, Any], ahead: float) -> WorkloadTimes:
-    at = {key: _time_of(info, key) for pair in REFERENCE.values() for key in pair}
-    decided, submitted = at["podSchedulingDecisionTimestamp"], at["submitTimestamp"]
-    first = at["workloadCreatedTimestamp"] or decided
+    times = {key: _time_of(info, key) for key in set().union(*REFERENCE.values())}
+    submitted = times["submitTimestamp"]
+    first = times["workloadCreatedTimestamp"] or times["podSchedulingDecisionTimestamp"]
     if submitted is not None and first is not None and first == int(first):
-        at["submitTimestamp"] = submitted + ahead
+        times["submitTimestamp"] = submitted + ahead
     deltas = {
-        name: _delta(start, end)
-        if (end := at[event]) is not None and (start := at[since]) is not None
-        else None
-        for name, (event, since) in REFERENCE.items()
+        name: _delta(times[since], times[event]) for name, (event, since) in REFERENCE.items()
     }
-    group, pod = at["podGroupCreatedTimestamp"], at["firstPodCreatedTimestamp"]
-    total, excluded = deltas["Total Pod Scheduling Decision"], ""
-    if submitted is None:
-        excluded = STRAY
-    elif group is not None and pod is not None and int(group) < int(pod):
-        excluded = "pod group older than its first pod (the pod was replaced)"
-    elif total is not None and total < -1:
-        excluded = "scheduled before it was submitted (clocks differ)"
-    elif decided is None:
-        excluded = "not scheduled when sampled"
-    return WorkloadTimes(info, deltas, excluded)
+    return WorkloadTimes(info, deltas, _exclusion(times, deltas["Total Pod Scheduling Decision"]))
 
 
-def _delta(start: float, end: float) -> float:
+def _exclusion(times: Mapping[str, float | None], total: float | None) -> str:
+    """Return why plots exclude a workload, "" if they do not; `total` is until its scheduling."""
+    group = times["podGroupCreatedTimestamp"]
+    pod = times["firstPodCreatedTimestamp"]
+    if times["submitTimestamp"] is None:
+        return STRAY
+    if group is not None and pod is not None and int(group) < int(pod):
+        return "pod group older than its first pod (the pod was replaced)"
+    if total is not None and total < -1:
+        return "scheduled before it was submitted (clocks differ)"
+    if times["podSchedulingDecisionTimestamp"] is None:
+        return "not scheduled when sampled"
+    return ""
+
+
+def _delta(start: float | None, end: float | None) -> float | None:
     """Return the seconds between two times, both truncated if one has whole seconds."""
+    if start is None or end is None:
+        return None
     if start == int(start) or end == int(end):
         return float(int(end) - int(start))
     return end - start
@@ -695,13 +707,11 @@ def select(
 
 def write_csv(path: Path, times: Sequence[WorkloadTimes]) -> None:
     """Write times.csv: all workloads, excluded ones with the reason; unobserved is empty."""
-    rows = [
-        [
-            *(workload.info.get(key) or "" for key in _INFO.values()),
-            *("" if (d := workload.deltas[name]) is None else f"{d:.6f}" for name in REFERENCE),
-            workload.excluded,
-        ]
-        for workload in times
-    ]
+    rows = []
+    for workload in times:
+        info = [workload.info.get(key) or "" for key in _INFO.values()]
+        deltas = [workload.deltas[name] for name in REFERENCE]
+        seconds = ["" if delta is None else f"{delta:.6f}" for delta in deltas]
+        rows.append([*info, *seconds, workload.excluded])
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([[*_INFO, *REFERENCE, "Excluded"], *rows])

@@ -163,16 +163,16 @@ class Session:
         self.submissions += batch.submissions
         self.batches.append(batch)
         try:
-            async with asyncio.timeout(self._left(math.inf)):
+            async with asyncio.timeout(self._remaining(math.inf)):
                 await generate(self.submitter, self.template, batch, parallel)
         except TimeoutError:
             self.notes.append(f"the creation was stopped {self.wait_end(math.inf)}")
         return batch
 
-    def _left(self, timeout: float) -> float | None:
+    def _remaining(self, timeout: float) -> float | None:
         """Return the lesser of `timeout` and the time left for the sample; None without limit."""
-        left = min(timeout, self.context.deadline - time.monotonic())
-        return None if math.isinf(left) else max(0.0, left)
+        remaining = min(timeout, self.context.deadline - time.monotonic())
+        return None if math.isinf(remaining) else max(0.0, remaining)
 
     def wait_end(self, timeout: float) -> str:
         """Return in words when a wait of at most `timeout` seconds ended."""
@@ -189,16 +189,16 @@ class Session:
 
         def done() -> bool:
             counts = settled(self.observer, self.template.kind, self.members, goal)
-            wanted = self.members or 1
-            return all(
-                counts.get((item.namespace, item.name), 0) >= wanted for item in self.alive()
-            )
+            names = [(item.namespace, item.name) for item in self.alive()]
+            return all(counts.get(name, 0) >= (self.members or 1) for name in names)
 
-        return await self.observer.until(done, self._left(timeout) or 0.0)
+        return await self.observer.until(done, self._remaining(timeout) or 0.0)
 
     def kinds(self, *, shared: bool = False) -> list[str]:
         """Return the kinds of the template: the workload first, then what it needed."""
-        documents = (*(self.template.shared if shared else ()), *self.template.documents)
+        documents = self.template.documents
+        if shared:
+            documents = (*self.template.shared, *documents)
         return [f"{document.api_version}/{document.kind}" for document in documents[::-1]]
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
@@ -222,16 +222,16 @@ class Session:
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
         # Deletion is waited for beyond the deadline of the sample.
-        left = max(CLEANUP_TIMEOUT_S, self.context.deadline - time.monotonic())
-        return await self.observer.until(lambda: not self.left(items), min(timeout, left))
+        longest = max(CLEANUP_TIMEOUT_S, self.context.deadline - time.monotonic())
+        return await self.observer.until(lambda: not self.left(items), min(timeout, longest))
 
     def left(self, items: Sequence[Submission]) -> int:
         """Count the objects of these workloads that still exist."""
-        names = {
-            (document.kind, item.namespace, document.name_of(item.name))
-            for document in self.template.documents
-            for item in items
-        }
+        names = set[tuple[str, str, str]]()
+        for document in self.template.documents:
+            names |= {
+                (document.kind, item.namespace, document.name_of(item.name)) for item in items
+            }
         records = self.observer.records
         tops = [top_owner(records, r) for r in records.values() if "gone" not in r.stages]
         return sum((top.kind, top.namespace, top.name) in names for top in tops)
@@ -241,29 +241,31 @@ class Session:
 
         Labels also match objects whose creation was never answered.
         """
-        run, namespaces, left = self.context.run, self.namespaces, "interrupted"
+        problem = "interrupted"
         try:
             await self.watch_lag.stop()
             kinds = [*self.kinds(shared=True), "v1/ConfigMap"]
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
                 await asyncio.sleep(IN_FLIGHT_S)
-            count = await remove(self.kube, run, kinds, namespaces, CLEANUP_TIMEOUT_S)
-            left = plural(count, "object") if count else ""
+            count = await remove(
+                self.kube, self.context.run, kinds, self.namespaces, CLEANUP_TIMEOUT_S
+            )
+            problem = plural(count, "object") if count else ""
         except KubeError as error:
-            left = str(error)
+            problem = str(error)
         finally:
-            if left:
+            if problem:
                 logger.warning(
-                    f"objects may be left behind in {', '.join(namespaces)} ({left}); `perfdag "
-                    f"scale delete --run {run}` deletes them"
+                    f"objects may be left behind in {', '.join(self.namespaces)} ({problem}); "
+                    f"`perfdag scale delete --run {self.context.run}` deletes them"
                 )
 
     async def scrape(self, phase: str) -> None:
         """End a phase: count its API calls since the end of the phase before."""
         if not self.scrapes:
             return
-        why = "another API server answered, or the server was restarted"
+        reason = "another API server answered, or the server was restarted"
         try:
             after = await api_metrics.scrape(self.servers)
             if after.started == self.scrapes[-1].started:
@@ -271,8 +273,8 @@ class Session:
                 self.scrapes.append(after)
                 return
         except KubeError as error:
-            why = str(error)
-        self.notes.append(f"no API server metrics of the {phase}: {why}")
+            reason = str(error)
+        self.notes.append(f"no API server metrics of the {phase}: {reason}")
         self.scrapes.clear()
 
     async def rows(self) -> list[Row]:
@@ -295,8 +297,9 @@ class Session:
         except KubeError as error:  # the measurement before it stays valid
             self.notes.append(f"the deletion was not observed to its end: {error}")
         await self.scrape(DELETION)
-        left = float(self.left(self.submissions))
-        self.notes += [f"left behind: {plural(int(left), 'object')}"] if left else []
+        left_behind = self.left(self.submissions)
+        if left_behind:
+            self.notes.append(f"left behind: {plural(left_behind, 'object')}")
         rows = with_deletion(rows, await self.rows())
         final = [row for row in rows if row.stage == stage]
         ok = [row for row in final if row.status == "ok"]
@@ -306,7 +309,7 @@ class Session:
             "throughput_best_5s": best,
             "success_ratio": len(ok) / len(final) if final else None,
             "censored": float(sum(row.status == "censored" for row in final)),
-            "left_behind": left,
+            "left_behind": float(left_behind),
         }
 
     def result(
@@ -324,22 +327,24 @@ class Session:
         number of workloads, without replacements.
         """
         stages = summaries(rows)
-        percentiles = {
-            f"{summary.stage}_{stat}": summary.seconds[stat]
-            for summary in stages
-            for stat in ("p50", "p95", "p99")
-        }
-        batches, lag = [batch.summary() for batch in self.batches], self.watch_lag.summary()
+        batches = [batch.summary() for batch in self.batches]
+        lag = self.watch_lag.summary()
         created = sum(batch["created"] for batch in batches)
-        own = percentiles | api_metrics.figures(self.phases)
-        own |= {
+        percentiles = {}
+        for summary in stages:
+            for stat in ("p50", "p95", "p99"):
+                percentiles[f"{summary.stage}_{stat}"] = summary.seconds[stat]
+        figures = {
+            **percentiles,
+            **api_metrics.figures(self.phases),
             "create_ratio": created / len(self.submissions),
             "watch_lag_p99": lag["p99_s"],
             "create_rate": batches[0]["create_rate_per_s"],
             "schedule_held": batches[0]["rate_share"],
             "submit_lag": batches[0]["lag_p99_s"],
+            **figures,
         }
-        whole = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
+        all_calls = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
         notes = [*self.notes]
         if broken := self.kube.counts["watches broken"]:
             notes.append(
@@ -360,30 +365,31 @@ class Session:
             "simulated": on_simulated(rows),
             **facts,
         }
+        calls = []
+        for phase, of_phase in self.phases.items():
+            calls += [
+                {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99}
+                for call in of_phase
+            ]
         return Result(
             scenario,
             count or len(self.submissions),
             self.context.run,
             rows,
             stages,
-            own | figures,
+            figures,
             facts,
-            evaluate(gates, own | figures | api_metrics.latencies(whole)),
-            calls=[
-                {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99}
-                for phase, calls in self.phases.items()
-                for call in calls
-            ],
+            evaluate(gates, figures | api_metrics.latencies(all_calls)),
+            calls,
         )
 
 
 def phase_counts(observer: Observer) -> dict[str, float | None]:
     """`<phase>-phase-count` -> VMIs in it now, as KubeVirt's audit names them."""
-    phases = [
-        max((stage for stage in vmi.stages if stage in VM_PHASES), key=VM_PHASES.index, default="")
-        for vmi in observer.of(VMI)
-        if "gone" not in vmi.stages
-    ]
+    phases = []
+    for vmi in observer.of(VMI):
+        if "gone" not in vmi.stages:
+            phases += [phase for phase in VM_PHASES if phase in vmi.stages][-1:]
     return {f"{phase}-phase-count": float(phases.count(phase)) for phase in VM_PHASES}
 
 
@@ -456,7 +462,8 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         """
         params.check()
         patience = max(0.0, min(params.lock_timeout, context.deadline - time.monotonic()))
-        lock, results = ExclusiveRun(kube, context.run, patience), list[Result]()
+        lock = ExclusiveRun(kube, context.run, patience)
+        results: list[Result] = []
 
         def seen(result: Result) -> None:
             results.append(result)
@@ -512,24 +519,26 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
         not measured. It does so too if the schedule was not held, or another run disturbed this
         one.
         """
-        rows, notes = list[Measurement](), list[str]()
+        rows: list[Measurement] = []
+        notes: list[str] = []
         headline = next(metric.name for metric in self.metrics if metric.headline)
         for result in results:
             members = (result.facts.get("members") or 1) if self.size == "vms" else 1
             size: dict[str, int] = {self.size: result.count * members}
             coords = {"count": result.count} if self.size == "vms" else {}
             rows += measurements(result, headline, coords, size)
-            ratio = result.figures["success_ratio"] or 0.0
             notes += result.facts["notes"]
+            ratio = result.figures["success_ratio"] or 0.0
             if ratio < 1:
                 notes.append(f"{1 - ratio:.1%} of {result.count} did not reach the goal")
-            notes += [f"the open loop of {result.count} was late"] if result.late else []
+            if result.late:
+                notes.append(f"the open loop of {result.count} was late")
         failures = failure_text([row for result in results for row in result.rows], notes)
-        why = next((item.error for item in results if item.error), "")
-        if not any(row.metric == headline for row in rows):
-            why = why or "nothing reached the goal"
-        if why or any(item.incomplete or item.late for item in results):
-            raise Invalid("; ".join(filter(None, (why, failures))), measurements=rows)
+        error = next((item.error for item in results if item.error), "")
+        if not error and not any(row.metric == headline for row in rows):
+            error = "nothing reached the goal"
+        if error or any(item.incomplete or item.late for item in results):
+            raise Invalid("; ".join(filter(None, (error, failures))), measurements=rows)
         return rows
 
 

@@ -102,8 +102,8 @@ class VmiParams(ScenarioParams):
     @property
     def all_gates(self) -> list[Gate]:
         """The own gates and the limits of the API."""
-        own = [parse_gate(text) for text in self.gates]
-        return with_slo(own) if self.api_gates else own
+        gates = [parse_gate(text) for text in self.gates]
+        return with_slo(gates) if self.api_gates else gates
 
     @property
     def wait_limit(self) -> float:
@@ -197,39 +197,44 @@ async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> 
     facts = await check_nodes(kube, count * params.replicas, params.per_node)
     if params.primer:
         await warm_up(kube, params, context)
-    template, own = params.load(context.run), dict[str, float | None]()
+    template = params.load(context.run)
     async with open_session(kube, context, template, params.namespaces, params.replicas) as session:
         logger.info(f"run {context.run}: creating {count} {template.kind}")
         batch = await session.create(count, params.schedule, params.parallel)
         settled = await session.all_reached(params.timeout, "running")
-        running, wanted = session.observer.count(VMI, "running"), len(batch.created)
-        logger.info(f"{running} of {wanted * params.replicas} Running")
-        if missing := max(0, wanted * params.replicas - running):
+        running = session.observer.count(VMI, "running")
+        expected = len(batch.created) * params.replicas
+        logger.info(f"{running} of {expected} Running")
+        if running < expected:
             when = session.wait_end(params.timeout)
-            session.notes.append(f"{missing} of {running + missing} VMIs not Running {when}")
+            session.notes.append(f"{expected - running} of {expected} VMIs not Running {when}")
+        values: dict[str, float | None] = {}
         if isinstance(params, VmiSteadyParams) and settled:
-            own = await churn(session, params)
-        own |= phase_counts(session.observer)
+            values = await churn(session, params)
+        values |= phase_counts(session.observer)
         if virtual := facts["nested_virtualisation"]:
-            on = plural(len(virtual), "node")
-            text = f"nested virtualisation on {on}: latencies are not of bare metal"
-            session.notes.append(text)
+            nodes = plural(len(virtual), "node")
+            session.notes.append(
+                f"nested virtualisation on {nodes}: latencies are not of bare metal"
+            )
         deleted = time.time()
         rows, outcome = await session.finish(
             "creation_to_running", count * params.replicas, params.parallel, params.timeout
         )
-        own |= outcome
+        values |= outcome
         if params.prometheus:
-            files = params.prometheus_token_file, params.prometheus_ca_file
+            source = Prometheus(
+                params.prometheus, params.prometheus_token_file, params.prometheus_ca_file
+            )
             started = session.submissions[0].started_ns / 1e9
             try:
-                source = Prometheus(params.prometheus, *files)
-                found, scrape = await run_figures(source, started, deleted)
-                own, facts["prometheus_scrape_s"] = own | found, scrape
+                components, scrape = await run_figures(source, started, deleted)
+                values |= components
+                facts["prometheus_scrape_s"] = scrape
             except KubeError as error:
                 session.notes.append(f"no figures of the components: {error}")
         scenario = "steady" if isinstance(params, VmiSteadyParams) else "burst"
-        return session.result(scenario, rows, own, params.all_gates, facts, count)
+        return session.result(scenario, rows, values, params.all_gates, facts, count)
 
 
 async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | None]:
@@ -237,16 +242,20 @@ async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | 
 
     A replacement that is not gone, or does not run, in time ends the churn.
     """
-    cycles, seconds, held = 0, 0.0, True
+    cycles = 0
+    seconds = 0.0
+    held = True
     end = min(time.monotonic() + params.duration, session.context.deadline)
     try:
         while held and time.monotonic() < end:
             await asyncio.sleep(min(params.pause, max(0.0, end - time.monotonic())))
-            begun, oldest = time.monotonic(), session.alive()[: params.churn]
+            begun = time.monotonic()
+            oldest = session.alive()[: params.churn]
             held = await session.delete(oldest, params.parallel, params.timeout)
             await session.create(params.churn, params.schedule, params.parallel)
             held = await session.all_reached(params.timeout, "running") and held
-            cycles, seconds = cycles + 1, seconds + time.monotonic() - begun
+            cycles += 1
+            seconds += time.monotonic() - begun
     except KubeError as error:
         session.notes.append(f"the churn ended after {cycles} cycles: {error}")
     if not held:
@@ -271,10 +280,10 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> None:
         return
     counted = (phase for phase in VM_PHASES if result.figures[f"{phase}-phase-count"])
     phase = next(counted, "")
-    why = figures.failure_text(result.rows, result.facts["notes"])
+    failures = figures.failure_text(result.rows, result.facts["notes"])
     hint = "" if phase else "does KubeVirt run, or KWOK with Stages applied after their CRDs?"
-    text = f"the primer, one VMI before the measurement, failed in phase {phase or 'none'}: {why}"
-    raise KubeError(0, "Primer", text, hint)
+    text = f"the primer, one VMI before the measurement, failed in phase {phase or 'none'}"
+    raise KubeError(0, "Primer", f"{text}: {failures}", hint)
 
 
 _KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]
@@ -311,7 +320,8 @@ class VmiBenchmark(ScenarioBenchmark[V]):
             {"apiGroups": ["kubevirt.io"], "resources": _VMIS, "verbs": ["list"]},
         ),
     )
-    system, size = "KubeVirt", "vms"
+    system = "KubeVirt"
+    size = "vms"
 
 
 class VmiBurst(VmiBenchmark[VmiBurstParams]):

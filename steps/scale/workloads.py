@@ -87,8 +87,10 @@ class ScaleParams(ScenarioParams):
     @property
     def namespaces(self) -> list[str]:
         """The namespaces of the workloads."""
-        own = f"runai-{self.project}" if self.template in RUNAI_KINDS else "perfdag-scale"
-        return self.namespace if isinstance(self.namespace, list) else [self.namespace or own]
+        if isinstance(self.namespace, list):
+            return self.namespace
+        of_runai = self.template in RUNAI_KINDS
+        return [self.namespace or (f"runai-{self.project}" if of_runai else "perfdag-scale")]
 
     @property
     def schedule(self) -> Schedule:
@@ -130,27 +132,28 @@ class ScaleParams(ScenarioParams):
 async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
     """Submit the workloads, wait for the goal, and delete them. Raises ValueError, KubeError."""
     template = params.load(context.run)
-    members, namespaces = template.members, params.namespaces
-    async with open_session(kube, context, template, namespaces, members) as session:
+    async with open_session(
+        kube, context, template, params.namespaces, template.members
+    ) as session:
         await session.create(params.count, params.schedule, params.parallel)
         if not await session.all_reached(params.timeout, params.goal):
-            text = f"not all workloads {params.goal} {session.wait_end(params.timeout)}"
-            session.notes.append(text)
+            when = session.wait_end(params.timeout)
+            session.notes.append(f"not all workloads {params.goal} {when}")
             if not session.observer.count("Pod", "created"):
-                text = f"no pod was seen whose owners lead to a {template.kind}"
-                session.notes.append(text)
+                session.notes.append(f"no pod was seen whose owners lead to a {template.kind}")
         return await finish(session, params)
 
 
 async def finish(session: Session, params: ScaleParams) -> Result:
     """Delete all objects, and return the result."""
-    rows, own = await session.finish(
+    rows, outcome = await session.finish(
         STAGES[params.goal], params.count, params.parallel, params.timeout
     )
     facts: dict[str, Any] = {"goal": params.goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
-    return session.result("submit", rows, own, [parse_gate(text) for text in params.gates], facts)
+    gates = [parse_gate(text) for text in params.gates]
+    return session.result("submit", rows, outcome, gates, facts)
 
 
 _ALL = ["list", "watch", "create", "delete"]
@@ -193,7 +196,8 @@ class Scale(ScenarioBenchmark[ScaleParams]):
         default=PERFORMANCE_RUN,
         cluster=WHOLE_CLUSTER,
     )
-    system, size = "Run:ai", "objects"
+    system = "Run:ai"
+    size = "objects"
     coords = COORDS
     short_forms: ClassVar[Mapping[str, ShortForm]] = {**SHORT_FORMS, "count": "{} workloads"}
     metrics = (
