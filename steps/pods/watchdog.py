@@ -453,7 +453,8 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
         member, index = plan_of_batch(store, plan, number)
         for variant in variants(store, member):
             write_reason(store, variant.run_id, MissingReason("batch", "failed", text, index))
-    reasons = stored_reasons(store, plan.run_id)
+    stored = stored_reasons(store, plan.run_id)
+    reasons = [reason for reason in stored if reason.kind != "workflow"]  # as before `argo retry`
     if phase != "Succeeded":
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
         rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
