@@ -39,6 +39,7 @@ from perfdag.kube.patch import (
     STEP,
     STEP_BEGAN,
     STEP_REFUSED,
+    STOPPED,
     STORE,
     STORE_ADDRESS,
     SUITE,
@@ -81,9 +82,10 @@ Measures a suite on this cluster: the one of a ConfigMap, or an artifact of the 
   the samples. Argo makes two more attempts, but none where the API server refused a pod (an Error
   at once), and none at a batch that is "final" in the annotation {NOTES}.
 - watchdog lasts as long as the run. It fails pods that cannot start or are on a lost node, and
-  writes into that annotation why samples are missing. It stops a run that does not go on for
-  `stall` seconds. It fails itself where a batch was not measured, so that `argo retry` creates
-  another one, and writes into the annotation {WATCHDOG} that this is no reason to repeat it.
+  writes into that annotation why samples are missing. It fails itself where a batch was not
+  measured, so that `argo retry` creates another one; the annotation {WATCHDOG} tells Argo not to
+  repeat it at once. If the run does not go on for `stall` seconds, it fails what is under way, and
+  that annotation lets Argo skip the other batches.
 - recheck plans batches that measure suspicious points again, if the suite runs on a schedule or
   has checks.
 - finish collects the samples, judges them and writes the report. It is the exit handler.
@@ -193,12 +195,15 @@ def _batches(measure: DAG) -> DAG:
     """
     kind = "jsonpath(workflow.outputs.parameters.kindof, '$[' + item.n + ']')"
     batch = {"batch": "{{item.n}}", "kind": f"{{{{=item.n == '' ? '' : {kind}}}}}"}
+    note = _annotation(WATCHDOG)
+    goes_on = f"!({note} startsWith workflow.uid && {note} contains '{STOPPED}')"
     with DAG(name="batches", fail_fast=False, inputs=[Parameter(name="batches")]) as batches:
         Task(
             name="measure",
             template=measure,
             with_param="{{inputs.parameters.batches}}",
-            when="'{{item.n}}' != ''",  # else the cluster refuses the batch
+            # without a number, the cluster refuses the batch
+            when=f"'{{{{item.n}}}}' != '' && {{{{={goes_on}}}}}",
             arguments=batch,
         )
     return batches

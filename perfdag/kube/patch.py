@@ -21,10 +21,10 @@ RUN, SUITE = f"{LABEL}/run", f"{LABEL}/suite"
 VERDICT = f"{LABEL}/verdict"
 """Label of a Workflow that has ended: the verdict on its run, or `first` without a past."""
 WATCHDOG = f"{LABEL}/watchdog"
-"""Annotation of a Workflow: its watchdog has ended, or has ended it, and why.
-
-It begins with the owner of the annotations (`perfdag.steps.pods.watchdog.owner`). Argo creates no
-other watchdog until `argo retry`."""
+"""Annotation of a Workflow: the owner of its annotations (`perfdag.steps.pods.watchdog.owner`), and
+how its watchdog ended, or STOPPED and why. Argo creates no other watchdog until `argo retry`, and
+no other batch of a run that was stopped."""
+STOPPED = "was stopped"
 DESCRIPTION = "workflows.argoproj.io/description"
 """Annotation that Argo's UI shows below the name of a Workflow or of a template."""
 STORE_ADDRESS = f"{LABEL}/store"

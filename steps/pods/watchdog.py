@@ -18,7 +18,7 @@ from datetime import datetime
 import orjson
 
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
-from perfdag.kube.patch import ROLE, RUN, WATCHDOG
+from perfdag.kube.patch import ROLE, RUN, STOPPED, WATCHDOG
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
@@ -166,6 +166,16 @@ class Watchdog:
             if attempt < newest.get(batch, attempt):
                 self.reasons.pop(batch, None)
         self._newest = newest
+
+    def stop(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Give up what is under way for good, and return its pods.
+
+        Argo skips the other batches. It could shut the Workflow down, but 4.1 then often fails to
+        run the last step, where a batch waits for its turn.
+        """
+        active = [pod for pod in pods if pod.phase in ("Pending", "Running")]
+        self.unrecoverable |= {pod.batch for pod in active if pod.batch is not None}
+        return active
 
     def _has_ended(self, uid: str, now: float) -> bool:
         """Return whether a pod that has ended did so ENDED_SECONDS ago: its gang waits for it."""
@@ -356,7 +366,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
     labels = f"{WORKFLOW}={context.workflow},{RUN}={context.run_id},{ROLE}=measure"
     watchdog: Watchdog | None = None
     standstill = Standstill(stall)
-    ending = "ended"
+    ending = ""
     while True:
         try:
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
@@ -369,15 +379,18 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
             if not _ended_early(workflow):  # else Argo ended the pods
                 doomed = watchdog.look(nodes_of(workflow), run_pods, time.monotonic())
             over = finished(workflow, run_pods)
-            stands = not over and standstill.lasts(workflow, time.monotonic())
-            if stands:
-                ending = f"was stopped: it did not go on for {short_seconds(stall)}"
-            if stands or await _parent_ended(kube, workflow):
+            shutdown = False
+            if not over and standstill.lasts(workflow, time.monotonic()):
+                shutdown = bool(ending)  # its pods are not why
+                ending = f"{STOPPED}: it did not go on for {short_seconds(stall)}"
+                doomed = watchdog.stop(run_pods)
+                standstill.limit = limit
+            if shutdown or await _parent_ended(kube, workflow):
                 await _patch_workflow(kube, context, {"spec": {"shutdown": "Stop"}})
             # what was final has to go at the end: `argo retry` would read it
             final = set[int]() if over else watchdog.unrecoverable
             notes = as_annotation(owner(workflow), watchdog.reasons, final)
-            notes[WATCHDOG] = f"{owner(workflow)} {ending}" if over or stands else None
+            notes[WATCHDOG] = f"{owner(workflow)} {ending or 'ended'}" if over or ending else None
             annotations = workflow["metadata"].get("annotations") or {}
             if notes != {name: annotations.get(name) for name in notes}:
                 # before the pods end: then Argo decides about a retry
@@ -500,7 +513,7 @@ def end_of(workflow: Object, now: float) -> str | None:
     shutdown = workflow["spec"].get("shutdown")
     annotation = (workflow["metadata"].get("annotations") or {}).get(WATCHDOG) or ""
     stopped = annotation.removeprefix(f"{owner(workflow)} ")
-    if shutdown and stopped.startswith("was "):
+    if stopped.startswith(STOPPED):
         return stopped
     if shutdown:
         return f"was ended by `argo {shutdown.lower()}`"

@@ -317,13 +317,21 @@ async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
     assert bodies.count({"spec": {"shutdown": "Stop"}}) == stops
 
 
-async def test_a_run_that_stands_still_is_stopped_and_says_why() -> None:
+async def test_a_run_that_stands_still_is_stopped_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pods end first. Where Argo does not go on then, the Workflow is shut down."""
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     nodes = {
         "f": {"templateName": "batches", "phase": "Running", "inputs": ONE_BATCH},
         "n": node("", "Running", rank="0"),
     }
     server = ApiServer(workflow_of(place(), phase="Running", nodes=nodes))
-    assert await watch_pods(server.client(), place(), 60.0, 0.0) == [0], "`argo retry` measures it"
+    server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [gang_pod({"phase": "Running"})]})
+    server.on("PATCH .*/pods/p0", lambda _: {})
+    assert await watch_pods(server.client(), place(), 0.0, 0.0) == [0], "`argo retry` measures it"
+    ends = [patch.path.rpartition("/")[2] for patch in server.requests if patch.method == "PATCH"]
+    assert ends == ["wf", "p0", "wf", "p0", "wf"], "the batch is final before its pod ends"
     [workflow] = server.of("Workflow")
     assert workflow["spec"] == {"shutdown": "Stop"}
     assert end_of(workflow, time.time()) == "was stopped: it did not go on for 0 ms"
