@@ -189,6 +189,16 @@ def test_a_benchmark_with_warm_up_alone_has_no_data() -> None:
     assert b"no data" in picture.svg
 
 
+def test_the_head_names_the_revision_that_was_measured() -> None:
+    table = rows.plain()
+    commit = pa.array(["0123456789abcdef0123456789abcdef01234567"] * table.num_rows)
+    at = table.schema.get_field_index("revision")
+    page = report_of(table.set_column(at, table.schema.field(at), commit))
+    assert "revision 0123456789" in page
+    assert "0123456789a" not in page.partition("</header>")[0]
+    assert "revision" not in report_of(table).partition("</header>")[0]
+
+
 def test_a_command_is_named_without_the_scratch_folder_of_its_sample() -> None:
     table = rows.fio((1,))
     commands = [

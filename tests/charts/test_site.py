@@ -173,6 +173,18 @@ async def _answers(
     return words
 
 
+async def test_runs_have_their_revisions_where_one_is_known(tmp_path: Path, page: Page) -> None:
+    store, commit = FolderStore(str(tmp_path)), "0123456789abcdef0123456789abcdef01234567"
+    for night, revision in enumerate([None, commit, "v2 + changes"]):
+        put(store, rows(night, {"size=1": [1e9] * 3}, revision=revision))
+    write_site(store)
+    await page.open(f"{(tmp_path / 'site').as_uri()}/index.html")
+    await page.value("document.querySelector('#net details').open = true")
+    await page.until("document.querySelectorAll('#net tbody tr').length === 3")
+    shown = [await _cells(page, f"#net tbody tr:nth-child({row}) td") for row in (1, 2, 3)]
+    assert [row["revision"] for row in shown] == ["v2 + changes", commit[:10], ""]
+
+
 async def test_a_benchmark_has_its_series_of_all_suites(site: str, page: Page) -> None:
     await page.open(f"{site}/index.html")
     names = "[...document.querySelectorAll('nav a')].map(a => a.textContent)"
