@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from perfdag.analysis.history import Series as Line, Step
 from perfdag.analysis.sentence import Judged, banner
+from perfdag.analysis.verdict import percent
 from perfdag.charts import style
 from perfdag.charts.pictures import to_bytes
 from perfdag.charts.series import amount
@@ -213,9 +214,10 @@ class Past:
 def history(line: Line, wide: bool = False) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
     level = line.levels.levels[-1]
-    half = (level.high - level.low) / 2
-    whole = half / abs(level.reference) if level.reference else np.nan
-    lie = f" (±{100 * whole:.2g} %)" if np.isfinite(whole) else ""
+    ends = [level.effect(level.low), level.effect(level.high)]
+    lie = ""
+    if np.isfinite(ends).all():
+        lie = f" ({' to '.join(percent(end, level.unit) for end in ends)})"
     note = f"a dot a run; band: where equal runs lie{lie}"
     if any(step.after.first < step.after.last for step in line.steps):
         note += "; shaded: when a change may have begun"

@@ -1,18 +1,26 @@
 """Charts from their declarations: what is drawn, what is left out, and what the title claims."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.text import Text
 
+from perfdag.analysis.gate import judge_run
+from perfdag.analysis.gate_result import Rules
 from perfdag.charts import style
 from perfdag.charts.draw import cell_texts
+from perfdag.charts.pages import screen
 from perfdag.charts.pictures import to_bytes
 from perfdag.results.summary import points_of
+from perfdag.store.base import FolderStore
 from tests.charts import rows
 from tests.charts.figures import artist, artists, drawn, names, title, words
 from tests.charts.rows import sample, table, value
+from tests.stats import synthetic
+from tests.stats.synthetic import put, run_id
 
 
 @pytest.mark.parametrize(
@@ -303,3 +311,14 @@ def test_a_dollar_sign_in_a_label_is_text() -> None:
 def test_skips_alone_are_said(benchmark: str) -> None:
     made = table(sample(benchmark, {}, 1, [], status="skipped", error="not installed"))
     assert "not installed" in words(next(iter(drawn(benchmark, made).values())))
+
+
+def test_the_band_of_a_history_ends_where_a_change_would_be_seen(tmp_path: Path) -> None:
+    store = FolderStore(str(tmp_path))
+    for night in range(12):
+        values = {"size=1": [100.0 + night % 3]}
+        put(store, synthetic.rows(night, values, metric="wall_time", unit="s", better="lower"))
+    [line] = judge_run(store, "net", run_id(11), Rules()).series
+    texts = " ".join(text.get_text() for text in screen.history(line).findobj(Text))
+    assert line.answer.text == "same (+9.3 % would be seen)"
+    assert "band: where equal runs lie (-8.5 % to +9.3 %)" in texts
