@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from perfdag.benchmark.contract import (
     AtMost,
@@ -33,13 +33,12 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     Tool,
-    broken,
     read_report,
-    refuse,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.local import filesystem
 from perfdag.problems import Form
+from perfdag.shape import Hosts, Volume
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -154,64 +153,55 @@ class FioParams(Params):
         """Whether the run overwrites existing data."""
         return self.prefill or self.kinds != ("read",)
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def problems(self) -> Iterator[Problem]:
+        """Yield what fio would not do, or not do as these parameters say."""
+        if self.directory is not None and self.file is not None:
+            yield Problem(
+                "directory-and-file", "directory and file exclude each other; set one of them"
+            )
+        if self.file is not None and self.nrfiles > 1:
+            yield Problem(
+                "one-file", "nrfiles: file names one file; leave it at 1, or use directory"
+            )
         share = self.size // self.nrfiles
-        refuse(
-            (
-                self.directory is not None and self.file is not None,
-                "directory-and-file",
-                "directory and file exclude each other; set one of them",
-            ),
-            (
-                self.file is not None and self.nrfiles > 1,
-                "one-file",
-                "nrfiles: file names one file; leave it at 1, or use directory",
-            ),
-            (
-                share < self.bs,
-                "small-share",
-                f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B",
-            ),
-            (
-                self.iodepth > 1 and self.ioengine in _SYNCHRONOUS,
+        if share < self.bs:
+            yield Problem(
+                "small-share", f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B"
+            )
+        if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
+            yield Problem(
                 "one-in-flight",
                 f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight;"
                 " use libaio, io_uring or posixaio, or numjobs",
-            ),
-            (
-                self.iodepth > 1 and self.ioengine == "libaio" and not self.direct,
+            )
+        if self.iodepth > 1 and self.ioengine == "libaio" and not self.direct:
+            yield Problem(
                 "buffered-libaio",
                 f"iodepth {self.iodepth}: through the page cache libaio has one I/O in flight;"
                 " use direct: true, io_uring or posixaio, or numjobs",
-            ),
-            (
-                self.ioengine == "mmap" and self.direct,
-                "direct-mmap",
-                "ioengine mmap works through the page cache; set direct: false",
-            ),
-            (
-                self.direct and self.bs % 512 != 0,
+            )
+        if self.ioengine == "mmap" and self.direct:
+            yield Problem(
+                "direct-mmap", "ioengine mmap works through the page cache; set direct: false"
+            )
+        if self.direct and self.bs % 512 != 0:
+            yield Problem(
                 "unaligned",
                 f"bs {self.bs} B: direct I/O needs a multiple of 512 B;"
                 " change bs or set direct: false",
-            ),
-            (
-                self.percentage_random != 100 and not self.rw.startswith("rand"),
+            )
+        if self.percentage_random != 100 and not self.rw.startswith("rand"):
+            yield Problem(
                 "not-random",
                 f"percentage_random: rw is {self.rw}, not random;"
                 " use one of randread, randwrite, randrw",
-            ),
-            (
-                self.prefill
-                and self.kinds == ("read",)
-                and self.file is not None
-                and not self.overwrite,
+            )
+        only_reads = self.kinds == ("read",)
+        if self.prefill and only_reads and self.file is not None and not self.overwrite:
+            yield Problem(
                 "prefill-overwrites",
                 f"prefill writes over {self.file}; set overwrite: true, or prefill: false",
-            ),
-        )
-        return self
+            )
 
 
 _ALL = "All clients"
@@ -387,58 +377,65 @@ class Fio(Benchmark[FioParams]):
     def shape(self, params: FioParams) -> dict[str, Any]:
         return {"image": "fio"}
 
-    def check(self, params: FioParams, shape: Shape) -> list[Problem]:
-        volume, several = shape.volume, shape.hosts.count > 1
+    def check(self, params: FioParams, shape: Shape) -> Iterator[Problem]:
+        volume = shape.volume
         block = volume is not None and volume.mode == "Block"
-        claim = volume.claim if block and volume else None
-        known, needed, label = volume.known_size if volume else None, params.size, "size"
-        if volume and not block:
-            sharing = shape.hosts.count if volume.common else 1
-            needed, label = needed * params.numjobs * sharing, "size x numjobs"
-            label += f" x {sharing} hosts" if sharing > 1 else ""
-        pin, unused, reason = (
-            ("server", "client", "the servers do the I/O of several hosts")
-            if several
-            else ("client", "server", "the client does the I/O of one host")
-        )
-        return broken(
-            (
-                "trim" in params.kinds
-                and not block
-                and not (params.file or "").startswith("/dev/"),
+        on_device = block or (params.file or "").startswith("/dev/")
+        if "trim" in params.kinds and not on_device:
+            yield Problem(
                 "no-block-device",
                 f"rw {params.rw} needs a block device: volume.mode Block, or file /dev/...",
-            ),
-            (
-                block and (params.directory or params.file or params.nrfiles > 1),
+            )
+        if block and (params.directory or params.file or params.nrfiles > 1):
+            yield Problem(
                 "block-volume",
                 "volume.mode is Block; leave out directory, file and nrfiles,"
                 " or use mode Filesystem",
-            ),
-            (
-                claim and params.writes and not params.overwrite,
+            )
+        if volume and block and volume.claim and params.writes and not params.overwrite:
+            yield Problem(
                 "claim-overwritten",
-                f"the claim {claim} exists, and the data of its device would be lost;"
+                f"the claim {volume.claim} exists, and the data of its device would be lost;"
                 " use another, or set overwrite: true",
-            ),
-            (
-                known is not None and needed > known and not (params.directory or params.file),
-                "small-volume",
-                f"{label} is {needed} B, volume.size {known} B;"
-                " make the volume larger or size smaller",
-            ),
-            (
-                getattr(shape.hosts.cpus, unused),
-                "unused-pin",
-                f"hosts.cpus.{unused}: {reason}; pin {pin}",
-            ),
-            (
-                params.file and several,
+            )
+        if volume and not params.directory and not params.file:
+            yield from self._too_large(params, volume, shape.hosts.count)
+        yield from self._unused_pin(shape.hosts)
+        if params.file and shape.hosts.count > 1:
+            yield Problem(
                 "shared-file",
                 "file with several hosts would have all of them write one file;"
                 " use directory or a volume",
-            ),
-        )
+            )
+
+    def _too_large(self, params: FioParams, volume: Volume, hosts: int) -> Iterator[Problem]:
+        """Yield that the files of all jobs, or the part of a device, exceed a volume."""
+        needed = params.size
+        label = "size"
+        if volume.mode != "Block":
+            needed *= params.numjobs
+            label += " x numjobs"
+            if volume.common and hosts > 1:
+                needed *= hosts
+                label += f" x {hosts} hosts"
+        if volume.known_size is not None and needed > volume.known_size:
+            yield Problem(
+                "small-volume",
+                f"{label} is {needed} B, volume.size {volume.known_size} B;"
+                " make the volume larger or size smaller",
+            )
+
+    def _unused_pin(self, hosts: Hosts) -> Iterator[Problem]:
+        """Yield that CPUs are named for a side that does no I/O."""
+        if hosts.count > 1 and hosts.cpus.client:
+            yield Problem(
+                "unused-pin",
+                "hosts.cpus.client: the servers do the I/O of several hosts; pin server",
+            )
+        if hosts.count == 1 and hosts.cpus.server:
+            yield Problem(
+                "unused-pin", "hosts.cpus.server: the client does the I/O of one host; pin client"
+            )
 
     def identities(self, params: FioParams) -> Iterable[Identity]:
         yield Equal(("iops", params.bs), ("bandwidth",))

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from perfdag.benchmark.contract import (
     Benchmark,
@@ -20,9 +20,7 @@ from perfdag.benchmark.contract import (
     Params,
     ShortForm,
     Tool,
-    broken,
     need_tools,
-    refuse,
 )
 from perfdag.problems import Form, Problem
 from perfdag.shape import RDMA_WANTED, Shape
@@ -116,41 +114,31 @@ class ImbParams(Params):
     def directions(self) -> int:
         return 2 if self.benchmark in STREAMS else 1
 
-    @model_validator(mode="after")
-    def _possible(self) -> "ImbParams":
-        refuse(
-            (
-                self.benchmark in REDUCTIONS and self.max_log < 2,
-                "small-messages",
-                f"{self.benchmark} works on 4-byte floats; max_log is at least 2",
-            ),
-            (
-                self.min_log > self.max_log,
-                "sizes-swapped",
-                f"min_log {self.min_log} is above max_log {self.max_log}",
-            ),
-            (
-                self.ranks_per_host is not None and self.ranks % self.ranks_per_host,
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
+        if self.benchmark in REDUCTIONS and self.max_log < 2:
+            yield Problem(
+                "small-messages", f"{self.benchmark} works on 4-byte floats; max_log is at least 2"
+            )
+        if self.min_log > self.max_log:
+            yield Problem(
+                "sizes-swapped", f"min_log {self.min_log} is above max_log {self.max_log}"
+            )
+        if self.ranks_per_host is not None and self.ranks % self.ranks_per_host:
+            yield Problem(
                 "uneven-ranks",
                 f"ranks {self.ranks} is not a multiple of ranks_per_host {self.ranks_per_host}",
-            ),
-            (
-                self.benchmark in PAIRS and self.ranks != 2,
-                "two-ranks",
-                f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}",
-            ),
-            (
-                self.benchmark in BANDS and self.ranks % 2,
-                "odd-ranks",
-                f"{self.benchmark} needs an even number of ranks, not {self.ranks}",
-            ),
-            (
-                self.program is not None and self.mpi == "intel",
-                "own-program",
-                "program belongs to mpi: openmpi; intel brings its own",
-            ),
-        )
-        return self
+            )
+        if self.benchmark in PAIRS and self.ranks != 2:
+            yield Problem(
+                "two-ranks", f"{self.benchmark} runs between exactly 2 ranks, not {self.ranks}"
+            )
+        if self.benchmark in BANDS and self.ranks % 2:
+            yield Problem(
+                "odd-ranks", f"{self.benchmark} needs an even number of ranks, not {self.ranks}"
+            )
+        if self.program is not None and self.mpi == "intel":
+            yield Problem("own-program", "program belongs to mpi: openmpi; intel brings its own")
 
     def hosts(self) -> int:
         """Return the number of hosts that the ranks are spread over."""
@@ -270,38 +258,31 @@ class Imb(Benchmark[ImbParams]):
             **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
         }
 
-    def check(self, params: ImbParams, shape: Shape) -> list[Problem]:
-        count, per_pod = shape.hosts.count, math.ceil(params.ranks / shape.hosts.count)
-        uneven = params.ranks % count != 0
-        few = [] if params.oversubscribe else mpi.few_cpus(shape, per_pod)
-        return [
-            *broken(
-                (
-                    uneven,
-                    "uneven-ranks",
-                    f"ranks {params.ranks} cannot be spread evenly over {count} hosts;"
-                    f" use a multiple of {count}, or a ranks_per_host (or hosts.count)"
-                    f" that divides {params.ranks}",
-                ),
-                (
-                    not uneven and params.ranks_per_host not in (None, per_pod),
-                    "other-ranks-per-host",
-                    f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
-                    " ranks_per_host; change one of the three",
-                ),
-                (
-                    params.transport == "shm" and count > 1,
-                    "shm-between-hosts",
-                    "transport shm stays on one host; set hosts.count to 1 or use tcp",
-                ),
-                (
-                    params.transport == "rdma" and not shape.has_rdma(),
-                    "no-rdma",
-                    f"transport: rdma {RDMA_WANTED}",
-                ),
-            ),
-            *few,
-        ]
+    def check(self, params: ImbParams, shape: Shape) -> Iterator[Problem]:
+        count = shape.hosts.count
+        per_host = math.ceil(params.ranks / count)
+        if params.ranks % count:
+            yield Problem(
+                "uneven-ranks",
+                f"ranks {params.ranks} cannot be spread evenly over {count} hosts;"
+                f" use a multiple of {count}, or a ranks_per_host (or hosts.count)"
+                f" that divides {params.ranks}",
+            )
+        elif params.ranks_per_host not in (None, per_host):
+            yield Problem(
+                "other-ranks-per-host",
+                f"ranks {params.ranks} over {count} hosts is not {params.ranks_per_host}"
+                " ranks_per_host; change one of the three",
+            )
+        if params.transport == "shm" and count > 1:
+            yield Problem(
+                "shm-between-hosts",
+                "transport shm stays on one host; set hosts.count to 1 or use tcp",
+            )
+        if params.transport == "rdma" and not shape.has_rdma():
+            yield Problem("no-rdma", f"transport: rdma {RDMA_WANTED}")
+        if not params.oversubscribe:
+            yield from mpi.few_cpus(shape, per_host)
 
     def identities(self, params: ImbParams) -> Iterable[Identity]:
         yield Equal(("message_rate", "message_bytes"), ("bandwidth",), step=PRINTED_BANDWIDTH)

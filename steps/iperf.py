@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import (
     OWN_PORT,
@@ -27,10 +27,8 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     Tool,
-    broken,
     need_tools,
     read_report,
-    refuse,
 )
 from perfdag.hosts.base import Host
 from perfdag.problems import Form, Problem
@@ -138,40 +136,36 @@ class IperfParams(Params):
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        tcp_only = [name for name in ("mss", "congestion", "zerocopy") if getattr(self, name)]
-        foreign = [
-            name
-            for name, field in type(self).model_fields.items()
-            if name not in OF_IPERF2 and getattr(self, name) != field.default
-        ]
-        refuse(
-            (
-                self.implementation == "iperf2" and foreign,
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
+        fields = type(self).model_fields
+        of_iperf3 = [name for name in fields if name not in OF_IPERF2 and self._is_set(name)]
+        if self.implementation == "iperf2" and of_iperf3:
+            yield Problem(
                 "iperf3-only",
-                f"{', '.join(foreign)}: iperf3 only; leave out with implementation: iperf2",
-            ),
-            (
-                self.reverse and self.bidirectional,
+                f"{', '.join(of_iperf3)}: iperf3 only; leave out with implementation: iperf2",
+            )
+        if self.reverse and self.bidirectional:
+            yield Problem(
                 "reverse-and-bidirectional",
                 "reverse and bidirectional exclude each other; set one of them",
-            ),
-            (
-                self.protocol == "udp" and tcp_only,
-                "tcp-only",
-                f"{', '.join(tcp_only)}: tcp only; leave out with protocol: udp",
-            ),
-            *(
-                (
-                    seconds % 1,
-                    "whole-seconds",
-                    f"{name}: iperf3 takes whole seconds, not {seconds:g}",
+            )
+        of_tcp = [name for name in ("mss", "congestion", "zerocopy") if self._is_set(name)]
+        if self.protocol == "udp" and of_tcp:
+            yield Problem(
+                "tcp-only", f"{', '.join(of_tcp)}: tcp only; leave out with protocol: udp"
+            )
+        for name in ("duration", "omit"):
+            seconds = getattr(self, name)
+            if seconds % 1:
+                yield Problem(
+                    "whole-seconds", f"{name}: iperf3 takes whole seconds, not {seconds:g}"
                 )
-                for name, seconds in (("duration", self.duration), ("omit", self.omit))
-            ),
-        )
-        return self
+
+    def _is_set(self, name: str) -> bool:
+        """Return whether a parameter differs from its default."""
+        default: object = type(self).model_fields[name].default
+        return bool(getattr(self, name) != default)
 
 
 class Iperf(Benchmark[IperfParams]):
@@ -315,8 +309,9 @@ class Iperf(Benchmark[IperfParams]):
     def shape(self, params: IperfParams) -> dict[str, Any]:
         return {"image": "iperf", "hosts": {"count": 2}}
 
-    def check(self, params: IperfParams, shape: Shape) -> list[Problem]:
-        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
+    def check(self, params: IperfParams, shape: Shape) -> Iterator[Problem]:
+        if params.port and shape.network.forwarded:
+            yield Problem("own-port", OWN_PORT)
 
     def identities(self, params: IperfParams) -> Iterable[Identity]:
         yield AtMost(("throughput",), ("sent_throughput",), tolerance=ENDS)

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from perfdag.benchmark.contract import (
     OWN_PORT,
@@ -23,8 +23,6 @@ from perfdag.benchmark.contract import (
     Shape,
     ShortForm,
     Tool,
-    broken,
-    refuse,
 )
 from perfdag.stats.robust import needed
 from perfdag.units import PositiveDuration, Size
@@ -50,21 +48,17 @@ class LatencyParams(Params):
         None, ge=1024, le=65535, description="port of the server; unset: a free one"
     )
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        refuse(
-            (
-                self.duration % 1,
-                "whole-seconds",
-                f"duration: netperf takes whole seconds, not {self.duration:g}",
-            ),
-            (
-                self.test == "UDP_RR" and max(self.request_size, self.response_size) > _DATAGRAM,
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
+        if self.duration % 1:
+            yield Problem(
+                "whole-seconds", f"duration: netperf takes whole seconds, not {self.duration:g}"
+            )
+        if self.test == "UDP_RR" and max(self.request_size, self.response_size) > _DATAGRAM:
+            yield Problem(
                 "large-datagram",
                 f"request_size and response_size: a datagram has at most {_DATAGRAM} B",
-            ),
-        )
-        return self
+            )
 
 
 _STATS = {
@@ -122,8 +116,9 @@ class Latency(Benchmark[LatencyParams]):
     def shape(self, params: LatencyParams) -> dict[str, Any]:
         return {"image": "netperf", "hosts": {"count": 2}}
 
-    def check(self, params: LatencyParams, shape: Shape) -> list[Problem]:
-        return broken((params.port and shape.network.forwarded, "own-port", OWN_PORT))
+    def check(self, params: LatencyParams, shape: Shape) -> Iterator[Problem]:
+        if params.port and shape.network.forwarded:
+            yield Problem("own-port", OWN_PORT)
 
     def identities(self, params: LatencyParams) -> Iterable[Identity]:
         one_in_flight = (1,)

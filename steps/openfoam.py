@@ -5,14 +5,14 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from perfdag.benchmark.contract import (
     Benchmark,
@@ -29,8 +29,6 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
     bins,
-    broken,
-    refuse,
 )
 from perfdag.problems import Problem
 from perfdag.shape import RDMA_WANTED, Shape
@@ -128,38 +126,37 @@ class OpenFoamParams(Params):
     )
     oversubscribe: bool = Field(False, description="allow more processes than CPUs")
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        parts, cells = max(split(self.procs)), self.case.cells
-        divisors = [str(n) for n in range(1, self.procs + 1) if self.procs % n == 0]
-        refuse(
-            (self.size and self.cells, "size-and-cells", "set `size` or `cells`, not both"),
-            (
-                self.procs % self.nodes,
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
+        if self.size and self.cells:
+            yield Problem("size-and-cells", "set `size` or `cells`, not both")
+        if self.procs % self.nodes:
+            divisors = [str(n) for n in range(1, self.procs + 1) if self.procs % n == 0]
+            yield Problem(
                 "uneven-procs",
                 f"procs ({self.procs}) is not divisible by nodes ({self.nodes});"
                 f" nodes may be {', '.join(divisors)}",
-            ),
-            (
-                self.procs_per_node and self.procs_per_node * self.nodes != self.procs,
+            )
+        if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
+            yield Problem(
                 "other-procs-per-node",
                 f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes})"
                 f" is not procs ({self.procs})",
-            ),
-            (
-                self.transport == "rdma" and self.nodes == 1,
+            )
+        if self.transport == "rdma" and self.nodes == 1:
+            yield Problem(
                 "rdma-on-one-node",
                 "transport rdma is between hosts, and nodes is 1: within a host all goes through"
                 " shared memory; use more nodes, or tcp",
-            ),
-            (
-                parts > cells,
+            )
+        parts = max(split(self.procs))
+        cells = self.case.cells
+        if parts > cells:
+            yield Problem(
                 "many-procs",
                 f"procs ({self.procs}) would cut {cells} cells an edge into {parts} parts;"
                 " use fewer",
-            ),
-        )
-        return self
+            )
 
     @property
     def case(self) -> "Case":
@@ -291,35 +288,32 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             {"privileges": ["rdma"]} if params.transport == "rdma" else {}
         )
 
-    def check(self, params: OpenFoamParams, shape: Shape) -> list[Problem]:
-        cells, limit = params.case.cells**3, shape.resources.amounts("limits").get("memory")
-        memory = BASE_MEMORY + MEMORY_PER_CELL * cells
-        few = [] if params.oversubscribe else mpi.few_cpus(shape, params.procs // params.nodes)
-        return few + broken(
-            (
-                shape.hosts.count != params.nodes,
+    def check(self, params: OpenFoamParams, shape: Shape) -> Iterator[Problem]:
+        if not params.oversubscribe:
+            yield from mpi.few_cpus(shape, params.procs // params.nodes)
+        if shape.hosts.count != params.nodes:
+            yield Problem(
                 "own-hosts",
                 f"hosts.count is {shape.hosts.count} but the parameter nodes is"
                 f" {params.nodes}; leave hosts.count out",
-            ),
-            (
-                shape.volume is not None and shape.volume.mode == "Block",
+            )
+        if shape.volume is not None and shape.volume.mode == "Block":
+            yield Problem(
                 "block-volume",
                 "volume.mode is Block, and the case is a folder of files;"
                 " use mode Filesystem, or leave volume out",
-            ),
-            (
-                limit is not None and parse_quantity(limit) < memory,
+            )
+        cells = params.case.cells**3
+        memory = BASE_MEMORY + MEMORY_PER_CELL * cells
+        limit = shape.resources.amounts("limits").get("memory")
+        if limit is not None and parse_quantity(limit) < memory:
+            yield Problem(
                 "little-memory",
                 f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the"
                 f" whole mesh, and resources.memory is {limit}; raise it or use fewer cells",
-            ),
-            (
-                params.transport == "rdma" and not shape.has_rdma(),
-                "no-rdma",
-                f"transport: rdma {RDMA_WANTED}",
-            ),
-        )
+            )
+        if params.transport == "rdma" and not shape.has_rdma():
+            yield Problem("no-rdma", f"transport: rdma {RDMA_WANTED}")
 
     def seconds(self, params: OpenFoamParams) -> float:
         case = params.case

@@ -3,10 +3,10 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import (
     AtMost,
@@ -26,8 +26,6 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     Tool,
-    broken,
-    refuse,
 )
 from perfdag.problems import Form, Problem
 from perfdag.shape import RDMA_WANTED, Shape
@@ -150,29 +148,26 @@ class RdmaParams(Params):
         [], description="added to the command on both sides, for example --tclass=96"
     )
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
         seconds = 3.0 if self.duration is None else self.duration
-        refuse(
-            (
-                self.duration is not None and self.sizes == "all",
+        if self.duration is not None and self.sizes == "all":
+            yield Problem(
                 "duration-of-all-sizes",
                 "duration needs sizes as a list, for example sizes: [65536];"
                 " perftest cannot time all sizes",
-            ),
-            (
-                seconds < 3,
+            )
+        if seconds < 3:
+            yield Problem(
                 "short-duration",
                 "duration must be 3 s or more: perftest leaves out a margin at both ends",
-            ),
-            (
-                seconds % 1,
+            )
+        if seconds % 1:
+            yield Problem(
                 "whole-seconds",
                 f"duration {seconds:g} s: perftest takes whole seconds;"
                 f" use {int(seconds)}s or {int(seconds) + 1}s",
-            ),
-        )
-        return self
+            )
 
     @property
     def runs(self) -> list[int | None]:
@@ -240,15 +235,11 @@ class Rdma(Benchmark[R], Generic[R]):
     def shape(self, params: R) -> dict[str, Any]:
         return {"image": "perftest", "hosts": {"count": 2}, "privileges": ["rdma"]}
 
-    def check(self, params: R, shape: Shape) -> list[Problem]:
-        return broken(
-            (not shape.has_rdma(), "no-rdma", RDMA_WANTED),
-            (
-                shape.hosts.count != 2,
-                "two-hosts",
-                f"measures between 2 hosts, not {shape.hosts.count}",
-            ),
-        )
+    def check(self, params: R, shape: Shape) -> Iterator[Problem]:
+        if not shape.has_rdma():
+            yield Problem("no-rdma", RDMA_WANTED)
+        if shape.hosts.count != 2:
+            yield Problem("two-hosts", f"measures between 2 hosts, not {shape.hosts.count}")
 
     def seconds(self, params: R) -> float:
         if params.duration is not None:

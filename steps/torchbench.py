@@ -5,12 +5,12 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from perfdag.benchmark.contract import (
     Benchmark,
@@ -26,8 +26,6 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     bins,
-    broken,
-    refuse,
 )
 from perfdag.hosts import gpu_use
 from perfdag.problems import Form
@@ -106,17 +104,14 @@ class TorchbenchParams(Params):
         None, description="interpreter that has torch; default the one that runs perfdag"
     )
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
         precisions = _PRECISIONS[self.device]
-        refuse(
-            (
-                self.precision and self.precision not in precisions,
+        if self.precision and self.precision not in precisions:
+            yield Problem(
                 "no-precision",
                 f"precision {self.precision}: device {self.device} has {', '.join(precisions)}",
-            ),
-        )
-        return self
+            )
 
 
 class Torchbench(Benchmark[TorchbenchParams]):
@@ -231,22 +226,20 @@ class Torchbench(Benchmark[TorchbenchParams]):
     def shape(self, params: TorchbenchParams) -> dict[str, Any]:
         return {"image": "torchbench"}
 
-    def check(self, params: TorchbenchParams, shape: Shape) -> list[Problem]:
+    def check(self, params: TorchbenchParams, shape: Shape) -> Iterator[Problem]:
         gpus = shape.gpus()
-        return broken(
-            (
-                params.device == "cpu" and gpus,
+        if params.device == "cpu" and gpus:
+            yield Problem(
                 "idle-gpu",
                 f"device: cpu would hold {', '.join(gpus[:1])} idle;"
                 " drop the resource, or use device: cuda",
-            ),
-            (
-                shape.hosts.count > 1,
+            )
+        if shape.hosts.count > 1:
+            yield Problem(
                 "many-hosts",
                 f"run.py runs on one host, and hosts.count is {shape.hosts.count};"
                 " leave hosts.count out",
-            ),
-        )
+            )
 
     def gpus(self, params: TorchbenchParams) -> int:
         return params.gpus

@@ -10,11 +10,12 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args
 
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 # with what else a benchmark uses: it imports its contract from here
@@ -39,21 +40,6 @@ from perfdag.hosts.base import (
 )
 from perfdag.problems import Problem as Problem
 from perfdag.shape import Shape as Shape, Strict
-
-Rule = tuple[object, str, str]
-"""A condition, and the code and the text of the problem if it is true."""
-
-
-def broken(*rules: Rule) -> list[Problem]:
-    """Return the problems of the rules whose condition is true."""
-    return [Problem(code, text) for condition, code, text in rules if condition]
-
-
-def refuse(*rules: Rule) -> None:
-    """Raise ValueError with the first problem of the rules, as a validator of `Params` does."""
-    for problem in broken(*rules):
-        raise PydanticCustomError(problem.code, "{text}", {"text": problem.text})
-
 
 if TYPE_CHECKING:
     import pyarrow
@@ -135,6 +121,16 @@ class Params(Strict):
 
     retired: ClassVar[Mapping[str, Any]] = {}
     """Removed parameters with their defaults, which stay in the ids of points: history goes on."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another: one `if` and one text for each rule."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _without_problems(self) -> Self:
+        for problem in self.problems():
+            raise PydanticCustomError(problem.code, "{text}", {"text": problem.text})
+        return self
 
     @property
     def only_in_ids(self) -> Mapping[str, Any]:
@@ -320,12 +316,12 @@ class Benchmark(ABC, Generic[P]):
         """
         return {}
 
-    def check(self, params: P, shape: Shape) -> list[Problem]:
-        """Return why params and shape cannot be measured together, or an empty list.
+    def check(self, params: P, shape: Shape) -> Iterable[Problem]:
+        """Yield why params and shape cannot be measured together. Each text names what is allowed.
 
-        Each text names the allowed values (`broken` makes problems of rules).
+        What concerns the params alone is said by their `problems`.
         """
-        return []
+        return ()
 
     def identities(self, params: P) -> Iterable[Identity]:
         """Return relations that the figures of a sample with these params always have.

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import orjson
@@ -22,7 +22,6 @@ from perfdag.benchmark.contract import (
     Rights,
     ShortForm,
     Skip,
-    broken,
     own_verdict,
 )
 from perfdag.kube.client import KubeError
@@ -234,17 +233,19 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         """Return an estimate: 13 items per measurement."""
         return 5 + (params.limit.bit_length() + 2) * (13 * (params.item_seconds() or ITEM) + 2)
 
-    def check(self, params: QueueScalingParams, shape: Any) -> list[Problem]:
+    def check(self, params: QueueScalingParams, shape: Any) -> Iterator[Problem]:
         if params.deployment:
-            own = [name for name in ("glob", "item_limit") if getattr(params, name)]
-            text = f"{' and '.join(own)}: set them in the manifest of the Deployment (glob, limit)"
-            return broken((own, "of-deployment", text))
+            in_manifest = [name for name in ("glob", "item_limit") if getattr(params, name)]
+            if in_manifest:
+                names = " and ".join(in_manifest)
+                text = f"{names}: set them in the manifest of the Deployment (glob, limit)"
+                yield Problem("of-deployment", text)
+            return
         try:
             built_in_seconds(params.command)
             substitute(params.command, params.glob)
         except ValueError as error:
-            return [Problem("wrong-command", f"command: {error}")]
-        return []
+            yield Problem("wrong-command", f"command: {error}")
 
     def run(self, gang: Gang, params: QueueScalingParams) -> list[Measurement]:
         gang.output = Output(tool="perfdag queue validate")

@@ -25,7 +25,7 @@ from fractions import Fraction
 from itertools import chain, combinations
 from typing import Any
 
-from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord, refuse, verdict
+from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord, verdict
 from perfdag.stats.robust import student_t
 from perfdag.steps.queue import render
 from perfdag.steps.queue.client import UNREACHABLE
@@ -110,20 +110,18 @@ class Plan:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        refuse((self.limit < 1, "few-replicas", f"LIMIT {self.limit} is below 1 replica"))
-        refuse(
-            (
-                not 1 <= self.factor <= 2,
-                "factor-range",
+        if self.limit < 1:
+            raise ValueError(f"LIMIT {self.limit} is below 1 replica")
+        if not 1 <= self.factor <= 2:
+            raise ValueError(
                 f"factor {self.factor:g} is not between 1 (any growth) and 2 (linear); "
-                "usual values are 1.8 and 1.4",
+                "usual values are 1.8 and 1.4"
             )
-        )
         for name, seconds in (("scale timeout", self.scale_seconds), ("timeout", self.seconds)):
-            text = f"{name} {seconds:g} s is not above 0 and finite"
-            refuse((not 0 < seconds < math.inf, "timeout-range", text))
-        text = f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)"
-        refuse((not 0 < self.tolerance < 1, "tolerance-range", text))
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"{name} {seconds:g} s is not above 0 and finite")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)")
 
     def steps(self) -> list[int]:
         """Return 1, 2, 4 ... and LIMIT, in a seeded order."""

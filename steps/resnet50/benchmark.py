@@ -28,7 +28,6 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     Tool,
-    broken,
 )
 from perfdag.hosts import gpu_use
 from perfdag.steps.resnet50.workload import (
@@ -201,16 +200,14 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     def shape(self, params: W) -> dict[str, Any]:
         return {"image": "resnet50"}
 
-    def check(self, params: W, shape: Shape) -> list[Problem]:
-        wanted = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
-        return broken(
-            (
-                wanted and params.device == "cpu" and params.system == "resnet50",
+    def check(self, params: W, shape: Shape) -> Iterator[Problem]:
+        gpus = [name for name in shape.resources.both if "gpu" in name or "mig" in name]
+        if gpus and params.device == "cpu" and params.system == "resnet50":
+            yield Problem(
                 "idle-gpu",
-                f"resources ask for {', '.join(wanted)} but device is cpu:"
+                f"resources ask for {', '.join(gpus)} but device is cpu:"
                 " set device: cuda, or leave the resource out",
             )
-        )
 
     def seconds(self, params: W) -> float:
         return params.seconds()

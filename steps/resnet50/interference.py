@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
@@ -19,7 +19,6 @@ from perfdag.benchmark.contract import (
     Output,
     Problem,
     Shape,
-    broken,
     own_verdict,
     verdict,
 )
@@ -165,23 +164,22 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         own_verdict("every copy holds `latency_bound` beside the others; of Server only"),
     )
 
-    def check(self, params: InterferenceParams, shape: Shape) -> list[Problem]:
+    def check(self, params: InterferenceParams, shape: Shape) -> Iterator[Problem]:
+        yield from super().check(params, shape)
         hosts = shape.hosts
-        how = "puts" if hosts.placement == "spread" else "may put"
-        return super().check(params, shape) + broken(
-            (
-                hosts.count > params.copies,
+        if hosts.count > params.copies:
+            yield Problem(
                 "many-hosts",
                 f"hosts.count is {hosts.count} for {params.copies} copies:"
                 f" 1 (processes) or {params.copies} (a pod each)",
-            ),
-            (
-                hosts.count > 1 and hosts.placement != "packed",
+            )
+        if hosts.count > 1 and hosts.placement != "packed":
+            how = "puts" if hosts.placement == "spread" else "may put"
+            yield Problem(
                 "spread-copies",
                 f"hosts.placement {hosts.placement or 'any'} {how} copies on different nodes,"
                 " where they cannot interfere: use packed",
-            ),
-        )
+            )
 
     def gpus(self, params: InterferenceParams) -> int:
         return params.copies if params.shared == "node" else 1

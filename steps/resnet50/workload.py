@@ -7,14 +7,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
-from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip, refuse
-from perfdag.problems import Form
+from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip
+from perfdag.problems import Form, Problem
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, short
 
@@ -157,28 +157,25 @@ class Workload(Params):
         " LD_PRELOAD of a vGPU layer; the wrapper's own: [env, NAME=VALUE, ...]",
     )
 
-    @model_validator(mode="after")
-    def _fits(self) -> "Workload":
-        refuse(
-            (
-                self.precision == "tf32" and self.device != "cuda",
+    def problems(self) -> Iterator[Problem]:
+        """Yield the parameters that contradict one another."""
+        if self.precision == "tf32" and self.device != "cuda":
+            yield Problem(
                 "tf32-without-cuda",
                 "precision tf32 is a mode of NVIDIA GPUs: device: cuda, or precision fp32,"
                 " bf16 or fp16",
-            ),
-            (
-                self.target_rate is not None and self.scenario == "single-stream",
+            )
+        if self.target_rate is not None and self.scenario == "single-stream":
+            yield Problem(
                 "unused-rate",
                 "target_rate does nothing in scenario single-stream,"
                 " which sends as fast as it is answered: leave it out",
-            ),
-            (
-                self.scenario == "single-stream" and self.batch != 1,
+            )
+        if self.scenario == "single-stream" and self.batch != 1:
+            yield Problem(
                 "single-batch",
                 f"scenario single-stream sends one sample at a time: batch 1, not {self.batch}",
-            ),
-        )
-        return self
+            )
 
     def duration(self) -> float:
         """Return the shortest LoadGen run in seconds."""

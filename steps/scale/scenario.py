@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -443,13 +443,12 @@ class ScenarioBenchmark(Benchmark[P], Generic[P]):
     size: ClassVar[Literal["vms", "objects"]]
     """The coordinate of API requests with the number of objects."""
 
-    def check(self, params: P, shape: Shape) -> list[Problem]:
+    def check(self, params: P, shape: Shape) -> Iterator[Problem]:
         """See Benchmark."""
         try:
             params.check()
         except ValueError as error:
-            return [Problem("wrong-params", str(error))]
-        return []
+            yield Problem("wrong-params", str(error))
 
     @abstractmethod
     async def scenario(self, kube: Kube, params: P, context: Context) -> None:

@@ -49,7 +49,7 @@ def test_a_gpu_that_would_be_idle_is_refused() -> None:
     shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
     [idle] = Torchbench().check(TorchbenchParams(), shape)
     assert idle.code == "idle-gpu"
-    assert Torchbench().check(TorchbenchParams(device="cuda"), shape) == []
+    assert not list(Torchbench().check(TorchbenchParams(device="cuda"), shape))
 
 
 def test_arguments_are_those_of_run_py() -> None:
