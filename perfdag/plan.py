@@ -546,8 +546,14 @@ def prepare_duet(
         options = replace(
             plan.options, words=labels, other=f"{first[:-1]}{other}", blocks=turns, within=limit
         )
-        ordered = order(points, seed, loaded.suite.warmup)
-        plan = replace(plan, seed=seed, points=points, order=ordered, batches=[], options=options)
+        plan = replace(
+            plan,
+            seed=seed,
+            points=points,
+            order=order(points, seed, loaded.suite.warmup),
+            batches=[],
+            options=options,
+        )
         plans.append(with_revisions(plan, loaded))
     left, right = ([(p.entry, p.benchmark) for p in plan.points] for plan in plans)
     if left != right:

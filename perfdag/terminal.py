@@ -46,13 +46,14 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if folds else PIPE
 
 
-def spark(values: Sequence[float], most: int = 12) -> str:
+def spark(values: Sequence[float], limit: int = 12) -> str:
     """Return the newest values as bars of letters, the lowest and the highest at the ends."""
-    own = [value for value in values if value == value][-most:]
-    if len(own) < 2:
+    newest = [value for value in values if value == value][-limit:]
+    if len(newest) < 2:
         return ""
-    low, range = min(own), max(own) - min(own)
-    return "".join(BARS[round(7 * (value - low) / range)] if range else BARS[3] for value in own)
+    low = min(newest)
+    width = max(newest) - low
+    return "".join(BARS[round(7 * (value - low) / width)] if width else BARS[3] for value in newest)
 
 
 def styled(lines: Iterable[str | tuple[str, str]]) -> str:
@@ -62,16 +63,17 @@ def styled(lines: Iterable[str | tuple[str, str]]) -> str:
     too long is broken between words. What follows hangs below its text, which a name such as
     `since` precedes in 8 characters.
     """
-    console, width = Console(), terminal_width() if sys.stdout.isatty() else PIPE
+    console = Console()
+    width = terminal_width() if sys.stdout.isatty() else PIPE
     with console.capture() as capture:
-        for each in lines:
-            text, style = (each, None) if isinstance(each, str) else each
+        for item in lines:
+            text, style = (item, None) if isinstance(item, str) else item
             for line in text.splitlines() or [""]:
-                own = (BAD if FAILURE.match(line) else "") if style is None else style
+                usual = BAD if FAILURE.match(line) else ""
                 indent = len(line) - len(line.lstrip())
                 below = " " * (8 if line[7:8] == " " and not indent else indent + 2)
                 folded = "\n".join(wrap(line, width, subsequent_indent=below, **WHOLE_WORDS))
-                console.print(Text(folded, style=own), soft_wrap=True)
+                console.print(Text(folded, style=usual if style is None else style), soft_wrap=True)
     return capture.get().removesuffix("\n")
 
 
@@ -90,9 +92,11 @@ def text_table(
     """
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    room, last = terminal_width(), len(widths) - 1
-    whole = sum(widths) + 2 * last
-    first = int(whole > room and whole - widths[-1] + MIN_LAST > room)
+    room = terminal_width()
+    last = len(widths) - 1
+    length = sum(widths) + 2 * last
+    # 1 where the first cell stands above its row, as even a short last cell has no room.
+    first = int(length > room and length - widths[-1] + MIN_LAST > room)
     lines = [(title, "bold")] if title else []
     heading = ("dim" if title else "bold", headings)
     for style, row in (heading, *zip(styles, cells, strict=False)):
@@ -146,18 +150,19 @@ class _Row:
     """The median so far, with its spread from two values on."""
     values: list[float] = field(default_factory=list)
     done: int = 0
-    lost: int = 0
+    bad: int = 0
     newest: int = 0
 
     def add(self, part: SampleRecord, number: int) -> None:
         """Note a sample, the `number`th of the run."""
-        self.newest, self.done = number, self.done + (part.repetition > 0)
-        self.lost += part.status != "ok"
-        own = next((row for row in part.rows if row["headline"]), None)
-        if own is not None and part.repetition > 0 and part.status == "ok":
-            self.values.append(own["value"])
+        self.newest = number
+        self.done += part.repetition > 0
+        self.bad += part.status != "ok"
+        headline = next((row for row in part.rows if row["headline"]), None)
+        if headline is not None and part.repetition > 0 and part.status == "ok":
+            self.values.append(headline["value"])
             band = spread(self.values)
-            unit = display_unit(self.benchmark, own["metric"], own["unit"])
+            unit = display_unit(self.benchmark, headline["metric"], headline["unit"])
             self.value = with_spread(band.middle, band.low, band.high, unit)
 
 
@@ -180,9 +185,9 @@ class Progress:
             "until it is precise" if any(point.until for point in plan.points) else "ends soon"
         )
         self._time = TimeLeft()
-        for each in filter(None, (plan, other)):
-            self.total += len(each.order)
-            self._time.add(each, range(len(each.order)))
+        for variant in filter(None, (plan, other)):
+            self.total += len(variant.order)
+            self._time.add(variant, range(len(variant.order)))
         self._running: tuple[Point, int] | None = None
         self._start = 0.0
         self._rows = {
@@ -215,9 +220,10 @@ class Progress:
         from rich.table import Table
 
         running = self._running
-        took = time.monotonic() - self._start
-        left = self._time.seconds(running[0] if running else None, took)
-        end = f"about {short_seconds(left)} left" if left > 0.1 else self._end
+        remaining = self._time.seconds(
+            running[0] if running else None, (time.monotonic() - self._start)
+        )
+        end = f"about {short_seconds(remaining)} left" if remaining > 0.1 else self._end
         name = running[0].sample(running[1]) if running else "starting" * (not self.done)
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)
         line.add_column(ratio=1)
@@ -235,13 +241,14 @@ class Progress:
         wide = max(len(row.name) for row in shown), max(len(row.value) for row in shown)
         table = "\n".join(
             f"{row.name:{wide[0]}}  {row.done:>3}/{row.samples}  {row.value:{wide[1]}}  "
-            f"{spark(row.values)}{f'  {row.lost} not ok' if row.lost else ''}"
+            f"{spark(row.values)}{f'  {row.bad} not ok' if row.bad else ''}"
             for row in shown
         )
         return Group(Text(table, no_wrap=True, overflow="ellipsis"), line)
 
     def started(self, point: Point, repetition: int) -> None:
-        self._start, self._running = time.monotonic(), (point, repetition)
+        self._start = time.monotonic()
+        self._running = (point, repetition)
         seconds = self._time.of_sample(point)
         if seconds >= LONG_SAMPLE and not sys.stderr.isatty():
             name = f"[{self.done + 1}/{self.total}] {self.variant}{point.sample(repetition)}"
@@ -249,8 +256,9 @@ class Progress:
 
     def finished(self, point: Point, part: SampleRecord) -> None:
         self._time.done(point, part.repetition, time.monotonic() - self._start)
-        self._running, value = None, ""
+        self._running = None
         self.done += 1
+        value = ""
         if not self._of_two:
             row = self._rows[point.id]
             row.add(part, self.done)
@@ -262,7 +270,7 @@ class Progress:
         level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
         logger.log(level, f"[{self.done}/{self.total}] {name} {part.status}{value}{reason}")
 
-    def skipped(self, point: Point, repetition: int, why: str) -> None:
+    def skipped(self, point: Point, repetition: int, reason: str) -> None:
         self._time.done(point, repetition)
         self.done += 1
 
@@ -286,8 +294,8 @@ def plan_text(plan: Plan) -> str:
         for point in plan.points[:MAX_POINTS]
     ]
     lines = [text_table(headings, rows, right=(2, 3, 4))]
-    if (more := len(plan.points) - MAX_POINTS) > 0:
-        lines.append(f"... and {more:,} more (--json shows all)")
+    if len(plan.points) > MAX_POINTS:
+        lines.append(f"... and {len(plan.points) - MAX_POINTS:,} more (--json shows all)")
     hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
     merged = f" ({plural(plan.merged, 'equal one')} merged)" if plan.merged else ""
     lines.append(
@@ -298,8 +306,9 @@ def plan_text(plan: Plan) -> str:
     shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
     lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
     lines += [f"warning: {text}" for text in idle_gpus(plan)]
-    seconds = short_seconds(plan.seconds())
-    lines.append(f"expected {seconds}; each round is shuffled, from seed {plan.seed}")
+    lines.append(
+        f"expected {short_seconds(plan.seconds())}; each round is shuffled, from seed {plan.seed}"
+    )
     return "\n".join(lines)
 
 

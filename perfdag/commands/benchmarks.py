@@ -72,8 +72,7 @@ def describe(name: str | None = None) -> list[Description]:
         raise CommandError(f"no benchmark {name!r}{choices(name, installed, 'there are')}")
     if name is not None and (fault := registry.fault(name)):
         raise CommandError(fault)
-    described = [name] if name else registry.working()
-    return [_description(benchmark) for benchmark in described]
+    return [_description(benchmark) for benchmark in ([name] if name else registry.working())]
 
 
 def _description(name: str) -> Description:
@@ -210,8 +209,9 @@ def run_init(args: argparse.Namespace) -> None:
 
     templates = _templates()
     templates.filters["usable"] = usable
-    name = suite_name(Path(args.file).stem)
-    text = templates.get_template("suite.yaml.j2").render(name=name, cluster=args.cluster)
+    text = templates.get_template("suite.yaml.j2").render(
+        name=suite_name(Path(args.file).stem), cluster=args.cluster
+    )
     try:
         with Path(args.file).open("x") as output:
             output.write(text)

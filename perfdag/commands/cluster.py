@@ -353,10 +353,10 @@ def store_secret(name: str, namespace: str) -> tuple[Object | None, str]:
 
     It is None if the shell has no keys.
     """
-    keys = {}
-    for key, variables in STORE_KEYS.items():
-        values = (os.environ.get(variable) for variable in variables)
-        keys[key] = next(filter(None, values), "")
+    keys = {
+        key: next(filter(None, map(os.environ.get, variables)), "")
+        for key, variables in STORE_KEYS.items()
+    }
     if not (keys["AWS_ACCESS_KEY_ID"] and keys["AWS_SECRET_ACCESS_KEY"]):
         return None, (
             f"Secret {name} was not created: this shell has no AWS_ACCESS_KEY_ID and "
@@ -427,8 +427,9 @@ async def delete_obsolete(
                     await client.delete(full_kind, name[2], name[1])
                 print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name[2]}")
     if unlisted:
-        kinds = ", ".join(unlisted)
-        logger.warning(f"perfdag install: may not list {kinds}: obsolete ones may still exist")
+        logger.warning(
+            f"perfdag install: may not list {', '.join(unlisted)}: obsolete ones may still exist"
+        )
 
 
 @verb(

@@ -93,10 +93,8 @@ def run_doctor(args: argparse.Namespace) -> int:
         broken = registry.faults() if plan is None else ()
         findings = [*_needs(plan), _store(root), *_noise()]
         findings += [Finding("missing", text, repair) for text in broken]
-    if args.json:
-        print_json([vars(finding) for finding in findings])
-    else:
-        print("\n".join(finding.text() for finding in findings))
+    text = "\n".join(finding.text() for finding in findings)
+    print_json([vars(finding) for finding in findings]) if args.json else print(text)
     missing = any(finding.state == "missing" for finding in findings)
     return EXIT_FAILED if missing else EXIT_OK
 
@@ -248,15 +246,13 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
     """Return the findings for the cluster that KUBECONFIG names, and for what a plan requires."""
 
     async def work(client: Kube) -> list[Finding]:
-        installed = check_installation(client, namespace, root, plan)
         shapes = plan.shapes if plan else [Shape()]
         findings = [await _check_version(client)]
-        findings += [finding async for finding in check_argo(client)]
-        findings += [finding async for finding in installed]
+        findings += [item async for item in check_argo(client)]
+        findings += [item async for item in check_installation(client, namespace, root, plan)]
         findings += check_nodes(await list_readable(client, "v1/Node"), shapes)
         if plan:
-            required = check_requirements(client, plan, namespace)
-            findings += [finding async for finding in required]
+            findings += [item async for item in check_requirements(client, plan, namespace)]
         return findings
 
     try:
@@ -486,8 +482,10 @@ async def check_store(
     if pod.phase == "Failed":
         advice = f"repair the store or its Secret ({_install_again(namespace)})"
         return [Finding("missing", f"store {root} from a pod: {' '.join(log)[-300:]}", advice)]
-    reached = Finding("ok", f"a pod can write and read store {root}")
-    return [reached, *of_images("\n".join(log), benchmarks)]
+    return [
+        Finding("ok", f"a pod can write and read store {root}"),
+        *of_images("\n".join(log), benchmarks),
+    ]
 
 
 def of_images(log: str, benchmarks: Collection[str]) -> list[Finding]:

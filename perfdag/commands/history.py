@@ -134,15 +134,16 @@ def run_history(args: argparse.Namespace) -> None:
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
         runs = [run.run_id for run in medians.runs]
-        data = {
-            "suite": medians.suite,
-            "runs": runs,
-            "revisions": [run.env.get(REVISION) for run in medians.runs],
-            "series": [asdict(series_data(line, runs)) for line in series],
-            "nodes": [asdict(node) for node in nodes],
-            "noise": [asdict(row) for row in noise],
-        }
-        print_json(data)
+        print_json(
+            {
+                "suite": medians.suite,
+                "runs": runs,
+                "revisions": [run.env.get(REVISION) for run in medians.runs],
+                "series": [asdict(series_data(line, runs)) for line in series],
+                "nodes": [asdict(node) for node in nodes],
+                "noise": [asdict(row) for row in noise],
+            }
+        )
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
         for node in nodes:
@@ -459,8 +460,7 @@ verb(
 def set_acks(args: argparse.Namespace) -> None:
     """Put a file of acknowledgements into the store. Raises BadDocument, StoreError."""
     store = open_store(args.store)
-    count = plural(len(put_acks(store, args.file)), "acknowledgement")
-    print(f"{count} in {store.url(ACKS_KEY)}")
+    print(f"{plural(len(put_acks(store, args.file)), 'acknowledgement')} in {store.url(ACKS_KEY)}")
 
 
 @verb("acks show", "Show the acknowledgements of the store.", "", STORE)

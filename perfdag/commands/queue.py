@@ -286,8 +286,14 @@ def _client(args: argparse.Namespace) -> int:
             f"{protocol.TOKEN_VARIABLE} is not set; the token of the control port is {token}"
         )
     protocol.raise_file_limit()
-    arguments = after_dashes(args.args) or None
-    load = Load(frontend, args.name, ClientStats(), max(1, args.req_max), arguments, args.limit)
+    load = Load(
+        frontend,
+        args.name,
+        ClientStats(),
+        max(1, args.req_max),
+        after_dashes(args.args) or None,
+        args.limit,
+    )
 
     async def serve() -> None:
         server = await control.serve(where, control.Control(load), token)

@@ -69,8 +69,7 @@ def show_plan(args: argparse.Namespace) -> None:
     loaded = load_suite(args.suite, args.settings)
     plan = make_plan(loaded, only=args.only)
     with contextlib.suppress(StoreError):
-        store = open_store(loaded.suite.store, patience=1.0)
-        plan = with_learned_times(store, plan, ANY)
+        plan = with_learned_times(open_store(loaded.suite.store, patience=1.0), plan, ANY)
     print(plan.dump().decode() if args.json else plan_text(plan))
     try:
         kinds_of(plan)
@@ -171,8 +170,5 @@ def run_suite(args: argparse.Namespace) -> int:
         history=args.history,
         force=args.force,
     )
-    if args.json:
-        print_json(result.data())
-    else:
-        print(result)
+    print_json(result.data()) if args.json else print(result)
     return result.exit_code

@@ -120,8 +120,13 @@ def run_show(args: argparse.Namespace) -> int:
     runs, plan = read_run(args.store, args.run_id)
     table, collected = gather(runs.store, plan)
     summary = summarise(table)
-    gate = judge(runs.store, plan, summary)
-    result = Run(plan, summary, collected, runs.store.url(collected.key), gate=gate)
+    result = Run(
+        plan,
+        summary,
+        collected,
+        runs.store.url(collected.key),
+        gate=judge(runs.store, plan, summary),
+    )
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
 

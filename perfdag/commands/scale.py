@@ -571,11 +571,10 @@ async def past_figures(
             f"a window of {end - start:g} s has less than two scrapes: Prometheus scrapes every "
             f"{gap:g} s"
         )
-    transitions = prometheus.TRANSITION_QUERIES
     return {
         **await prometheus.audit_figures(source, start, end),
         **await prometheus.phase_figures(source, end),
-        **await prometheus.single_values(source, transitions, start, end),
+        **await prometheus.single_values(source, prometheus.TRANSITION_QUERIES, start, end),
     }
 
 
@@ -626,8 +625,9 @@ def audit(args: argparse.Namespace) -> int:
     gates += [figures.parse_gate(text) for text in args.gate]
     keys = [*prometheus.TRANSITION_QUERIES, *vmi.PHASE_COUNTS]
     figures.check(gates, "the audit", (), keys, paced=False, components=True)
-    files = args.prometheus_token_file, args.prometheus_ca_file
-    source = prometheus.Prometheus(config.prometheus, *files, config.token)
+    source = prometheus.Prometheus(
+        config.prometheus, args.prometheus_token_file, args.prometheus_ca_file, config.token
+    )
     past = asyncio.run(past_figures(source, start, end))
     values = {figures.audit_key(name): past[name] for name in sorted(past)}
     verdicts = figures.evaluate(gates, values)

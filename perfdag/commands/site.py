@@ -82,14 +82,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
         path = unquote(urlsplit(self.path).path).strip("/")
-        kind = mimetypes.guess_type(path)[0] or "text/plain"
         status, data = self._content(path)
+        kind = mimetypes.guess_type(path)[0] if status == HTTPStatus.OK else None
         self.send_response(status)
         if status == HTTPStatus.FOUND:
             self.send_header("Location", "/site/index.html")
-        if status != HTTPStatus.OK:
-            kind = "text/plain"
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", f"{kind or 'text/plain'}; charset=utf-8")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-cache")
         self.send_header("X-Content-Type-Options", "nosniff")

@@ -138,8 +138,13 @@ def peer(pod: "PodContext", args: argparse.Namespace) -> int:
     from perfdag.kube.patch import SSH
     from perfdag.steps.pods import context, peer
 
-    limit = args.pending - context.PENDING_GRACE
-    return peer.serve(Path(SSH), peer.HOME / "peer", pod.addresses, args.port, limit)
+    return peer.serve(
+        Path(SSH),
+        peer.HOME / "peer",
+        pod.addresses,
+        args.port,
+        args.pending - context.PENDING_GRACE,
+    )
 
 
 @verb("step reach", "Check the store, and list the benchmarks.", "")

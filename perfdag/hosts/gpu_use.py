@@ -311,8 +311,9 @@ def watched(hosts: Sequence[Host]) -> Iterator[Watch]:
         if not observed["during"]:
             printed = (answer if answer.code != 0 else sampled[name]).tail(200)
             observed["error"] = printed or "nvidia-smi said nothing"
-        gpus = used(observed["gpus"], watch.used)
-        observed["against"] = reason_against(observed, facts(host), gpus)
+        observed["against"] = reason_against(
+            observed, facts(host), used(observed["gpus"], watch.used)
+        )
 
 
 def reason_against(

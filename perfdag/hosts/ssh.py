@@ -214,8 +214,9 @@ class SshHost(Host):
             code, out, err = None, error.stdout or b"", error.stderr or b""
         seconds, printed = time.monotonic() - start, err.decode(errors="replace")
         if code == 255 and not self.alive():
-            reason = printed.strip() or "no reason given"
-            raise Infrastructure(f"ssh to {self.name} ({self.at}) broke: {reason}")
+            raise Infrastructure(
+                f"ssh to {self.name} ({self.at}) broke: {printed.strip() or 'no reason given'}"
+            )
         return CommandResult(
             command,
             -9 if code is None else exit_code(code),

@@ -546,8 +546,13 @@ class Kube:
         path = f"{await self._collection(body, namespace)}/{body['metadata']['name']}"
         params = {"fieldManager": "perfdag", "force": "true"}
         params |= {"dryRun": "All"} if dry_run else {}
-        headers = {"Content-Type": "application/apply-patch+yaml"}
-        return await self.request("PATCH", path, json=body, params=params, headers=headers)
+        return await self.request(
+            "PATCH",
+            path,
+            json=body,
+            params=params,
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
 
     async def patch(
         self,

@@ -417,8 +417,9 @@ def _resources(shape: Shape, main: Object) -> None:
     for part in parts:
         amounts = {**shape.resources.amounts(part), **shape.hugepages}
         if amounts:
-            texts = {name: str(value) for name, value in amounts.items()}
-            main.setdefault("resources", {})[part] = texts
+            main.setdefault("resources", {})[part] = {
+                name: str(value) for name, value in amounts.items()
+            }
 
 
 def _network(shape: Shape, spec: Object, main: Object) -> None:

@@ -369,8 +369,7 @@ def _permanent(error: Exception) -> str:
         return f"{answer}; {advice}"
     if code not in AGAIN and 300 <= status < 500 and not isinstance(error, FileNotFoundError):
         return f"{answer}; check AWS_ENDPOINT_URL" if code else f"{answer}: {NO_S3}"
-    text = str(error)
-    return next((reason for part, reason in _REASONS.items() if part in text), "")
+    return next((reason for part, reason in _REASONS.items() if part in str(error)), "")
 
 
 def _s3_reason(error: Exception) -> str:

@@ -50,8 +50,7 @@ class BadDocument(PerfdagError):
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        unique = dict.fromkeys(problems)
-        self.problems = sorted(unique, key=lambda p: (p.file, p.line))
+        self.problems = sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line))
         super().__init__("\n".join(map(str, self.problems)))
 
 
@@ -151,8 +150,9 @@ class _Reader:
     scalars: yaml.CSafeLoader = field(default_factory=lambda: yaml.CSafeLoader(""))
 
     def _refuse(self, node: yaml.Node, path: Where, code: str, text: str) -> None:
-        line = node.start_mark.line + 1
-        self.problems.append(Problem(code, text, dotted(path), self.document.file, line))
+        self.problems.append(
+            Problem(code, text, dotted(path), self.document.file, node.start_mark.line + 1)
+        )
 
     def value(self, node: yaml.Node, path: Where) -> Any:
         self.document.lines[path] = node.start_mark.line + 1

@@ -133,8 +133,9 @@ def _load(document: Document, problems: list[Problem]) -> LoadedSuite:
             installed = registry.names()
             if name not in installed:
                 fault = f"unknown benchmark {name!r}{choices(name, installed, 'there are')}"
-            path = ("entries", index, "benchmark")
-            problems.append(document.problem(path, "unknown-benchmark", fault))
+            problems.append(
+                document.problem(("entries", index, "benchmark"), "unknown-benchmark", fault)
+            )
     try:
         loaded = LoadedSuite(Suite.model_validate(data), document)
     except ValidationError as invalid:

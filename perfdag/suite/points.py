@@ -363,10 +363,12 @@ class _Enumeration:
             return
         number, shape, shape_text = resolved
         stored = model.model_dump(mode="json")
+        origin = combination.origin or ("params",)
         problems = [
-            *_problems_together(combination, model, shape),
-            *_secrets(combination, stored),
+            combination.source.problem(origin, problem.code, problem.text)
+            for problem in benchmark.check(model, shape.pair() if shape.hosts.pairs else shape)
         ]
+        problems += _secrets(combination, stored)
         self.mistakes.update(problems)
         if problems:
             return
@@ -398,8 +400,12 @@ class _Enumeration:
             for error in errors.errors():
                 path = error_path(error)
                 wrong = explain(combination.source.document, (), error, model)
-                place = combination.place(path, ("params", *path))
-                self._refuse(combination.source, place, wrong.code, wrong.text)
+                self._refuse(
+                    combination.source,
+                    combination.place(path, ("params", *path)),
+                    wrong.code,
+                    wrong.text,
+                )
         return None
 
     def _shape(
@@ -448,17 +454,6 @@ class _Enumeration:
         return self._indices[pods], shape, text
 
 
-def _problems_together(
-    combination: _Combination, params: Params, shape: Shape
-) -> Iterator[Problem]:
-    """Yield why the benchmark cannot measure these params on this shape."""
-    origin = combination.origin or ("params",)
-    for problem in combination.benchmark.check(
-        params, shape.pair() if shape.hosts.pairs else shape
-    ):
-        yield combination.source.problem(origin, problem.code, problem.text)
-
-
 def _secrets(combination: _Combination, params: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for each value that has the name of a secret."""
     for param, value in params.items():
@@ -481,8 +476,9 @@ def _points_of_pairs(point: Point, pairs_of: Iterable[Round], parallel: int) -> 
             label = f"{point.label} pair={pair.name}".strip()
             of_pair = registry.short_form(point.benchmark, "pair", pair.name)
             title = ", ".join(filter(None, (point.title, of_pair)))
-            name = digest(point.id, pair.name)
-            yield replace(point, id=name, label=label, title=title, pair=pair)
+            yield replace(
+                point, id=digest(point.id, pair.name), label=label, title=title, pair=pair
+            )
 
 
 def _unfit(benchmark: Benchmark[Any], shape: Shape) -> Iterator[Problem]:
