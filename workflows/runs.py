@@ -136,8 +136,12 @@ _Escaping.add_representer(str, _escaping)
 def config_map(namespace: str, name: str, loaded: LoadedSuite, limit: int = MAX_BYTES) -> Object:
     """Return the ConfigMap that holds a suite. Raises BadDocument if it has more than `limit` B."""
     meta = {"name": name, "namespace": namespace, "labels": {SUITE: loaded.suite.name}}
-    text = loaded.document.text
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"suite.yaml": text}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": meta,
+        "data": {"suite.yaml": loaded.document.text},
+    }
     size = len(json.dumps(body, ensure_ascii=False).encode())
     if size > limit:
         raise _too_large(loaded, size, limit, "write permutations instead of entries")
@@ -213,7 +217,7 @@ def _cron(
 
     It skips a start that is an hour late.
     """
-    resource = CronWorkflow(
+    document: Object = CronWorkflow(
         name=name,
         namespace=namespace,
         labels={SUITE: suite},
@@ -223,8 +227,7 @@ def _cron(
         arguments=_parameters(parameters),
         workflow_template_ref=m.WorkflowTemplateRef(name=template),
         **fields,
-    )
-    document: Object = resource.to_dict()
+    ).to_dict()
     return document
 
 

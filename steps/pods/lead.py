@@ -1,6 +1,8 @@
 """The lead of a gang: find its pods, connect to them, and measure the samples of one batch.
 
-Of `perfdag ab` it measures both variants in turn.
+Of `perfdag ab` it measures both variants in turn. It stores each sample before the next, so a gang
+that falls apart loses only the sample under way: its exit code makes Argo create the batch's pods
+again, and the next lead goes on from the store.
 """
 
 import asyncio
@@ -81,8 +83,9 @@ class GangPool(LocalPool):
     crashed: Collection[str] = ()
 
     def hosts_for(self, shape: Shape) -> Sequence[Host]:
-        whole = shape.hosts.count > 1 or self.shape.hosts.count == 1
-        return self.hosts if whole else self.hosts[:1]
+        # a shape of one host in a gang of several is the lead alone
+        all_hosts = shape.hosts.count > 1 or self.shape.hosts.count == 1
+        return self.hosts if all_hosts else self.hosts[:1]
 
     def check(self, point: Point, shape: Shape) -> None:
         if point.id in self.crashed:
@@ -532,6 +535,7 @@ def measure_batch(
         for plan in plans
     }
     deadline = clock_deadline(store, plans[0])
+    # variants measure in short turns, so that what changes on the nodes meets both of them
     turns: Sequence[tuple[str | None, list[int]]] = [(None, plans[0].batches[index].samples)]
     if len(plans) > 1:
         turns = stored_duet(*plans).turns(index)

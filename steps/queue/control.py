@@ -47,8 +47,11 @@ async def serve(address: Address, handler: Handler, token: str = "") -> asyncio.
             text = f"{request.path} takes {method}, not {request.method}: curl -X {method} ...\n"
             response = web.Response(status=405, text=text, headers={"Allow": method})
         elif token and not hmac.compare_digest(_secret(request), token.encode()):
-            headers = {"WWW-Authenticate": 'Basic realm="perfdag queue"'}
-            response = web.Response(status=401, text=UNAUTHORIZED, headers=headers)
+            response = web.Response(
+                status=401,
+                text=UNAUTHORIZED,
+                headers={"WWW-Authenticate": 'Basic realm="perfdag queue"'},
+            )
         else:
             response = handler(request)
         response.headers["X-Content-Type-Options"] = "nosniff"

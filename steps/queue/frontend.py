@@ -206,9 +206,8 @@ class Frontend:
         protocol.raise_file_limit()
         kinds: tuple[tuple[Kind, protocol.Address], ...] = (("client", clients), ("work", backends))
         for kind, address in kinds:
-            serve = partial(self._serve, kind)
             server = await asyncio.start_server(
-                serve,
+                partial(self._serve, kind),
                 address.host or None,
                 address.port,
                 limit=protocol.MESSAGE_BYTES,
@@ -327,8 +326,9 @@ class Frontend:
         )
 
     def _serve_metrics(self, request: web.BaseRequest) -> web.Response:
-        body = generate_latest(self.registry)  # whatever the path
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
     def collect(self) -> Iterator[Metric]:
         """Return counters, gauges and maxima, for the registry."""

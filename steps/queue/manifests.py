@@ -185,8 +185,9 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
         return Queues.model_validate(data)
     except ValidationError as errors:
         document = Document(file or "queues", "", lines={(): 0})  # a merge key hides the lines
-        problems = (explain(document, (), error, Queues) for error in errors.errors())
-        raise BadDocument(problems) from None
+        raise BadDocument(
+            explain(document, (), error, Queues) for error in errors.errors()
+        ) from None
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:

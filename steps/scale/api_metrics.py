@@ -81,8 +81,7 @@ async def clients(kube: Kube) -> AsyncIterator[list[Kube]]:
     async with AsyncExitStack() as stack:
         kubes = []
         for server in servers:
-            url = f"{address.scheme}://{server}"
-            cluster = replace(kube.cluster, server=url, server_name=name)
+            cluster = replace(kube.cluster, server=f"{address.scheme}://{server}", server_name=name)
             kubes.append(await stack.enter_async_context(Kube(cluster, retries=0)))
         yield kubes
 

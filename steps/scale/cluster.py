@@ -308,8 +308,7 @@ NAMESPACE_TIMEOUT_S = 120.0
 def belongs(run: str, metadata: Object) -> bool:
     """Whether an object's label is that of a run, or of a part of it."""
     label = (metadata.get("labels") or {}).get(RUN_LABEL) or ""
-    part = rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER})?(-{PROBE})?"
-    return re.fullmatch(part, label) is not None
+    return re.fullmatch(rf"{re.escape(run)}(-\d{{1,4}})?(-{PRIMER})?(-{PROBE})?", label) is not None
 
 
 async def remove(

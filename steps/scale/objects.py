@@ -184,8 +184,7 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
     phase = status.get("phase")
     for transition in status.get("phaseTransitionTimestamps") or []:
         name = transition["phase"]
-        at_ns = unix_ns(transition.get("phaseTransitionTimestamp"))
-        yield name.lower(), at_ns, name == phase
+        yield name.lower(), unix_ns(transition.get("phaseTransitionTimestamp")), name == phase
     if phase:
         yield phase.lower(), 0, True
     yield from _true(body, {"Ready": "ready", "Paused": "paused"})

@@ -260,8 +260,7 @@ def _write_submission(folder: Path, file: RunFile, batch: Batch) -> None:
     In an open loop the time of a submission is when it was due.
     """
     file.submissions = [item for item in batch.submissions if item.answered_ns or file.finished]
-    jobs = [_job(item, file.project) for item in batch.created]
-    write_json(folder / "submitted.json", jobs)
+    write_json(folder / "submitted.json", [_job(item, file.project) for item in batch.created])
     write_json(folder / "run.json", file)
 
 
@@ -301,8 +300,9 @@ async def delete(kube: Kube, folder: Path, timeout: float) -> int:
         name = str(body["metadata"]["name"])
         return name.startswith(file.prefix) if is_ours else name in names
 
-    also = named if file.prefix else None
-    count = await remove(kube, file.run, kinds, file.namespaces, timeout, also=also)
+    count = await remove(
+        kube, file.run, kinds, file.namespaces, timeout, also=(named if file.prefix else None)
+    )
     if is_ours:
         file.deleted = not count
         write_json(folder / "run.json", file)

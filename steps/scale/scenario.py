@@ -208,8 +208,10 @@ class Session:
         """
         kinds = self.kinds()
         queue = iter([item for item in items if item.started_ns and item.name not in self.deleted])
-        kind = self.template.kind
-        by_name = {(record.namespace, record.name): record for record in self.observer.of(kind)}
+        by_name = {
+            (record.namespace, record.name): record
+            for record in self.observer.of(self.template.kind)
+        }
 
         async def worker() -> None:
             for item in queue:
@@ -239,7 +241,8 @@ class Session:
     async def clean_up(self) -> None:
         """Delete what is left by label, wait until it is gone, and log what stays.
 
-        Labels also match objects whose creation was never answered.
+        Labels also match objects whose creation was never answered. This is the only cleaner of a
+        run that is interrupted, so it raises nothing and says what to do.
         """
         problem = "interrupted"
         try:
@@ -425,8 +428,7 @@ async def open_session(
             await session.watch_lag.start(kube, context.run, namespaces[0])
             for namespace in namespaces:
                 for document in template.shared:
-                    body = orjson.loads(document.render("", namespace, 0))
-                    await kube.create(body, namespace)
+                    await kube.create(orjson.loads(document.render("", namespace, 0)), namespace)
             yield session
         finally:
             await session.clean_up()

@@ -132,6 +132,8 @@ class Observer:
         label = (metadata.get("labels") or {}).get(RUN_LABEL)
         if self.selector and kind in self.primary:
             label = self.run
+        # An object without a label is kept: it may be below one of the run, which is seen later.
+        # One that is first seen as it goes has no times to tell.
         if label not in (None, self.run) or (uid not in self.records and deleted):
             return
         record = self._record(uid)
