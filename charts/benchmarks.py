@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ from perfdag.analysis.pairs import (
     why_slow,
 )
 from perfdag.charts import draw, scale, style
-from perfdag.charts.series import MARKS, amount, notes
+from perfdag.charts.series import amount, notes
 from perfdag.charts.titles import span
 from perfdag.charts.view import ROWS, Chart, View, figures
 from perfdag.results.labels import Facts
@@ -39,7 +38,6 @@ DEVIATION = 0.1
 _WORSE_TO_BETTER = LinearSegmentedColormap.from_list(
     "deviation", [style.WORSE, "#f7f7f7", style.SERIES[0]]
 )
-_SIZES: Any = {"x": "message_bytes", "log": True}
 
 
 @dataclass(frozen=True)
@@ -61,21 +59,11 @@ class Treatment:
 
     @property
     def words(self) -> str:
-        """The verdict, and what a reader must know of it."""
-        parts = [self.verdict]
-        late = total = 0
-        for series in self.state.series:
-            if series.metric == "pairs_needed" and self.verdict == "inconclusive":
-                parts[0] += f": about {series.middle:.0f} pairs would tell"
-            if series.metric == "overhead":
-                parts += [MARKS[name] for name in series.coords if name in MARKS]
-            treated = series.coords.get("side") == "treatment" and "fast" not in series.coords
-            if series.metric == "valid" and treated:
-                late += series.values.count(0)
-                total += len(series.values)
-        if late:
-            parts.append(f"LoadGen says INVALID in {late} of {total} runs")
-        return "; ".join(parts)
+        """The verdict, and what would decide an inconclusive one."""
+        needed = [one.middle for one in self.state.series if one.metric == "pairs_needed"]
+        if not needed or self.verdict != "inconclusive":
+            return self.verdict
+        return f"{self.verdict}: about {needed[0]:.0f} pairs would tell"
 
 
 def _treatments(points: Sequence[PointState]) -> Iterator[Treatment]:
@@ -106,23 +94,32 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
     ends = [0.0]
     for row, treatment in enumerate(treatments):
         tone = tones.get(treatment.verdict, style.UNCLEAR)
-        bar: Any = {"color": tone, "lw": 2, "gid": "interval", "label": "_"}
-        ax.plot([treatment.low, treatment.high], [row, row], **bar)
+        ax.plot(
+            [treatment.low, treatment.high], [row, row], color=tone, lw=2, gid="interval", label="_"
+        )
         title_of_row = treatment.state.title
         ax.plot([treatment.mean], [row], "o", color=tone, gid="mean", label=title_of_row)
-        place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
         text = treatment.verdict if style.is_narrow() else treatment.words
-        ax.annotate(text, (treatment.mean, row), color=tone, **place)
+        ax.annotate(
+            text,
+            (treatment.mean, row),
+            color=tone,
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+        )
         ends += [treatment.low, treatment.high, treatment.limit]
     room = (max(ends) - min(ends)) * 0.1
-    ax.set_xlim(min(ends) - room, max(ends) + room)
     for limit in {treatment.limit for treatment in treatments}:
         ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
-    names = [style.wrap(treatment.state.title) for treatment in treatments]
-    ax.set_yticks(range(len(treatments)), names)
-    ax.set_ylim(len(treatments) - 0.4, -0.7)
-    ax.set_xlabel("overhead, lower is better")
+    ax.set(
+        xlim=(min(ends) - room, max(ends) + room),
+        ylim=(len(treatments) - 0.4, -0.7),
+        yticks=range(len(treatments)),
+        yticklabels=[style.wrap(treatment.state.title) for treatment in treatments],
+        xlabel="overhead, lower is better",
+    )
     yield "overhead", fig
 
 
@@ -199,21 +196,34 @@ def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
     norm = Normalize(-DEVIATION, DEVIATION)
     mesh = draw.heat(ax, grid / middle - 1, norm, colours, texts, missing="")
     for first, second in sorted(matrix.on_one_node):
-        hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
         columns = [second, second + 1, second + 1, second]
-        ax.fill(columns, [first, first, first + 1, first + 1], gid="same-node", **hatch)
+        ax.fill(
+            columns,
+            [first, first, first + 1, first + 1],
+            gid="same-node",
+            fill=False,
+            hatch="////",
+            edgecolor=style.MUTED,
+            linewidth=0,
+        )
     failed = [place_of(state) for state in matrix.states if state.why]
-    cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.INK, "ms": 8}
     rows = [first + 0.5 for first, _ in failed]
-    ax.plot([second + 0.5 for _, second in failed], rows, gid="failed", **cross)
+    ax.plot(
+        [second + 0.5 for _, second in failed],
+        rows,
+        gid="failed",
+        ls="none",
+        marker="X",
+        mfc="none",
+        mec=style.INK,
+        ms=8,
+    )
     step = max(1, count // (8 if style.is_narrow() else 24))
     places = np.arange(0, count, step) + 0.5
     ax.set_yticks(places, names[::step])
     rotation = 45 if max(map(len, names)) > 4 else 0
     ax.set_xticks(places, names[::step], rotation=rotation, ha="right")
-    ax.invert_yaxis()
-    ax.set_ylabel("first host")
-    ax.set_xlabel("second host")
+    ax.set(ylim=(count, 0), ylabel="first host", xlabel="second host")
     bar = fig.colorbar(mesh, ax=ax, pad=0.01, extend="both")
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+g} %")
     bar.set_label("against the median")
@@ -225,9 +235,6 @@ def _matrix_notes(matrix: PairMatrix) -> Iterator[str]:
     unit = scaled(matrix.info.display_unit, max(one.middle for one in matrix.series.values()))[1]
     counts = [len(series.values) for series in matrix.series.values()]
     yield f"number: median in {unit} of n={span(counts)}"
-    shares = [series.band.share() for series in matrix.series.values()]
-    wide = [share for share in shares if share is not None]
-    yield f"widest range {100 * max(wide):.0f} % of its median" if wide else "one sample a pair"
     parallel = int((matrix.states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
     yield f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
     used = chain.from_iterable(state.nodes for state in matrix.states)
@@ -239,16 +246,13 @@ def _matrix_notes(matrix: PairMatrix) -> Iterator[str]:
     failed = sum(bool(state.why) for state in matrix.states)
     if failed:
         yield f"X: no valid sample ({failed})"
-    noisy = sum(bool(state.noise) for state in matrix.states)
-    if noisy:
-        yield f"{plural(noisy, 'pair')} disturbed"
 
 
 CHARTS: Mapping[str, Sequence[Chart]] = {
     "fio": (
         View(("iops", "bandwidth")),
         View(("latency",), stats=("p50", "p99", "p99.9"), slug="latency"),
-        View(("completion_latency",), tail=True, slug="percentiles"),
+        View(("completion_latency",), stats=("p50", "p99", "p99.99"), slug="percentiles"),
         View(("iops",), subjects=True, slug="workers"),
     ),
     "imb": (
@@ -257,7 +261,7 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
             stats=("mean", "value"),
             each="benchmark",
             slug="sizes",
-            **_SIZES,
+            x="message_bytes",
         ),
         View(("operation_time",), each="benchmark", slug="operations"),
     ),
@@ -284,12 +288,14 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
         View(("items", "failures"), subjects=True, slug="spread"),
     ),
     "rdma-bandwidth": (
-        View(("bandwidth", "message_rate"), stats=("mean",), slug="sizes", **_SIZES),
+        View(("bandwidth", "message_rate"), stats=("mean",), slug="sizes", x="message_bytes"),
     ),
-    "rdma-latency": (View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", **_SIZES),),
+    "rdma-latency": (
+        View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", x="message_bytes"),
+    ),
     "resnet50": (
         View(("throughput",), x="batch", each="scenario", slug="throughput"),
-        View(("latency",), each="scenario", tail=True, slug="latency"),
+        View(("latency",), each="scenario", stats=("p50", "p90", "p99"), slug="latency"),
     ),
     "resnet50-interference": (
         View(("rate", "tail"), subjects=True, slug="copies"),

@@ -34,16 +34,12 @@ def far_apart(values: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class Axis:
-    """A number that was swept: its key, its name for people, its unit, and its values in order.
-
-    `texts` are those of the values 0, 1, ... where these are none for people, as of percentiles.
-    """
+    """A number that was swept: its key, its name for people, its unit, and its values in order."""
 
     key: str
     name: str
     unit: str
     values: Sequence[float]
-    texts: Sequence[str] = ()
 
     @cached_property
     def log(self) -> bool:
@@ -59,27 +55,23 @@ class Axis:
 
     def text(self, value: float) -> str:
         """Return a value for people."""
-        if self.texts:
-            return self.texts[int(value)]
         return short(value, self.unit) if self.unit in ("B", "s", "bit/s") else f"{value:g}"
 
     def draw(self, ax: Axes) -> None:
         """Set limits, ticks and name of the axis of x."""
-        ax.set_xlabel(self.name)
         places = [self.place(value) for value in self.values]
+        margin = 0.04 * (places[-1] - places[0]) or 1.0
+        ax.set(xlabel=self.name, xlim=(places[0] - margin, places[-1] + margin))
         few = 4 if style.is_narrow() else 8
         if self.log:
             ax.set_xscale("log", base=2)
             ax.set_xlim(places[0] / 1.3, places[-1] * 1.3)
-        else:
-            margin = 0.04 * (places[-1] - places[0]) or 1.0
-            ax.set_xlim(places[0] - margin, places[-1] + margin)
-        if self.log or len(places) <= few:
-            step = math.ceil(len(places) / few)
-            words = [self.text(value).replace(" ", "\n") for value in self.values[::step]]
-            ax.set_xticks(places[::step], words)
-        else:  # there is nothing at 1.2 processes
+        elif len(places) > few:  # there is nothing at 1.2 processes
             ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
+            return
+        step = math.ceil(len(places) / few)
+        words = [self.text(value).replace(" ", "\n") for value in self.values[::step]]
+        ax.set_xticks(places[::step], words)
         ax.xaxis.set_minor_locator(NullLocator())
 
 
@@ -97,12 +89,25 @@ def lines(
         look = style.look(order.index(name))
         at = [x.place(item.numbers[x.key]) for item in line]
         bands = [item.series.band for item in line]
-        shade: Any = {"color": look["color"], "alpha": 0.15, "lw": 0, "gid": f"band {name}"}
-        ax.fill_between(at, [band.low for band in bands], [band.high for band in bands], **shade)
+        ax.fill_between(
+            at,
+            [band.low for band in bands],
+            [band.high for band in bands],
+            color=look["color"],
+            alpha=0.15,
+            lw=0,
+            gid=f"band {name}",
+        )
         middles = [item.value for item in line]
-        stroke: Any = {"color": look["color"], "linestyle": look["linestyle"]}
         label = style.wrap(name, 44)
-        ax.plot(at, middles, label=label, gid=f"line {name}", **stroke)
+        ax.plot(
+            at,
+            middles,
+            label=label,
+            gid=f"line {name}",
+            color=look["color"],
+            linestyle=look["linestyle"],
+        )
         texts = [
             f"{name}, {x.text(item.numbers[x.key])}: {value_words(item.series)}" for item in line
         ]
@@ -120,30 +125,38 @@ def _marks(ax: Axes, name: str, marks: Sequence[Mark], look: Any, size: float) -
         chosen = [mark for mark in marks if mark[2].mark == kind]
         if chosen:
             face = look["color"] if kind == "median" else style.PAPER
-            faint: Any = {"alpha": 0.4 if kind == "unusable" else 1.0, "ls": "none", "zorder": 5}
-            shape: Any = {"marker": look["marker"], "ms": size, "mfc": face, "color": look["color"]}
             xs = [mark[0] for mark in chosen]
             ys = [mark[1] for mark in chosen]
             gid = f"{kind} {name}"
-            (line,) = ax.plot(xs, ys, gid=gid, label=f"_{kind}", **shape, **faint)
+            (line,) = ax.plot(
+                xs,
+                ys,
+                gid=gid,
+                label=f"_{kind}",
+                marker=look["marker"],
+                ms=size,
+                mfc=face,
+                color=look["color"],
+                alpha=0.4 if kind == "unusable" else 1.0,
+                ls="none",
+                zorder=5,
+            )
             style.HOVERS[line] = [mark[3] for mark in chosen]
 
 
 def values_axis(ax: Axes, side: str, items: Items, *, log: bool) -> None:
     """Set limits, ticks and name of the axis of values. Without a log scale, zero is in sight."""
     values = list(chain.from_iterable(item.series.values for item in items))
-    first = items[0].series
-    log = log and min(values) > 0
+    low = min(values)
+    high = max(values)
     axis = ax.yaxis if side == "y" else ax.xaxis
-    scale = ax.set_yscale if side == "y" else ax.set_xscale
-    limits = ax.set_ylim if side == "y" else ax.set_xlim
-    if log:
-        scale("log")
-        limits(min(values) / 1.4, max(values) * 1.4)
+    first = items[0].series
+    if log and low > 0:
+        ax.set(**{f"{side}scale": "log", f"{side}lim": (low / 1.4, high * 1.4)})
     else:
-        limits(min(0.0, min(values) * 1.06), max(0.0, max(values) * 1.06) or 1.0)
-    largest = max(abs(value) for value in values)
-    unit = style.value_axis(axis, first.display_unit, largest, log=log)
+        log = False
+        ax.set(**{f"{side}lim": (min(0.0, low * 1.06), max(0.0, high * 1.06) or 1.0)})
+    unit = style.value_axis(axis, first.display_unit, max(-low, high), log=log)
     label = style.axis_label(metric_of(items), unit, first.better)
     axis.set_label_text(label.replace(", ", "\n") if side == "y" else label)
 
@@ -178,11 +191,17 @@ def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     if len(groups) == 1:
         _texts(ax, every)
     else:
-        at: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
         columns = 1 if style.is_narrow() else min(4, len(groups))
-        ax.legend(ncols=columns, handletextpad=0.3, columnspacing=1.2, **at)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_yticks(range(len(rows)), [style.wrap(row) for row in rows])
+        ax.legend(
+            ncols=columns,
+            handletextpad=0.3,
+            columnspacing=1.2,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            borderaxespad=0.1,
+        )
+    names = [style.wrap(row) for row in rows]
+    ax.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=names)
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
@@ -193,9 +212,15 @@ def _texts(ax: Axes, items: Items) -> None:
     """Write the values of the only group beside its rows."""
     for row, item in enumerate(items):
         value = item.text if style.is_narrow() else value_words(item.series)
-        side: Any = {"transform": ax.get_yaxis_transform(), "va": "center"}
         tone = style.INK if item.usable else style.MUTED
-        ax.text(1.015, row, value if item.usable else "unusable", color=tone, **side)
+        ax.text(
+            1.015,
+            row,
+            value if item.usable else "unusable",
+            color=tone,
+            transform=ax.get_yaxis_transform(),
+            va="center",
+        )
 
 
 def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int) -> None:
@@ -204,12 +229,29 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int
     for y, item in places:
         band = item.series.band
         faint = 1.0 if item.usable else 0.4
-        bar: Any = {"color": look["color"], "lw": 2.2, "alpha": 0.55 * faint, "label": "_"}
         dashes = "-" if item.usable else (0, (2, 1))
-        ax.plot([band.low, band.high], [y, y], ls=dashes, gid=f"band {name}", **bar)
+        ax.plot(
+            [band.low, band.high],
+            [y, y],
+            ls=dashes,
+            gid=f"band {name}",
+            color=look["color"],
+            lw=2.2,
+            alpha=0.55 * faint,
+            label="_",
+        )
         samples = item.series.values[:200]
-        tick: Any = {"ls": "none", "marker": "|", "ms": 6, "alpha": 0.45 * faint, "label": "_"}
-        ax.plot(samples, [y] * len(samples), color=look["color"], gid=f"samples {name}", **tick)
+        ax.plot(
+            samples,
+            [y] * len(samples),
+            color=look["color"],
+            gid=f"samples {name}",
+            ls="none",
+            marker="|",
+            ms=6,
+            alpha=0.45 * faint,
+            label="_",
+        )
     marks = [
         (item.value, y, item, f"{item.state.title} {name}: {value_words(item.series)}")
         for y, item in places
@@ -235,8 +277,15 @@ def heat(
     edges = np.arange(columns + 1), np.arange(rows + 1)
     mesh = ax.pcolormesh(*edges, grid, cmap=colours, norm=norm, gid="median")
     for y, x in np.argwhere(np.isfinite(grid)) if texts is not None else ():
-        middle: Any = {"ha": "center", "va": "center", "fontsize": 9 if columns < 13 else 7.5}
-        ax.text(x + 0.5, y + 0.5, texts[y, x], color=style.on_cell(mesh, grid[y, x]), **middle)
+        ax.text(
+            x + 0.5,
+            y + 0.5,
+            texts[y, x],
+            color=style.on_cell(mesh, grid[y, x]),
+            ha="center",
+            va="center",
+            fontsize=9 if columns < 13 else 7.5,
+        )
     ax.grid(visible=False)
     ax.tick_params(length=0)
     return mesh
@@ -253,8 +302,5 @@ def cell_texts(grid: Any, unit: str) -> Any:
 
 def color_norm(values: Sequence[float]) -> Any:
     """Return the scale of colours for values."""
-    low = min(values)
-    high = max(values)
-    if far_apart(values):
-        return LogNorm(low, high)
-    return Normalize(low, high if high > low else low * 1.01 or 1.0)
+    scale = LogNorm if far_apart(values) else Normalize
+    return scale(min(values), max(values))

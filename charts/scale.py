@@ -4,7 +4,6 @@ All times are in seconds. Objects that did not reach a stage are left out and co
 as 0.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,8 +140,10 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
         ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
         ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    ax.set_yticks(range(len(moments)), [stage.label for stage in reversed(moments)])
-    ax.set_xlabel("seconds from the first submission")
+    names = [stage.label for stage in reversed(moments)]
+    ax.set(
+        yticks=range(len(moments)), yticklabels=names, xlabel="seconds from the first submission"
+    )
     ax.set_xlim(left=0)
     return fig
 
@@ -153,10 +154,12 @@ def by_order(stages: Sequence[Stage], title: str, subtitle: str = "") -> Figure:
     reached = [stage for stage in stages if stage.seconds]
     if not reached:
         return style.no_data("no stage was reached")
+    title = title or f"{reached[-1].label}: {reached[-1].words}"
     fig, axes = style.figure([1.5] * len(reached), 1, title, subtitle, sharex=True)
     for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
         colour = style.SERIES[k % len(style.SERIES)]
-        values, since = stage.seconds, stage.since.replace("_", " ")
+        values = stage.seconds
+        since = stage.since.replace("_", " ")
         ax.plot(stage.order, values, ".", markersize=2.5, color=colour, alpha=0.7)
         if len(values) >= 50:
             width = max(5, len(values) // 40)
@@ -185,19 +188,7 @@ def drawings(_: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Fig
         caption = f"{entry}: {plural(count, 'object')}{newest}{alone}"
         yield f"lifecycle{own}", timeline(stages, caption)
         order = f"line: running median; {caption}"
-        yield f"order{own}", by_order(stages, _growth(stages), order)
-
-
-def _growth(stages: Sequence[Stage]) -> str:
-    """Say how much longer the last objects took than the first to reach the last stage."""
-    reached = [stage for stage in stages if stage.seconds]
-    if not reached:
-        return ""
-    seconds = reached[-1].seconds
-    tenth = math.ceil(len(seconds) / 10)
-    first = float(np.median(seconds[:tenth]))
-    times = float(np.median(seconds[-tenth:])) / first if first else 1.0
-    return f"{reached[-1].label}: the last tenth takes {times:.3g} times as long as the first"
+        yield f"order{own}", by_order(stages, "", order)
 
 
 def of_workloads(deltas: Deltas) -> list[Stage]:

@@ -148,15 +148,21 @@ def figure(
     room = (0, 0, 1, 1 - head / height)
     layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.03, hspace=0.03)
     fig = Figure(figsize=(size.width, height), layout=layout)
-    shape: Any = {"squeeze": False, "height_ratios": heights, **subplots}
-    axes = fig.subplots(len(heights), columns, **shape)
+    axes = fig.subplots(len(heights), columns, squeeze=False, height_ratios=heights, **subplots)
     if lines:
-        bold: Any = {"fontsize": 11, "fontweight": "bold", "color": INK, "gid": "title"}
-        fig.text(0.002, 1 - 0.06 / height, "\n".join(lines), va="top", **bold)
+        fig.text(
+            0.002,
+            1 - 0.06 / height,
+            "\n".join(lines),
+            va="top",
+            fontsize=11,
+            fontweight="bold",
+            color=INK,
+            gid="title",
+        )
     if below:
         top = 1 - (0.09 + 0.2 * len(lines)) / height
-        look: Any = {"va": "top", "color": MUTED, "gid": "subtitle"}
-        fig.text(0.002, top, "\n".join(below), **look)
+        fig.text(0.002, top, "\n".join(below), va="top", color=MUTED, gid="subtitle")
     return fig, list(axes.flat)
 
 
@@ -165,8 +171,8 @@ def no_data(reason: str = "no data") -> Figure:
     lines = textwrap.wrap(reason, 34 if is_narrow() else 60)
     fig, (ax,) = figure([1.0 + 0.2 * len(lines)])
     ax.set_axis_off()
-    middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
-    ax.text(0.5, 0.5, "\n".join(lines), color=MUTED, fontsize=11, **middle)
+    text = "\n".join(lines)
+    ax.text(0.5, 0.5, text, color=MUTED, ha="center", va="center", transform=ax.transAxes)
     return fig
 
 

@@ -50,22 +50,12 @@ def _claims(items: Items, x: str, pair: str, ideal: str) -> Iterator[str]:
     else:
         yield ": " + ", ".join(f"{item.named(keys)} {item.text}" for item in items)
     yield _best(items)
-    yield f": {_range(items)}"
+    ends = dict.fromkeys([min(items, key=_value).text, max(items, key=_value).text])
+    yield f": {' to '.join(ends)}"
 
 
 def _value(item: Item) -> float:
     return item.value
-
-
-def _range(items: Items) -> str:
-    """Return the least and the largest value, with one unit where it is one."""
-    ordered = sorted(items, key=_value)
-    low = ordered[0].text
-    high = ordered[-1].text
-    if low == high:
-        return low
-    number, space, unit = low.partition("\u00a0")
-    return f"{number if high.endswith(space + unit) else low} to {high}"
 
 
 def span(values: Iterable[float]) -> str:

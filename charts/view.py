@@ -37,7 +37,6 @@ from perfdag.units import plural, scaled
 GRID = 24  # points of two such numbers that make a heat map
 LINES, PANELS, ROWS, COLUMNS = 12, 6, 24, 12
 """Most lines of a chart, charts of one declaration, rows of dots, and columns of a heat map."""
-PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9", "p99.99")
 
 Panels = dict[str, list[Item]]
 """Items by metric."""
@@ -50,17 +49,15 @@ class View:
     """One chart of a benchmark: a panel for each of `metrics`, the one of its title first.
 
     `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
-    drawn. `each` is a parameter whose values are charts of their own. `tail` takes the percentiles
-    as x. `ideal` is what would be linear. `subjects` takes the rows of workers, devices or seconds.
+    drawn. `each` is a parameter whose values are charts of their own. `ideal` is what would be
+    linear. `subjects` takes the rows of workers, devices or seconds.
     """
 
     metrics: Sequence[str]
     x: str = ""
     stats: Sequence[str] = ()
     each: str = ""
-    tail: bool = False
     ideal: Literal["", "rate", "time"] = ""
-    log: bool = False
     subjects: bool = False
     slug: str = ""
 
@@ -110,8 +107,6 @@ class Plot:
         name = form.replace("{}", "").strip() if isinstance(form, str) else ""
         every = chain.from_iterable(self.panels.values())
         values = {item.numbers[key] for item in every if key in item.numbers}
-        if key == "percentile":
-            return Axis(key, "", "", sorted(values), PERCENTILES)
         return Axis(key, name or key.replace("_", " "), unit, sorted(values))
 
 
@@ -132,8 +127,7 @@ def figures(
     for chart in charts:
         made = chart(states, rows) if callable(chart) else _figures(chart, states, rows, note)
         for slug, figure in made:
-            taken = [other for other in drawn if other == slug or other.startswith(f"{slug}-")]
-            drawn[f"{slug}-{len(taken) + 1}" if slug in drawn else slug] = figure
+            drawn[f"{slug}-{len(drawn) + 1}" if slug in drawn else slug] = figure
     if not drawn and all(state.why for state in states):
         why = f"{states[0].title}: {states[0].why}" if states else "no data"
         drawn["points"] = style.no_data(f"no value in {plural(len(states), 'point')}; {why}")
@@ -153,7 +147,7 @@ def _figures(view: View, states: Sequence[PointState], rows: pa.Table, note: str
             plot = plots.setdefault(name, Plot(view, name, {}, note))
             plot.panels.setdefault(metric, []).append(item.without(view.each))
     for name, plot in plots.items():
-        for slug, figure in _tail(plot) if view.tail else _automatic(plot):
+        for slug, figure in _automatic(plot):
             yield f"{_slug(name)}-{slug}" if len(plots) > 1 else slug, figure
 
 
@@ -234,15 +228,15 @@ def _lines(plot: Plot, x: str) -> Figure:
     for ax, lines in zip(axes, panels, strict=True):
         shown = {name: lines[name] for name in names if name in lines}
         far_apart = draw.needs_log(chain.from_iterable(shown.values()))
-        log = plot.view.log or bool(plot.view.ideal) or far_apart
+        log = bool(plot.view.ideal) or far_apart
         draw.lines(ax, shown, axis, names, log=log)
         if plot.view.ideal:
             _ideal(ax, plot.view.ideal, shown, x)
     if len(names) > 1:
         handles = {line.get_label(): line for ax in axes for line in ax.lines}
         labels = [style.wrap(name, 44) for name in names]
-        legend: Any = {"loc": "outside lower left", "ncols": columns}
-        fig.legend(handles=[handles[label] for label in labels], **legend)
+        shown_handles = [handles[label] for label in labels]
+        fig.legend(handles=shown_handles, loc="outside lower left", ncols=columns)
     return fig
 
 
@@ -253,8 +247,7 @@ def _ideal(ax: Any, ideal: str, lines: Mapping[str, Items], x: str) -> None:
         xs = [item.numbers[x] for item in ordered]
         first = ordered[0].value
         ys = [first * (at / xs[0] if ideal == "rate" else xs[0] / at) for at in xs]
-        look: Any = {"color": style.MUTED, "ls": "--", "lw": 1, "gid": "ideal", "label": "_ideal"}
-        ax.plot(xs, ys, **look)
+        ax.plot(xs, ys, color=style.MUTED, ls="--", lw=1, gid="ideal", label="_ideal")
         low, high = ax.get_ylim()
         ax.set_ylim(min(low, *ys), max(high, *ys))
 
@@ -311,32 +304,12 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     norm = draw.color_norm([item.value for item in usable])
     room = len(across.values) <= COLUMNS // (2 if style.is_narrow() else 1)
     draw.heat(ax, grid, norm, texts=draw.cell_texts(grid, unit) if room else None)
-    ax.set_xticks(np.arange(len(across.values)) + 0.5, map(across.text, across.values))
-    ax.set_yticks(np.arange(len(down.values)) + 0.5, map(down.text, down.values))
-    ax.set_xlabel(across.name)
-    ax.set_ylabel(down.name)
+    ax.set(
+        xlabel=across.name,
+        xticks=np.arange(len(across.values)) + 0.5,
+        xticklabels=[across.text(value) for value in across.values],
+        ylabel=down.name,
+        yticks=np.arange(len(down.values)) + 0.5,
+        yticklabels=[down.text(value) for value in down.values],
+    )
     return fig
-
-
-def _tail(plot: Plot) -> Drawn:
-    """Yield a metric over the percentiles, of points that have three of them."""
-    known = [item for item in plot.items if item.series.stat in PERCENTILES]
-    items = [_at_percentile(item) for item in known]
-    lines = by_name(items, [key for key in varied(items) if key != "percentile"])
-    long = [line for line in lines.values() if len(line) >= SWEPT]
-    if not long:
-        return
-    metric = next(iter(plot.panels))
-    whole = plot.with_panels(plot.name, {metric: list(chain.from_iterable(long))})
-    fig = _lines(whole, "percentile")
-    bounds = {item.state.params.get("latency_bound") or 0 for item in items}
-    for bound in bounds - {0}:
-        fig.axes[0].axhline(bound, color=style.INK, ls=(0, (4, 2)), lw=1, gid="bound")
-    yield plot.view.slug or plot.slug("percentiles"), fig
-
-
-def _at_percentile(item: Item) -> Item:
-    """Return an item with its percentile as a number."""
-    stat = item.series.stat
-    words = dict(item.without("stat").words) | {"percentile": stat}
-    return replace(item, words=words, numbers={"percentile": PERCENTILES.index(stat)})

@@ -5,7 +5,6 @@ Its script sorts, filters and copies tables. The page is whole without it.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import chain, zip_longest
@@ -170,8 +169,8 @@ def report(
                 "name": name,
                 "about": _about(name),
                 "common": _common(own),
-                "first": _values(own, True, limit),
-                "rest": _values(own, False, limit),
+                "first": _values(run, own, True, limit),
+                "rest": _values(run, own, False, limit),
                 "commands": _commands(table, name),
             }
             for name in names
@@ -179,7 +178,7 @@ def report(
         ],
         "environment": _facts(_environment(table)),
         "sample_facts": _facts(_sample_facts(table)),
-        "canary": _values(_canary(table), None, limit),
+        "canary": _values(run, _canary(table), None, limit),
         "count": table.num_rows,
         "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
@@ -277,14 +276,8 @@ def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator
             yield [state.entry, state.title, samples, reasons]
 
 
-@dataclass(frozen=True)
-class Values:
-    """A table of series: its columns with their classes, its rows, and how many more there are."""
-
-    columns: Sequence[tuple[str, str]]
-    rows: Sequence[Sequence[Any]]
-    more: int
-    caption: str
+Values = dict[str, Any]
+"""A table of series: `columns` with their classes, `rows`, how many `more` there are, `caption`."""
 
 
 def _about(name: str) -> tuple[str, str]:
@@ -309,7 +302,7 @@ def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
     return [pair for pair in every[0].items() if all(pair in own.items() for own in every)]
 
 
-def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> Values:
+def _values(run: Judged, states: Sequence[PointState], headline: bool | None, limit: int) -> Values:
     """Return the series of the headline metrics, those of the others, or all."""
     pairs = [(state, series) for state in states for series in state.series]
     names = {series.metric for _, series in pairs if series.headline}
@@ -317,8 +310,15 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
     if headline is not None:
         pairs = [pair for pair in pairs if (pair[1].metric in names) is headline]
     columns = [("point", "point"), ("metric", ""), ("median", "n"), ("unit", "value")]
-    columns += [("spread", "value"), ("±", "n"), ("n", "n"), ("", "noisy"), ("of nominal", "value")]
-    rows = [[state.title, *_value(state, series)] for state, series in pairs[:limit]]
+    columns += [
+        ("spread", "value"),
+        ("last runs", "runs"),
+        ("±", "n"),
+        ("n", "n"),
+        ("", "noisy"),
+        ("of nominal", "value"),
+    ]
+    rows = [[state.title, *_value(run, state, series)] for state, series in pairs[:limit]]
     band = {series.band.kind for _, series in pairs} - {"none"}
     words = {"range": "range of the samples", "interval": "95 % interval of the median"}
     caption = " or ".join(words.get(kind, kind) for kind in sorted(band, reverse=True))
@@ -327,19 +327,21 @@ def _values(states: Sequence[PointState], headline: bool | None, limit: int) -> 
     more = max(0, len(pairs) - limit)
     keys = [caption and f"spread: {caption}"]
     keys += [text for mark, text in MARKS.items() if any(mark in row for row in rows)]
-    return Values([columns[i] for i in kept], rows, more, "; ".join(filter(None, keys)))
+    shown = [columns[i] for i in kept]
+    return {"columns": shown, "rows": rows, "more": more, "caption": "; ".join(filter(None, keys))}
 
 
-def _value(state: PointState, series: Series) -> Iterator[Any]:
+def _value(run: Judged, state: PointState, series: Series) -> Iterator[Any]:
     """Yield the cells of a series after its point, the median also in the base unit to sort by."""
     band, part = series.band, relative_spread(series)
     factor, unit = scaled(series.display_unit, series.middle)
-    stat = "" if series.stat == "value" else f" {series.stat}"
-    about = " ".join(f"{key}={value}" for key, value in series.coordinates.items())
-    yield series.metric + stat, about
+    yield series.label or series.entry, series.name
     yield digits(series.middle / factor), series.middle
     yield unit or "1"
-    yield f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
+    spread = f"{digits(band.low / factor)} to {digits(band.high / factor)}"
+    yield (spread, band.low, band.high) if band.n > 1 else ""
+    line = run.lines.get(series.series_id)
+    yield screen.spark(line) if line else ""
     # half the spread: of a share in points, because a share of a share says nothing
     half = "points" if series.display_unit == "%" else "%"
     yield "" if part is None else f"{digits(round(50 * part, 2))} {half}"

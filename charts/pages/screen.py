@@ -134,9 +134,6 @@ def doubts(run: Judged) -> str:
     reasons = chain.from_iterable(point.reasons for point in trust.points.values())
     causes = dict.fromkeys(reason.split(" ")[0] for reason in reasons)
     texts = [DOUBTS.get(cause, "other work ran") + examples.get(cause, "") for cause in causes][:3]
-    if trust.count("unusable"):
-        points = plural(len(trust.points), "point")
-        texts.append(f"{trust.count('unusable')} of {points} unusable")
     return f"Do not quote these yet: {', '.join(texts)}."
 
 
@@ -187,7 +184,8 @@ class Past:
     """The newest runs of a series on an axis of time.
 
     `first` is the position of the oldest run shown, `measured` has those of the runs with a value,
-    and `gaps` the places in it after a time without a run that is far longer than usual.
+    and `gaps` the places in it after a time without a run that is far longer than usual. `edges`
+    are the moments between the runs.
     """
 
     def __init__(self, line: Line) -> None:
@@ -196,18 +194,17 @@ class Past:
         measured = np.flatnonzero(np.isfinite(line.value))
         self.measured = measured[measured >= self.first]
         self.times = np.array([time_of(run) for run in line.runs])
-        self.margin = (self.times[-1] - self.times[self.first]) / 60 or 0.01
+        shown = self.times[self.first :]
+        self.margin = (shown[-1] - shown[0]) / 60 or 0.01
+        middles = (shown[1:] + shown[:-1]) / 2
+        self.edges = np.array([shown[0] - self.margin, *middles, shown[-1] + self.margin])
         distances = np.diff(self.times[self.measured])
         usual = np.median(distances) if distances.size else 0.0
         self.gaps = np.flatnonzero(distances > max(GAP * usual, 2 * self.margin)) + 1
 
     def edge(self, position: int) -> float:
         """Return the moment between a run and the one before it."""
-        if position <= self.first:
-            return float(self.times[self.first] - self.margin)
-        if position >= len(self.times):
-            return float(self.times[-1] + self.margin)
-        return float(self.times[position - 1 : position + 1].mean())
+        return float(self.edges[min(max(0, position - self.first), len(self.edges) - 1)])
 
 
 @style.house()
@@ -215,14 +212,13 @@ def history(line: Line, wide: bool = False) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
     level = line.levels.levels[-1]
     ends = [level.effect(level.low), level.effect(level.high)]
-    lie = ""
+    notes = ["a dot a run", "band: where equal runs lie"]
     if np.isfinite(ends).all():
-        lie = f" ({' to '.join(percent(end, level.unit) for end in ends)})"
-    note = f"a dot a run; band: where equal runs lie{lie}"
+        notes[1] += f" ({' to '.join(percent(end, level.unit) for end in ends)})"
     if any(step.after.first < step.after.last for step in line.steps):
-        note += "; shaded: when a change may have begun"
+        notes.append("shaded: when a change may have begun")
     title = f"{line.label} {line.text}"
-    fig, (ax,) = style.figure([3.0], title=title, subtitle=note, wide=wide)
+    fig, (ax,) = style.figure([3.0], title=title, subtitle="; ".join(notes), wide=wide)
     panel(ax, line)
     return fig
 
@@ -245,17 +241,25 @@ def _draw_levels(ax: Axes, past: Past) -> None:
         ends = len(line.value) if level.ends is None else level.ends
         if ends > past.first:
             span = [past.edge(level.start), past.edge(ends)]
-            band: Any = {"color": style.MUTED, "alpha": 0.15, "lw": 0, "gid": "band"}
-            ax.fill_between(span, level.low, level.high, **band)
+            ax.fill_between(
+                span, level.low, level.high, color=style.MUTED, alpha=0.15, lw=0, gid="band"
+            )
             ax.plot(span, [level.reference] * 2, color=style.MUTED, lw=1, gid="level")
     if line.left:
         begin = past.edge(line.left.after.start)
-        regressed: Any = {"color": style.WORSE, "alpha": 0.08, "gid": "regressed"}
-        ax.axvspan(begin, past.edge(len(line.value)), **regressed)
+        ax.axvspan(
+            begin, past.edge(len(line.value)), color=style.WORSE, alpha=0.08, gid="regressed"
+        )
     if line.drift:
         ends_of_drift = [past.times[line.drift.start], past.times[past.measured[-1]]]
-        trend: Any = {"color": style.INK, "lw": 1.5, "ls": (0, (4, 2)), "gid": "trend"}
-        ax.plot(ends_of_drift, [line.drift.begin, line.drift.end], **trend)
+        ax.plot(
+            ends_of_drift,
+            [line.drift.begin, line.drift.end],
+            color=style.INK,
+            lw=1.5,
+            ls=(0, (4, 2)),
+            gid="trend",
+        )
 
 
 def _draw_runs(ax: Axes, past: Past) -> None:
@@ -267,13 +271,27 @@ def _draw_runs(ax: Axes, past: Past) -> None:
     for at in past.gaps.tolist():
         before, after = past.times[past.measured[at - 1 : at + 1]]
         ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
-        place: Any = {"transform": ax.get_xaxis_transform(), "ha": "center", "color": style.MUTED}
         if after - before > 6 * past.margin:
-            ax.text((before + after) / 2, 0.02, plural(round(after - before), "day"), **place)
+            ax.text(
+                (before + after) / 2,
+                0.02,
+                plural(round(after - before), "day"),
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                color=style.MUTED,
+            )
     moments = past.times[past.measured]
     values = past.line.value[past.measured]
-    dots: Any = {"color": style.SERIES[0], "marker": "o", "ms": 4, "ls": "none", "gid": "median"}
-    (marks,) = ax.plot(moments, values, label="_value", **dots)
+    (marks,) = ax.plot(
+        moments,
+        values,
+        label="_value",
+        color=style.SERIES[0],
+        marker="o",
+        ms=4,
+        ls="none",
+        gid="median",
+    )
     texts = [amount(value, past.line.info.display_unit) for value in values.tolist()]
     dates = [_date(moment, "%-d %b %Y %H:%M") for moment in moments.tolist()]
     style.HOVERS[marks] = [f"{date}: {text}" for date, text in zip(dates, texts, strict=True)]
@@ -314,20 +332,18 @@ def _set_axes(ax: Axes, past: Past) -> None:
     shown = np.array([*line.value[past.measured], *bounds])
     low = float(np.nanmin(shown))
     high = float(np.nanmax(shown[np.isfinite(shown)]))
-    ax.set_ylim(low - 0.08 * (high - low), high + 0.3 * (high - low) or 1.0)
-    start = past.edge(past.first)
-    end = past.edge(len(past.times))
-    ax.set_xlim(start, end)
-    one_day = end - start < 2
-    form = "%H:%M" if one_day else "%-d %b" if end - start < 300 else "%b %Y"
+    days = past.edges[-1] - past.edges[0]
+    form = "%-d %b %H:%M" if days < 2 else "%-d %b" if days < 300 else "%b %Y"
     most = 4 if style.is_narrow() else 8
     locator = AutoDateLocator(minticks=3, maxticks=most)  # type: ignore[no-untyped-call]
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: _date(moment, form)))
-    ax.set_xlabel(_date(end, "%-d %b %Y, UTC") if one_day else "")
     unit = style.value_axis(ax.yaxis, line.info.display_unit, high)
-    label = style.axis_label(line.info.label, unit, line.info.better)
-    ax.set_ylabel(label.replace(", ", "\n"))
+    ax.set(
+        xlim=(past.edges[0], past.edges[-1]),
+        ylim=(low - 0.08 * (high - low), high + 0.3 * (high - low) or 1.0),
+        ylabel=style.axis_label(line.info.label, unit, line.info.better).replace(", ", "\n"),
+    )
 
 
 @style.house()

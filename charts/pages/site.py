@@ -186,13 +186,10 @@ def _write_suite(store: Store, suite: str) -> None:
 
 def _link_reports(store: Store, runs: list[site_data.Data]) -> None:
     """Let the newest reports that were written before the site lead to it."""
-    for run in runs[-site_data.REPORTS_LATER :]:
-        if run.get("report"):
-            key = report_key(run["id"])
-            page = store.get(key)
-            linked = page.replace(b'<span class="site" hidden>', b'<span class="site">')
-            if linked != page:
-                store.put(key, linked)
+    keys = [report_key(run["id"]) for run in runs[-site_data.REPORTS_LATER :] if run.get("report")]
+    for key in keys:
+        page = store.get(key)
+        store.put(key, page.replace(b'<span class="site" hidden>', b'<span class="site">'))
 
 
 def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, str]) -> None:

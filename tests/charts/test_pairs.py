@@ -113,7 +113,7 @@ def test_every_pair_is_a_cell_and_a_failed_one_a_cross() -> None:
     assert int(np.isfinite(np.ma.filled(grid, np.nan)).sum()) == 27
     cross = artist(ax, "failed")
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([4.5], [1.5])
-    assert "median in Gbit/s of n=2; widest range" in words(figure, "subtitle")
+    assert "median in Gbit/s of n=2; one pair" in words(figure, "subtitle")
 
 
 def test_labels_tell_pairs_apart_and_the_benchmark_keeps_its_own_chart() -> None:
