@@ -333,24 +333,11 @@ def cut_batches(
             Batch(plan.point_at(group[0]).shape, group, plan.group_seconds(group) - SAMPLE_OVERHEAD)
             for group in groups
         ]
-    volumes = [shape.volume for shape in plan.shapes]
-    # what one permutation wrote to a volume would disturb the next
-    kind_of = [
-        (
-            point.shape,
-            point.entry,
-            index
-            if ((volume := volumes[point.shape]) and volume.created)
-            or (isolation == "point" and not point.pair)
-            else -1,
-        )
-        for index, point in enumerate(plan.points)
-    ]
-    used = set(kind_of)
+    kind_of = [_kind_of_point(plan, index, isolation) for index in range(len(plan.points))]
     block_of: dict[int, int] = {}
     for _, repetition in plan.order:
         block_of.setdefault(repetition, len(block_of))
-    mixed = len(used) > 1 and isolation == "batch"
+    mixed = len(set(kind_of)) > 1 and isolation == "batch"
     per_block = rounds_per_batch or (1 if mixed else max(len(block_of), 1))
     if isolation == "point":
         batch_time = math.inf
@@ -373,6 +360,15 @@ def cut_batches(
                 batches[-1].seconds += seconds
                 full = False
     return batches
+
+
+def _kind_of_point(plan: Plan, index: int, isolation: str) -> tuple[int, str, int]:
+    """Return what the points of a batch share: shape, entry, and the point where it is alone."""
+    point = plan.points[index]
+    volume = plan.shapes[point.shape].volume
+    # What one permutation wrote to a volume would disturb the next.
+    alone = (volume and volume.created) or (isolation == "point" and not point.pair)
+    return point.shape, point.entry, index if alone else -1
 
 
 @cache
@@ -425,11 +421,13 @@ def idle_gpus(plan: Plan) -> list[str]:
     texts = set[str]()
     for point in plan.points:
         shape = plan.shapes[point.shape]
-        asked = sum(parse_quantity(shape.resources.both[name]) for name in shape.gpus())
+        requested = sum(parse_quantity(shape.resources.both[name]) for name in shape.gpus())
+        if requested <= 1:
+            continue
         benchmark = registry.get(point.benchmark)
-        used = benchmark.gpus(benchmark.Params.model_validate(point.params)) if asked > 1 else None
-        if used is not None and used < asked:
-            use = f"{point.benchmark} uses {used} of the {asked} GPUs that its pods ask for"
+        used = benchmark.gpus(benchmark.Params.model_validate(point.params))
+        if used is not None and used < requested:
+            use = f"{point.benchmark} uses {used} of the {requested} GPUs that its pods ask for"
             texts.add(f"entry {point.entry}: {use}")
     return sorted(texts)
 
@@ -475,8 +473,8 @@ class TimeLeft:
 
     def seconds(self, point: Point | None = None, elapsed: float = 0.0) -> float:
         """Return the expected seconds to the end; `point` is measured since `elapsed` seconds."""
-        left = sum(left * self._ratio(entry) for entry, left in self._left.items())
-        return max(left - (min(elapsed, self.of_sample(point)) if point else 0.0), 0.0)
+        remaining = sum(time * self._ratio(entry) for entry, time in self._left.items())
+        return max(remaining - (min(elapsed, self.of_sample(point)) if point else 0.0), 0.0)
 
     def _ratio(self, entry: str) -> float:
         return self._took[entry] / self._expected[entry] if self._expected[entry] else 1.0
@@ -503,11 +501,12 @@ class Duet:
 
         Each variant's warm-up rounds come first. With `batch`, only samples of this batch.
         """
-        plans, seen = {"A": self.a, "B": self.b}, {"A": 0, "B": 0}
+        plans = {"A": self.a, "B": self.b}
+        rounds = {"A": 0, "B": 0}
         turns = [("A", 0), ("B", 0)]
         for variant in "".join(self.blocks):
-            seen[variant] += 1
-            turns.append((variant, seen[variant]))
+            rounds[variant] += 1
+            turns.append((variant, rounds[variant]))
         return [
             (variant, _positions(plans[variant], repetition, batch))
             for variant, repetition in turns
@@ -555,27 +554,30 @@ def prepare_duet(
             options=options,
         )
         plans.append(with_revisions(plan, loaded))
-    left, right = ([(p.entry, p.benchmark) for p in plan.points] for plan in plans)
-    if left != right:
-        entries = sorted({entry for entry, _ in left} ^ {entry for entry, _ in right})
-        text = f"{len(left)} points in A and {len(right)} in B must match, entry by entry"
+    in_a = [(point.entry, point.benchmark) for point in plans[0].points]
+    in_b = [(point.entry, point.benchmark) for point in plans[1].points]
+    if in_a != in_b:
+        entries = sorted({entry for entry, _ in in_a} ^ {entry for entry, _ in in_b})
+        text = f"{len(in_a)} points in A and {len(in_b)} in B must match, entry by entry"
         raise BadDocument([Problem("other-points", text, ", ".join(entries), "ab", 1)])
     return Duet(plans[0], plans[1], turns)
 
 
 def with_first_blocks(duet: Duet, count: int) -> Duet:
     """Return a duet as if it had been planned with its first `count` blocks alone."""
+    a, b = (_with_repetitions(plan, count) for plan in (duet.a, duet.b))
+    return Duet(a, b, duet.blocks[:count])
+
+
+def _with_repetitions(plan: Plan, count: int) -> Plan:
+    """Return the plan of a variant with the samples of the first `count` blocks."""
     last = count * A_BLOCK
-    plans = [
-        replace(
-            plan,
-            points=[replace(point, repetitions=last) for point in plan.points],
-            order=[(index, repetition) for index, repetition in plan.order if repetition <= last],
-            options=replace(plan.options, blocks=plan.options.blocks[:count]),
-        )
-        for plan in (duet.a, duet.b)
-    ]
-    return Duet(plans[0], plans[1], duet.blocks[:count])
+    return replace(
+        plan,
+        points=[replace(point, repetitions=last) for point in plan.points],
+        order=[(index, repetition) for index, repetition in plan.order if repetition <= last],
+        options=replace(plan.options, blocks=plan.options.blocks[:count]),
+    )
 
 
 def on_cluster(duet: Duet) -> Duet:
@@ -584,20 +586,22 @@ def on_cluster(duet: Duet) -> Duet:
     Points of one entry and shape share their pods for all blocks. Raises BadDocument if the
     variants differ in their shapes.
     """
-    a, b = place_hosts(duet.a), place_hosts(duet.b)
-    for left, right in zip(a.points, b.points, strict=True):
-        mine, other = a.shapes[left.shape], b.shapes[right.shape]
-        if mine != other:
+    a, b = map(place_hosts, (duet.a, duet.b))
+    for point_a, point_b in zip(a.points, b.points, strict=True):
+        shape_a = a.shapes[point_a.shape]
+        shape_b = b.shapes[point_b.shape]
+        if shape_a != shape_b:
             keys = ", ".join(
-                key for key in sorted(SHAPE_KEYS) if getattr(mine, key) != getattr(other, key)
+                key for key in sorted(SHAPE_KEYS) if getattr(shape_a, key) != getattr(shape_b, key)
             )
             text = (
-                f"entry {left.entry}: A and B differ in {keys}, but the same pods measure both; "
+                f"entry {point_a.entry}: A and B differ in {keys}, but the same pods measure both; "
                 "measure them as two runs, and `perfdag compare` them"
             )
             raise BadDocument([Problem("other-shape", text, "", "ab", 1)])
     points = [
-        replace(point, shape=other.shape) for point, other in zip(b.points, a.points, strict=True)
+        replace(point_b, shape=point_a.shape)
+        for point_a, point_b in zip(a.points, b.points, strict=True)
     ]
     plans = []
     for plan in (a, replace(b, points=points, shapes=a.shapes)):
@@ -606,12 +610,14 @@ def on_cluster(duet: Duet) -> Duet:
             point = plan.point_at(position)
             samples.setdefault((point.shape, point.entry), []).append(position)
         batches = [
-            Batch(shape, mine, sum(plan.point_at(position).seconds for position in mine))
-            for (shape, _), mine in sorted(samples.items())
+            Batch(shape, positions, sum(plan.point_at(position).seconds for position in positions))
+            for (shape, _), positions in sorted(samples.items())
         ]
         options = replace(plan.options, cluster=True)
         # The programs are those of images, so the commits of this machine are not theirs.
-        revisions = {entry: one for entry, one in plan.revisions.items() if not one.folder}
+        revisions = {
+            entry: revision for entry, revision in plan.revisions.items() if not revision.folder
+        }
         plans.append(replace(plan, batches=batches, options=options, revisions=revisions))
     return replace(duet, a=plans[0], b=plans[1])
 
@@ -625,8 +631,4 @@ def stored_duet(a: Plan, b: Plan) -> Duet:
 def _positions(plan: Plan, repetition: int, batch: int | None) -> list[int]:
     """Return the positions of one round in the order of the plan. Round 0 is all warm-up rounds."""
     positions = range(len(plan.order)) if batch is None else plan.batches[batch].samples
-    return [
-        i
-        for i in positions
-        if (plan.order[i][1] == repetition if repetition else plan.order[i][1] < 0)
-    ]
+    return [position for position in positions if max(plan.order[position][1], 0) == repetition]

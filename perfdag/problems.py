@@ -59,8 +59,9 @@ class Form:
             return text
         from pydantic_core import PydanticCustomError
 
-        context = {"text": repr(text), "words": self.words}
-        raise PydanticCustomError("wrong-form", "{text} is not {words}", context)
+        raise PydanticCustomError(
+            "wrong-form", "{text} is not {words}", {"text": repr(text), "words": self.words}
+        )
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema

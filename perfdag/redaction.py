@@ -62,8 +62,8 @@ def redact_json(data: bytes) -> bytes:
 
 def _known() -> list[str]:
     """Return the secret values, the longest first, since one may hold another."""
-    own = (value for name, value in os.environ.items() if is_secret(name))
-    values = {value for value in map(str.strip, (*own, *_values)) if len(value) >= SHORTEST}
+    variables = (value for name, value in os.environ.items() if is_secret(name))
+    values = {value for value in map(str.strip, (*variables, *_values)) if len(value) >= SHORTEST}
     return sorted(values, key=lambda value: (-len(value), value))
 
 

@@ -121,7 +121,7 @@ def check_declared(recording: Recording) -> list[Measurement]:
 def check_cut(recording: Recording, roles: Sequence[str]) -> None:
     """Check cut texts: the very same values, or SampleError. A half of `roles`: SampleError."""
     _, params, output, parse = recording
-    whole = parse(output.texts, params)
+    undamaged = parse(output.texts, params)
     for part in CUTS:
 
         def cut_off(text: str, part: float = part) -> str:
@@ -129,27 +129,29 @@ def check_cut(recording: Recording, roles: Sequence[str]) -> None:
 
         for cut in _changed(output.texts, cut_off):
             values = _parsed(recording, cut)
-            if values is None or values == whole:
+            if values is None or values == undamaged:
                 continue
             advice = "let the parser require what follows the figure, such as its unit or line end"
-            raise AssertionError(f"the first {part:.1%}: {_difference(whole, values)}; {advice}")
+            raise AssertionError(
+                f"the first {part:.1%}: {_difference(undamaged, values)}; {advice}"
+            )
     for role in roles:
         text = output.texts[role]
         check_refused(recording, {role: text[: len(text) // 2]})
 
 
-def _difference(whole: Sequence[Measurement], values: Sequence[Measurement]) -> str:
+def _difference(undamaged: Sequence[Measurement], values: Sequence[Measurement]) -> str:
     """Return the first figure that differs, such as `latency p99 0.3612 -> 0.36`."""
-    for before, after in zip_longest(whole, values):
+    for before, after in zip_longest(undamaged, values):
         if before == after:
             continue
         if before is None or after is None:
-            here = before or after
-            return f"{here.metric} {here.stat} is {'added' if before is None else 'absent'}"
+            value = before or after
+            return f"{value.metric} {value.stat} is {'added' if before is None else 'absent'}"
         name = f"{before.metric} {before.stat}"
-        other = f"{after.metric} {after.stat}"
-        if name != other:
-            return f"{name} -> {other}"
+        name_after = f"{after.metric} {after.stat}"
+        if name != name_after:
+            return f"{name} -> {name_after}"
         if before.value != after.value:
             return f"{name} {before.value!r} -> {after.value!r}"
         return f"{name}: {before} -> {after}"

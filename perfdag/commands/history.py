@@ -167,8 +167,9 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     if not runs:
         if not medians.damaged:
             select(RunStore(store), "last", suite)  # it says why there is none
-        reason = explain_unreadable(store, medians.damaged[0])
-        raise CommandError(f"suite {suite} has no readable run; {reason}")
+        raise CommandError(
+            f"suite {suite} has no readable run; {explain_unreadable(store, medians.damaged[0])}"
+        )
     for key in medians.damaged:
         logger.info(explain_unreadable(store, key))
     cluster = runs[-1].cluster if args.cluster is None else args.cluster

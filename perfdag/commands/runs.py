@@ -222,8 +222,7 @@ def run_collect(args: argparse.Namespace) -> int:
         print("kept as they were: some of their samples are stored no more")
     for export in write_exports(store, plan.run_id, table):
         print(f"also  {export}")
-    good = summarise(table).statuses.keys() <= {"ok", "skipped"}
-    return EXIT_OK if good else EXIT_FAILED
+    return EXIT_FAILED if summarise(table).statuses.keys() - {"ok", "skipped"} else EXIT_OK
 
 
 @verb(
