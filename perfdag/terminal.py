@@ -23,13 +23,16 @@ from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.stats.robust import spread
 from perfdag.suite.points import Point
-from perfdag.units import plural, short_seconds, with_spread
+from perfdag.units import plural, short_seconds, spark, with_spread
 
 logger = logging.getLogger(__name__)
 
 BAD = "bold red"
-HIGHLIGHTS = {"worse": BAD, "slow": BAD, "better": "bold cyan", "unclear": "yellow", "failed": BAD}
-"""Style of a row by its verdict, in the hues of report.css."""
+HIGHLIGHTS = {
+    **dict.fromkeys(("worse", "slow", "failed", "absent", "invalid", "missing"), BAD),
+    **{"better": "bold cyan", "unclear": "yellow", "warn": "yellow"},
+}
+"""Styles of the words that matter, in the hues of report.css."""
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 FAILURE = re.compile(r"(verdict .*: )?(gate )?(failed|absent|damaged|worse|threshold)\b", re.I)
 """Beginning of a line that tells of a failure."""
@@ -37,7 +40,6 @@ MIN_LAST = 9
 """Characters of the last column without which the first stands above its row."""
 PIPE = 10_000
 """Characters of a line in a pipe, where nothing is folded."""
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def terminal_width() -> int:
@@ -46,34 +48,33 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if folds else PIPE
 
 
-def spark(values: Sequence[float], limit: int = 12) -> str:
-    """Return the newest values as bars of letters, the lowest and the highest at the ends."""
-    newest = [value for value in values if value == value][-limit:]
-    if len(newest) < 2:
-        return ""
-    low = min(newest)
-    width = max(newest) - low
-    return "".join(BARS[round(7 * (value - low) / width)] if width else BARS[3] for value in newest)
-
-
 def styled(lines: Iterable[str | tuple[str, str]]) -> str:
     """Return lines, or pairs of a line and its style, as text for standard output.
 
-    On a terminal it has colours, also for lines that tell of a failure, and a line that would be
-    too long is broken between words. What follows hangs below its text, which a name such as
+    A style is `bold`, `dim`, one of HIGHLIGHTS, or both (`bold worse`). On a terminal that word
+    alone has a colour, as has the one of a line that begins with a failure, and a line that would
+    be too long is broken between words. What follows hangs below its text, which a name such as
     `since` precedes in 8 characters.
     """
     console = Console()
     width = terminal_width() if sys.stdout.isatty() else PIPE
     with console.capture() as capture:
         for item in lines:
-            text, style = (item, None) if isinstance(item, str) else item
+            text, style = (item, "") if isinstance(item, str) else item
+            word = style.removeprefix("bold ")
             for line in text.splitlines() or [""]:
-                usual = BAD if FAILURE.match(line) else ""
                 indent = len(line) - len(line.lstrip())
                 below = " " * (8 if line[7:8] == " " and not indent else indent + 2)
                 folded = "\n".join(wrap(line, width, subsequent_indent=below, **WHOLE_WORDS))
-                console.print(Text(folded, style=usual if style is None else style), soft_wrap=True)
+                shown = Text(
+                    folded, style=style if word in ("bold", "dim") else style.removesuffix(word)
+                )
+                failure = FAILURE.match(folded) if isinstance(item, str) else None
+                if failure:
+                    shown.stylize(BAD, *failure.span(3))
+                elif word in HIGHLIGHTS:
+                    shown.highlight_regex(rf"(?i)\b{word}\b", HIGHLIGHTS[word])
+                console.print(shown, soft_wrap=True)
     return capture.get().removesuffix("\n")
 
 
@@ -281,19 +282,16 @@ MAX_POINTS = 40
 
 def plan_text(plan: Plan) -> str:
     """Return the first points of a plan as a table, then its size, shapes, pairs and time."""
-    headings = ("point", "entry", "shape", "repetitions", "a sample", "what varies")
+    headings = ("point", "repetitions", "a sample")
     rows = [
         (
-            point.id,
-            point.entry,
-            str(point.shape),
+            point.full_title,
             f"{point.repetitions}" + (f" to {point.until.max_repetitions}" if point.until else ""),
             short_seconds(point.seconds),
-            point.title,
         )
         for point in plan.points[:MAX_POINTS]
     ]
-    lines = [text_table(headings, rows, right=(2, 3, 4))]
+    lines = [text_table(headings, rows, right=(1, 2))]
     if len(plan.points) > MAX_POINTS:
         lines.append(f"... and {len(plan.points) - MAX_POINTS:,} more (--json shows all)")
     hosts = max((shape.hosts.count for shape in plan.shapes), default=1)
@@ -303,8 +301,8 @@ def plan_text(plan: Plan) -> str:
         f"{plural(len(plan.shapes), 'shape')}, {plural(len(plan.batches), 'batch')} on a cluster, "
         f"at most {plural(hosts, 'host')} at once"
     )
-    shapes = enumerate(zip(plan.shapes, place_hosts(plan).shapes, strict=True))
-    lines += [f"shape {number}: {_shape(*both)}" for number, both in shapes]
+    shapes = zip(plan.shapes, place_hosts(plan).shapes, strict=True)
+    lines += [f"shape: {_shape(*both)}" for both in shapes]
     lines += [f"warning: {text}" for text in idle_gpus(plan)]
     lines.append(
         f"expected {short_seconds(plan.seconds())}; each round is shuffled, from seed {plan.seed}"

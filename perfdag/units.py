@@ -9,7 +9,7 @@ Kubernetes as written.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -430,3 +430,16 @@ def plural(count: int, noun: str) -> str:
     """Return a count with its noun: `1 point`, `1,200 points`, `2 batches`."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def spark(values: Sequence[float], limit: int = 12) -> str:
+    """Return the newest values as bars of letters, the lowest and the highest at the ends."""
+    newest = [value for value in values if value == value][-limit:]
+    if len(newest) < 2:
+        return ""
+    low = min(newest)
+    width = max(newest) - low
+    return "".join(BARS[round(7 * (value - low) / width)] if width else BARS[3] for value in newest)

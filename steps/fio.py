@@ -340,6 +340,7 @@ class Fio(Benchmark[FioParams]):
             "lower",
             "from submission to completion (fio's clat)",
             label="{direction} completion latency",
+            in_table="p99",
         ),
         Metric(
             "submission_latency",

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
+from perfdag.benchmark import registry
 from perfdag.plan import Plan, make_plan, order, read_plan
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
@@ -404,3 +405,40 @@ def test_an_entry_and_its_defaults_may_each_have_a_part_of_what_belongs_together
     volume = plan.shapes[0].volume
     assert volume is not None
     assert (volume.kind, volume.path) == ("hostPath", "/mnt")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "settings", "label"),
+    [
+        ("fio", {"iodepth": "16", "bs": "4096", "rw": "randread"}, "random read, 4 KiB, depth 16"),
+        ("fio", {"bs": "4097", "x": "true", "a": "1"}, "4097 B, a=1, x"),
+        ("iperf", {"reverse": "true", "streams": "1"}, "1 stream, server sends"),
+        ("iperf", {"duration": "0.5", "network.host": "false"}, "for 500 ms, pod network"),
+        ("resnet50", {"wrapper": '["taskset","-c","0"]'}, "taskset -c 0"),
+        ("of-another-package", {"mode": "x", "hosts.count": "2"}, "2 hosts, mode=x"),
+    ],
+)
+def test_a_point_is_named_in_the_order_of_its_benchmark(
+    benchmark: str, settings: dict[str, str], label: str
+) -> None:
+    assert registry.point_label(benchmark, settings) == label
+    assert registry.point_label(benchmark, dict(reversed(settings.items()))) == label
+
+
+def test_a_metric_has_the_label_of_its_benchmark() -> None:
+    label = registry.metric_label
+    assert label("fio", "iops", coords={"direction": "read"}) == "read IOPS"
+    assert label("scale", "submission_to_scheduled", "p95") == "time to scheduled, p95"
+    assert label("imb", "latency", "p99", {"message_bytes": 4096}) == "latency, p99, 4 KiB"
+    assert label("of-another-package", "tail_latency") == "tail latency"
+    assert label("of-another-package", "value") == ""
+
+
+@pytest.mark.parametrize("name", registry.working())
+def test_labels_and_short_forms_are_of_what_a_benchmark_has(name: str) -> None:
+    benchmark = registry.get(name)
+    labels = " ".join(metric.label for metric in benchmark.metrics)
+    assert set(re.findall(r"{(\w+)}", labels)) <= set(benchmark.coords)
+    assert set(benchmark.coords) <= benchmark.short_forms.keys()
+    for metric in benchmark.metrics:
+        assert "_" not in registry.metric_label(name, metric.name)

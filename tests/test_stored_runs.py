@@ -125,8 +125,17 @@ def test_ls_shows_the_runs_of_a_store(
     duet = add_duet(store, write_suite)
     store.put(f"runs/{second}/report.html", b"")
     heading, *lines = cli(["ls"]).out.splitlines()
-    assert heading.split() == ["run", "age", "suite", "kind", "samples", "trust", "answer"]
-    cells = [re.split(r"  +", line) for line in lines]
+    assert heading.split() == [
+        "run",
+        "age",
+        "suite",
+        "kind",
+        "samples",
+        "trust",
+        "answer",
+        "headline",
+    ]
+    cells = [re.split(r"  +", line) for line in lines if line.startswith("20")]
     assert [[row[0], *row[2:4]] for row in cells[:2]] == [
         [first, "sleeps", "6 ok"],
         [second, "sleeps", "6 ok"],
@@ -146,7 +155,9 @@ def test_a_store_without_runs_says_so(cli: CommandLine) -> None:
 
 def test_show_prints_the_table_and_writes_nothing(store: FolderStore, cli: CommandLine) -> None:
     before = store.list("runs"), store.list("results")
-    assert "wall_time" in cli(["show", "last"]).out
+    assert "wall time" in cli(["show", "last"]).out
+    assert "CPU time" not in cli(["show", "last", "--metric", "wall_*"]).out
+    assert "CPU time" in cli(["show", "last", "--all"]).out
     assert (store.list("runs"), store.list("results")) == before
     assert orjson.loads(cli(["show", "last", "--json"]).out)["statuses"] == {"ok": 6}
 
@@ -425,23 +436,23 @@ INFO_KEYS = (
 )
 JSON_KEYS = {
     "show last": "answer exports points report rows run_id statuses suite trust verdicts",
-    "show last points": "benchmark entry metrics noise params point reasons statuses trust",
+    "show last points": "benchmark entry label metrics noise params point reasons statuses trust",
     "show last points metrics": (
-        "better coords headline high low median metric n nominal spread stat unit"
+        "better coords headline high label low median metric n nominal spread stat unit"
     ),
     "check last": (
         "alerts cases damaged passed rechecks report revision run_id runs series suite suspects "
         "word"
     ),
-    "check last cases": "cause group key label name state text",
-    "check last series": "answer info name text",
+    "check last cases": "cause group key label name state text title",
+    "check last series": "answer info label name text",
     "check last series answer": VERDICT_KEYS,
     "check last series info": INFO_KEYS,
     "compare last~1 last": "a b changes left_out parameters series simulated",
     "compare last~1 last series": "a answer b info label name note series_a",
     "compare last~1 last series answer": VERDICT_KEYS,
     "history sleeps": "nodes noise revisions runs series suite",
-    "history sleeps series": "answer drift high info levels low name steps text values",
+    "history sleeps series": "answer drift high info label levels low name steps text values",
     "history sleeps series answer": VERDICT_KEYS,
 }
 """The keys of JSON by verb and place; other tools read them."""

@@ -5,6 +5,7 @@ Beside them stand the records of what was told of each run.
 
 import http.client
 import logging
+import math
 import os
 import re
 import urllib.request
@@ -12,15 +13,16 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 import orjson
 
 from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind, State
 from perfdag.analysis.history import Series, shorten
 from perfdag.analysis.verdict import NOT_JUDGED, RANK, percent
-from perfdag.results.run_store import day_of
+from perfdag.results.run_store import day_of, report_key
 from perfdag.store.base import Store
-from perfdag.units import NEVER_ALERTS, plural, short
+from perfdag.units import NEVER_ALERTS, plural, short, spark
 
 
 @dataclass
@@ -320,9 +322,42 @@ def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
 
 
 def markdown(gate: GateResult) -> str:
-    """Return the gate as Markdown: its result, a link to the report, and its text."""
-    head = f"## {gate.suite}: gate {gate.verdict}"
-    return "\n".join([head, "", f"[report]({gate.report})", "", "```", *gate_lines(gate), "```"])
+    """Return the gate as Markdown for a pull request.
+
+    It has the values of the headlines and what fails beside them. The whole text is folded.
+    """
+    counts = gate.counted if gate.runs > 1 else "first run"
+    head = f"### {gate.suite}: gate {gate.verdict}: {counts}"
+    if gate.report.startswith("http"):
+        site = gate.report.removesuffix(report_key(gate.run))
+        history = f"{site}site/history.html?suite={quote(gate.suite)}"
+        head += f" · [report]({gate.report}) · [history]({history})"
+    series = sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
+    lines = [head, "", *markdown_table(MARKDOWN, map(_markdown_cells, series[:MOST_ROWS])), ""]
+    lines += [f"- {alert.title}" for alert in gate.alerts if alert.kind != "worse"]
+    lines += [f"- Changed with it: {line.left.changed}" for line in series[:1] if line.left]
+    lines += ["", "<details><summary>What to do, and how to accept it</summary>", ""]
+    return "\n".join([*lines, "```", *gate_lines(gate), "```", "</details>"])
+
+
+MARKDOWN = ("", "series", "change", "before", "now", "sees from", "last 15")
+MARKS = {"failed": "❌", "worse": "🔴", "better": "🟢", "unclear": "⚪", "same": "✅"}
+MOST_ROWS = 30
+"""Series of a pull request; the report has all of them."""
+
+
+def _markdown_cells(line: Series) -> list[str]:
+    """Return the cells of a series, as MARKDOWN names them."""
+    answer, unit = line.answer, line.info.display_unit
+    return [
+        MARKS[answer.word],
+        line.label,
+        percent(answer.moved, answer.unit),
+        short(answer.before, unit) if answer.moved is not None else "-",  # of a first run
+        f"**{short(answer.newest, unit)}**" if math.isfinite(answer.newest) else "-",
+        percent(abs(answer.seen), answer.unit, sign=False) + " (too noisy)" * answer.noisy,
+        spark(line.value.tolist(), 15),
+    ]
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -45,7 +45,7 @@ from perfdag.results.run_store import (
     SelectionError,
     StoreWithHistory,
     read_checks,
-    report_key,
+    report_address,
     stored_plan,
     with_history,
 )
@@ -212,7 +212,7 @@ class _Judge:
         self.gate = GateResult(
             run_id,
             suite,
-            store.url(report_key(run_id)),
+            report_address(store, run_id),
             damaged=list(self.everything.damaged),
             runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
             rechecks=self.everything.rechecks.get(run_id, []),

@@ -26,7 +26,6 @@ CLAIMS = 2
 """Claims that stand in a sentence: a failure must not hide that a series became worse."""
 FIRST_CLAIMS = 3
 """Entries whose best value stands in the sentence of a first run."""
-FIRST_RUN = "first run: the next one is compared with it"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def banner(run: Judged) -> Banner:
     if run.past:
         reasons.append(f"{run.past.counted}, {plural(run.past.runs, 'run')} of history")
     elif run.gate:
-        reasons.append(FIRST_RUN)
+        reasons.append("first run: the next one is compared with it")
     commands = [finding.command for finding in findings if finding.command]
     whole = "; ".join([sentence, *_doubts(run)])
     return replace(strongest, sentence=whole, why=reasons, command="".join(commands[:1]))
@@ -207,14 +206,16 @@ def _best_values(points: Iterable[PointState]) -> Iterator[str]:
             if series.better in ("higher", "lower") and not unusable(series):
                 entries.setdefault(state.entry, []).append((series, state))
     for entry, pairs in entries.items():
-        declared = registry.metrics_of(pairs[0][1].benchmark)
-        claims = {name: metric.claim for name, metric in declared.items() if metric.claim}
-        metric = next((s.metric for s, _ in pairs if s.metric in claims), pairs[0][0].metric)
-        series, state = max((pair for pair in pairs if pair[0].metric == metric), key=_strength)
-        value, label = short(series.middle, series.display_unit), series.label
-        rate = f"{{value}}{_at(series, state)}" if series.unit in RATES else ""
-        of_entry = f"{entry} {label}" if len(entries) > 1 else label
-        yield (claims.get(metric) or rate or f"{of_entry} {{value}}").replace("{value}", value)
+        declared = registry.metrics_of(pairs[0][1].benchmark).values()
+        claims = {metric.name: metric.claim for metric in declared if metric.claim}
+        name = next((own.metric for own, _ in pairs if own.metric in claims), pairs[0][0].metric)
+        series, state = max((pair for pair in pairs if pair[0].metric == name), key=_strength)
+        text = "{value}" if series.unit in RATES else f"{entry} {series.label} {{value}}"
+        claim = claims.get(name, text).replace("{value}", short(series.middle, series.display_unit))
+        settings = (state.differences | series.coords).items()
+        numbers = {key: value for key, value in settings if str(value).isdecimal()}
+        words = registry.point_words(state.benchmark, numbers).values()
+        yield " at ".join([claim, *list(words)[-1:]])
 
 
 def _strength(pair: tuple[Series, PointState]) -> float:
@@ -223,14 +224,6 @@ def _strength(pair: tuple[Series, PointState]) -> float:
     if series.display_unit == "%":
         return max((x for x in series.coords.values() if isinstance(x, int)), default=0)
     return series.middle if series.better == "higher" else -series.middle
-
-
-def _at(series: Series, state: PointState) -> str:
-    """Return the last number that was set for a value, such as ` at depth 16`."""
-    settings = state.differences | series.coords
-    numbers = {name: value for name, value in settings.items() if str(value).isdecimal()}
-    words = [*registry.point_words(state.benchmark, numbers).values()]
-    return f" at {words[-1]}" if words else ""
 
 
 def _change(deciding: Sequence["Line"]) -> str:

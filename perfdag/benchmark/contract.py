@@ -90,7 +90,8 @@ class Metric:
     time of its sample: it is a sum over processes, or estimated. `label` is what people call it
     where the name with spaces is no good English; a coordinate in braces stands for its short form:
     `{direction} IOPS`. `claim` is what a first run says of its best value, and of a share that of
-    the longest sweep: `MPI starts in {value}`.
+    the longest sweep: `MPI starts in {value}`. `in_table` is a statistic that stands beside the
+    headlines in a terminal.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Metric:
     elapsed: bool = True
     label: str = ""
     claim: str = ""
+    in_table: str = ""
 
 
 def own_verdict(about: str) -> Metric:

@@ -218,8 +218,9 @@ def metric_label(
     """
     words = point_words(benchmark, coords or {})
     declared = metrics_of(benchmark).get(metric)
-    text = declared.label if declared else ""
-    text = text or ("" if metric == "value" else metric.replace("_", " "))
+    text = (declared.label if declared else "") or (
+        "" if metric == "value" else metric.replace("_", " ")
+    )
     label = _COORDINATE.sub(lambda match: words.pop(match[1], ""), text)
     of_stat = [stat] if stat != "value" else []
     return ", ".join(filter(None, [label.strip(), *of_stat, *words.values()]))

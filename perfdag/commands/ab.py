@@ -6,7 +6,6 @@ import logging
 import shlex
 from pathlib import Path
 
-from perfdag.analysis.verdict import CANNOT_TELL
 from perfdag.commands.options import (
     EXIT_OK,
     FORCE,
@@ -35,8 +34,7 @@ from perfdag.store.base import store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import command_suite, load_suite
 from perfdag.suite.model import share
-from perfdag.terminal import HIGHLIGHTS, plan_text, styled
-from perfdag.units import digits
+from perfdag.terminal import plan_text
 
 logger = logging.getLogger(__name__)
 
@@ -212,16 +210,6 @@ def compare_commands(args: argparse.Namespace) -> int:
         print_json(outcome.data())
     else:
         print(outcome_text(outcome, store))
-        for line in outcome.lines[:1]:
-            paired, ratio = line.judged, 1 + line.judged.effect
-            if paired.word in ("worse", "better"):
-                times, how = (ratio, "slower") if ratio > 1 else (1 / ratio, "faster")
-                speed = f"{digits(times)} times {how}"
-                text = f"{labels[1]} is {speed} than {labels[0]} (p {paired.p:.2g})"
-            else:
-                word = CANNOT_TELL if paired.word == "unclear" else paired.word
-                text = f"{word}: {labels[0]} and {labels[1]}; {paired.why}"
-            print(styled([(text, HIGHLIGHTS.get(paired.word, ""))]))
     return outcome.exit_code
 
 

@@ -24,7 +24,7 @@ from perfdag.results.run_store import RunStore
 from perfdag.results.selections import baselines, put_baseline, select
 from perfdag.store.base import store_option
 from perfdag.store.s3 import open_store
-from perfdag.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.terminal import styled, text_table
 from perfdag.units import plural, short, with_spread
 
 
@@ -156,7 +156,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     differs |= dict(comparison.changes.lines())
     lines += [f"differs  {key}: {change}" for key, change in differs.items()]
     lines += _about_environment(comparison.changes)
-    styles = [HIGHLIGHTS.get(row.answer.word, "") for row in rows]
+    styles = [row.answer.word for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.series) - len(rows):
         lines.append(f"{left} more that are no headlines (--all shows them)")

@@ -52,7 +52,7 @@ from perfdag.steps.pods.cluster import Requirement, has_class, list_readable, re
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
-from perfdag.terminal import Finding
+from perfdag.terminal import Finding, styled
 from perfdag.units import go_seconds, plural
 
 
@@ -93,7 +93,8 @@ def run_doctor(args: argparse.Namespace) -> int:
         broken = registry.faults() if plan is None else ()
         findings = [*_needs(plan), _store(root), *_noise()]
         findings += [Finding("missing", text, repair) for text in broken]
-    text = "\n".join(finding.text() for finding in findings)
+    findings.sort(key=lambda finding: ("missing", "warn", "ok").index(finding.state))
+    text = styled((finding.text(), finding.state) for finding in findings)
     print_json([vars(finding) for finding in findings]) if args.json else print(text)
     missing = any(finding.state == "missing" for finding in findings)
     return EXIT_FAILED if missing else EXIT_OK

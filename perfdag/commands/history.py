@@ -51,7 +51,7 @@ from perfdag.runs.finish import check_age
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store, store_option
 from perfdag.store.s3 import open_store
-from perfdag.terminal import HIGHLIGHTS, styled, text_table
+from perfdag.terminal import styled, text_table
 from perfdag.units import plural, short
 
 
@@ -152,7 +152,7 @@ def run_history(args: argparse.Namespace) -> None:
             evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
             differs = f"\n            differs: {node.differs}" if node.differs else ""
             text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
-            lines.append(styled([(text, HIGHLIGHTS[node.word])]))
+            lines.append(styled([(text, node.word)]))
         print("\n".join(lines))
 
 
@@ -300,7 +300,7 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
             HEADINGS,
             [_cells(row, planned) for row in rows],
             right=range(1, 5),
-            styles=[HIGHLIGHTS.get(row.answer.word, "") for row in rows],
+            styles=[row.answer.word for row in rows],
         )
     )
     if len(rows) < count:
@@ -311,7 +311,7 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
         head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
         since = f"            since {step.since}"
         changed = f"            changed {step.changed}"
-        parts = [(head, HIGHLIGHTS[step.word]), (since, ""), (changed, "")]
+        parts = [(head, step.word), (since, ""), (changed, "")]
         if step.changes.bisect:
             parts.append((f"            bisect  {step.changes.bisect}", ""))
         lines.append(styled(parts))

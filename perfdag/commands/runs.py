@@ -6,6 +6,7 @@ import shlex
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ from perfdag.runs.finish import Run, finish_run, judge
 from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store, store_option
 from perfdag.store.s3 import open_store
-from perfdag.terminal import HIGHLIGHTS, text_table
-from perfdag.units import plural
+from perfdag.terminal import text_table
+from perfdag.units import plural, short, spark
 
 
 @verb(
@@ -91,13 +92,17 @@ def run_ls(args: argparse.Namespace) -> None:
     if args.json:
         print_json(lines)
     else:
-        names = ["suite", "kind", "samples", "trust", "answer"]
-        if any(line["revision"] for line in lines):
-            names.insert(2, "revision")
+        columns = ("suite", "kind", "revision", "samples", "trust", "answer", "headline")
+        names = [name for name in columns if any(line[name] for line in lines)]
         cells = [
             [line["run_id"], _age(line["run_id"]), *map(line.__getitem__, names)] for line in lines
         ]
-        styles = [HIGHLIGHTS.get(line["answer"], "") for line in lines]
+        styles = list[str]()
+        last: dict[str, str] = {}
+        for line in lines:
+            suite, verdict = line["suite"], line["answer"]
+            styles.append(verdict if last.get(suite, verdict) == verdict else f"bold {verdict}")
+            last[suite] = verdict
         print(text_table(["run", "age", *names], cells, styles=styles))
 
 
@@ -113,6 +118,8 @@ def run_ls(args: argparse.Namespace) -> None:
     """,
     RUN,
     STORE,
+    option("--all", action="store_true", help="show every metric, not only the headlines"),
+    option("--metric", metavar="GLOB", nargs="+", default=[], help="show these metrics"),
     JSON,
 )
 def run_show(args: argparse.Namespace) -> int:
@@ -126,6 +133,7 @@ def run_show(args: argparse.Namespace) -> int:
         collected,
         runs.store.url(collected.key),
         gate=judge(runs.store, plan, summary),
+        globs=["*"] if args.all else args.metric,
     )
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
@@ -324,7 +332,7 @@ def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     line: dict[str, Any] = {
         "run_id": run_id,
         "suite": suite or "-",
-        **dict.fromkeys(("kind", "samples", "trust", "revision", "answer"), ""),
+        **dict.fromkeys(("kind", "samples", "trust", "revision", "answer", "headline"), ""),
         "report": report_key(run_id) in files,
     }
     try:
@@ -372,19 +380,28 @@ def _kind(trigger: str | None) -> str:
 
 
 def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
-    """Add the word of the verdict on each run that has a history. Raises StoreError."""
+    """Add the verdict on each run with a history, and its value of what is the worst now.
+
+    Raises StoreError.
+    """
     from perfdag.analysis.gate import judged_clusters
     from perfdag.analysis.history import headlines, words_by_run
     from perfdag.analysis.medians import read_run_medians
+    from perfdag.analysis.verdict import RANK
 
+    by_id = {line["run_id"]: line for line in lines}
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        verdicts: dict[str, str] = {}
         for runs, series in judged_clusters(store, read_run_medians(store, suite))[1]:
-            texts = words_by_run(headlines(series), runs)
-            for run, text in zip(runs.runs, texts, strict=True):
-                verdicts[run.run_id] = text or "first run"
-        for line in lines:
-            line["answer"] = verdicts.get(line["run_id"], line["answer"])
+            every = headlines(series)
+            verdicts = words_by_run(every, runs)
+            for at, (run, verdict) in enumerate(zip(runs.runs, verdicts, strict=True)):
+                line = by_id.get(run.run_id, {})
+                line["answer"] = verdict or "first run"
+                for worst in sorted(every, key=lambda own: RANK.index(own.answer.word))[:1]:
+                    if isfinite(worst.value[at]):
+                        value = short(worst.value[at], worst.info.display_unit)
+                        bars = spark(worst.value[: at + 1].tolist())
+                        line["headline"] = f"{worst.label} {value} {bars}".rstrip()
 
 
 def _age(run_id: str) -> str:

@@ -4,6 +4,7 @@ A run may also be read above its history, which is in another store and stays as
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,15 @@ def plan_key(run_id: str) -> str:
 def report_key(run_id: str) -> str:
     """Return the key of the report of a run."""
     return f"runs/{run_id}/report.html"
+
+
+def report_address(store: Store, run_id: str) -> str:
+    """Return where people open the report of a run.
+
+    The variable PERFDAG_SITE_URL has the address at which they open the store, if another one.
+    """
+    site = os.environ.get("PERFDAG_SITE_URL", "").rstrip("/")
+    return f"{site}/{report_key(run_id)}" if site else store.url(report_key(run_id))
 
 
 def result_key(suite: str, run_id: str) -> str:

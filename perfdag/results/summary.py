@@ -61,14 +61,12 @@ class SeriesInfo:
         return (
             self.metric
             + ("" if self.stat == "value" else f" {self.stat}")
-            + "".join(f" {key}={value}" for key, value in self.coordinates.items())
+            + "".join(
+                f" {key}={setting(self.benchmark, key, value)}"
+                for key, value in self.coords.items()
+            )
             + (f" between {self.span}" if self.span in ("nodes", "zones") else "")
         )
-
-    @property
-    def coordinates(self) -> dict[str, str]:
-        """The coordinates as a check writes them."""
-        return {key: setting(self.benchmark, key, value) for key, value in self.coords.items()}
 
     @property
     def display_unit(self) -> str:

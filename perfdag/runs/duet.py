@@ -8,14 +8,14 @@ import orjson
 from perfdag.analysis.alerts import junit_document, markdown_table
 from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
 from perfdag.analysis.gate_result import CheckResult, State
-from perfdag.analysis.verdict import CANNOT_TELL, Tuning, percent
+from perfdag.analysis.verdict import CANNOT_TELL, RANK, Tuning, percent
 from perfdag.plan import Duet
 from perfdag.results.collect import collect
 from perfdag.stats.paired import Bound
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
-from perfdag.terminal import HIGHLIGHTS, styled, text_table
-from perfdag.units import plural, short
+from perfdag.terminal import styled, text_table
+from perfdag.units import RATES, digits, plural, short
 
 OUTCOME = "runs/{}/ab.json"
 """Key of the outcome, beside the samples of run A."""
@@ -49,10 +49,29 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
     notes = [*_notes(outcome), f"outcome {store.url(OUTCOME.format(duet.a.run_id))}"]
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
-        return "\n".join([head, *markdown_table(headings, rows), *notes])
-    styles = [HIGHLIGHTS.get(line.judged.word, "") for line in lines]
-    table = text_table(headings, rows, right=range(1, 6), styles=styles)
-    return "\n".join([f"A  {a}\nB  {b}", table, styled(notes)])
+        return "\n".join(
+            [head, *markdown_table(headings, rows), "", *_sentence(outcome), "", *notes]
+        )
+    table = text_table(
+        headings, rows, right=range(1, 6), styles=[line.judged.word for line in lines]
+    )
+    sentence = ((text, f"bold {outcome.word}") for text in _sentence(outcome))
+    return "\n".join([f"A  {a}\nB  {b}", table, styled([*notes, *sentence])])
+
+
+def _sentence(outcome: Outcome) -> Iterator[str]:
+    """Yield what the series that matters most says: `B is 1.25 times slower than A (p 0.03)`."""
+    a, b = outcome.duet.a.options.words
+    for line in sorted(outcome.lines, key=lambda line: RANK.index(line.judged.word))[:1]:
+        paired, unit = line.judged, line.info.unit
+        text = f"{b} against {a}: {_cells(line)[3]}"
+        if unit == "s" or unit in RATES:
+            ratio = 1 + paired.effect
+            how = "slower" if (ratio > 1) == (unit == "s") else "faster"
+            text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
+        text = f"{line.label}: {text}" if outcome.lines[1:] else text
+        sure = paired.word in ("worse", "better")
+        yield f"{text} (p {paired.p:.2g})" if sure else f"{text}: {_cells(line)[-1]}"
 
 
 _STATES: dict[str, State] = {"within": "ok", "beyond": "failed", "unclear": "absent"}

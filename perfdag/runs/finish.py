@@ -7,12 +7,14 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Self
 
 from perfdag.analysis.gate_result import Alert, GateResult
 from perfdag.analysis.sentence import Banner, Judged, banner
+from perfdag.benchmark import registry
 from perfdag.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.collect import CollectionResult, collect, write_exports
@@ -20,6 +22,7 @@ from perfdag.results.run_store import (
     RunStore,
     SelectionError,
     age_of,
+    report_address,
     report_key,
     runs_with_rows,
     stored_plan,
@@ -40,8 +43,8 @@ from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_REACH
 from perfdag.store.base import NotStoredError, Store, store_option
 from perfdag.suite.model import checks_of
-from perfdag.terminal import HIGHLIGHTS, spark, styled, text_table
-from perfdag.units import digits, plural, scaled, short_seconds
+from perfdag.terminal import styled, text_table
+from perfdag.units import digits, plural, scaled, short_seconds, spark
 
 if TYPE_CHECKING:
     from perfdag.analysis.compare import Outcome
@@ -69,6 +72,8 @@ class Run:
     None for a variant of `perfdag ab`, and where its past cannot be read."""
     published: bool = True
     """Whether the webhook took the messages of the gate."""
+    globs: Sequence[str] = ()
+    """Metrics that its table shows instead of the headlines."""
 
     @property
     def id(self) -> str:
@@ -95,11 +100,11 @@ class Run:
         return banner(Judged(self.summary, self.gate))
 
     def __str__(self) -> str:
-        """Return a table of headline metrics for each entry, counts, addresses and the answer."""
+        """Return a table for each entry, counts, addresses and the answer."""
         judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
-        tables = [f"{_table(entry, states, judged)}\n" for entry, states in entries.items()]
+        tables = [f"{_table(*own, judged, self.globs)}\n" for own in entries.items()]
         gate = []
         if self.gate and gated(self.plan):
             from perfdag.analysis.alerts import gate_lines
@@ -109,9 +114,13 @@ class Run:
         # One count says what the sentence says.
         counted = f" ({counts})" if "," in counts or not judged.past else ""
         answer = self.answer
-        style = HIGHLIGHTS.get(answer.word, "bold")
         return "\n".join(
-            [*tables, *_lines(self), *gate, styled([(answer.sentence + counted, style)])]
+            [
+                *tables,
+                *_lines(self),
+                *gate,
+                styled([(answer.sentence + counted, f"bold {answer.word}")]),
+            ]
         )
 
     def data(self) -> dict[str, Any]:
@@ -227,36 +236,38 @@ MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
 
 
-def _table(entry: str, states: Sequence[PointState], judged: Judged) -> str:
+def _table(entry: str, states: Sequence[PointState], judged: Judged, globs: Sequence[str]) -> str:
     """Return the table of an entry, without the columns that are empty. A point is named once."""
-    largest: dict[tuple[str, str], float] = {}
-    for series in (series for state in states for series in headlines(state)):
-        key = series.metric, series.display_unit
-        largest[key] = max(largest.get(key, 0.0), abs(series.middle))
-    units = {metric: scaled(unit, value) for (metric, unit), value in largest.items()}
     verdicts = {each.point: each.word for each, _ in worst_of_points(judged.summary.verdicts)}
     rows = [
         (state.label if not at else "", *cells, _state_text(state, judged, verdicts))
         for state in states
-        for at, cells in enumerate(_cells(state, judged, units))
+        for at, cells in enumerate(_cells(state, judged, globs))
     ]
     columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
     return text_table(
         [HEADINGS[i] for i in columns],
         [[row[i] for i in columns] for row in rows],
         right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
-        styles=[HIGHLIGHTS["failed"] if BAD_STATE.search(row[-1]) else "" for row in rows],
+        styles=[found[0] if (found := BAD_STATE.search(row[-1])) else "" for row in rows],
         title=entry,
     )
 
 
-def _cells(
-    state: PointState, judged: Judged, units: Mapping[str, tuple[float, str]]
-) -> list[tuple[str, ...]]:
-    """Return metric, median, spread, unit, n, nominal and last runs of each headline series."""
+def _shown(state: PointState, globs: Sequence[str]) -> list[Series]:
+    """Return the series of these metrics, or the headlines with what the benchmark adds to them."""
+    if globs:
+        every = state.series
+        return [own for own in every if any(fnmatchcase(own.metric, glob) for glob in globs)]
+    added = {(own.name, own.in_table) for own in registry.metrics_of(state.benchmark).values()}
+    return [*headlines(state), *(s for s in state.series if (s.metric, s.stat) in added)]
+
+
+def _cells(state: PointState, judged: Judged, globs: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return metric, median, spread, unit, n, nominal and last runs of the series shown."""
     cells: list[tuple[str, ...]] = []
-    for series in headlines(state):
-        factor, unit = units[series.metric]
+    for series in _shown(state, globs):
+        factor, unit = scaled(series.display_unit, series.middle)
         low, middle, high = (
             digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
         )
@@ -370,7 +381,7 @@ def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
         return None
     if not plan.where and not gated(plan) and len(runs_with_rows(store, plan.suite)) == 1:
         # Nothing is to be compared with. A run on a cluster may have nodes that differ.
-        report = store.url(report_key(plan.run_id))
+        report = report_address(store, plan.run_id)
         return GateResult(plan.run_id, plan.suite, report, runs=1, store=store.root)
     from perfdag.analysis.gate import judge_run, unattended_rules
 

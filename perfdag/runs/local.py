@@ -238,10 +238,10 @@ def measure_duet(
             samples = sum(len(plan.order) for plan in plans)
             size = f"{plural(len(duet.blocks), 'block')}, {samples} samples, about {expected}"
             logger.info(f"ab {duet.a.run_id} and {duet.b.run_id}: {size}")
-            announced = _announced(duet)
+            planned: Iterable[tuple[str, list[int]]] = duet.turns()
             if duet.a.options.looks > 1:
-                announced = _until_decided(store, duet, announced)
-            made = contextlib.closing(_made(store, duet, announced))
+                planned = _until_decided(store, duet, planned)
+            made = contextlib.closing(_made(store, duet, planned))
             with resumable(resume_command(duet.a, root or "")), made as turns:
                 measure_turns(store, {"A": duet.a, "B": duet.b}, turns, beside)
             if duet.a.options.looks > 1:
@@ -249,15 +249,6 @@ def measure_duet(
     from perfdag.runs.duet import look
 
     return store, look(store, duet, everything=everything)
-
-
-def _announced(duet: Duet) -> Iterator[tuple[str, list[int]]]:
-    """Yield the turns of a duet, and log each block as it begins."""
-    for i, turn in enumerate(duet.turns(), -2):  # the warm-up comes first
-        if i >= 0 and i % TURNS == 0:
-            block = i // TURNS
-            logger.info(f"block {block + 1} of {len(duet.blocks)}  {duet.blocks[block]}")
-        yield turn
 
 
 def _until_decided(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import markdown_table, send, store_record
+from perfdag.analysis.alerts import markdown, markdown_table, send, store_record
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
@@ -639,3 +639,26 @@ def test_what_only_left_out_is_not_absent_and_hides_no_absence(store: Store) -> 
         put(store, rows(night, values, trigger="part" if part else "manual"))
     failed = [night for night in range(12) if judge(store, night).failed]
     assert failed == [11]
+
+
+def test_a_pull_request_has_a_table_of_values_and_links(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFDAG_SITE_URL", "https://bench.example/")
+    nights(store, 12, lambda n, p: 1e10 * (0.6 if n >= 9 and p == "streams=4" else 1.0))
+    first, worse = (markdown(judge(store, night)) for night in (0, 11))
+    run = run_id(11)
+    assert worse.startswith(
+        "### net: gate FAILED: 1 worse, 2 same"
+        f" \u00b7 [report](https://bench.example/runs/{run}/report.html)"
+        " \u00b7 [history](https://bench.example/site/history.html?suite=net)\n"
+    )
+    rows = [line for line in worse.splitlines() if line.startswith("| ")][1:]
+    assert re.fullmatch(
+        r"\| 🔴 \| iperf throughput, 4 streams \| -\d+.\d % \| [\d.]+ Gbit/s \| \*\*6.*\*\* "
+        r"\| \d.\d % \| [▁-█]{12} \|",
+        rows[0],
+    )
+    assert [row[:5] for row in rows[1:]] == 2 * ["| ✅ |"]
+    assert first.startswith("### net: gate passed: first run")
+    assert "| ⚪ | iperf throughput, 1 stream | - | - | **" in first
