@@ -21,7 +21,7 @@ MARKS = {
     "weights": "weights not verified",
 }
 """Coordinates of figures that are not comparable or were not checked."""
-BANDS = {"range": "range", "interval": "95 % interval of the median"}
+BANDS = {"range": "range of the samples", "interval": "95 % interval of the median"}
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def band_words(items: Items) -> str:
     low = min(band.n for band in bands)
     high = max(band.n for band in bands)
     faint = "" if all(item.usable for item in items) else "; faint: unusable"
-    return f"spread: {kinds} of n={low}" + (f" to {high}" if high > low else "") + faint
+    return f"spread: {kinds}, n={low}" + (f" to {high}" if high > low else "") + faint
 
 
 def notes(states: Sequence[PointState], rows: pa.Table) -> str:

@@ -219,15 +219,8 @@ def _log10_ticks(axis: Any, unit: str) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
     wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
-    subs = (
-        (1.0, 2.0, 5.0)
-        if decades < (1.2 if wide else 2.5)
-        else (1.0, 3.0)
-        if decades < (1.7 if wide else 2.5)
-        else (1.0,)
-    )
-    few = wide and is_narrow()
-    subs, most = ((1.0,) if decades > 1 else (1.0, 3.0), 4) if few else (subs, 12)
+    subs = (1.0, 3.0) if decades < (1.2 if wide else 2.5) else (1.0,)
+    most = 4 if wide and is_narrow() else 12
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads

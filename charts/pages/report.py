@@ -32,6 +32,7 @@ from perfdag.charts.pictures import (
     printable,
     to_svg,
 )
+from perfdag.charts.series import BANDS
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.run_store import result_key
@@ -70,6 +71,20 @@ KINDS = {
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
+KINDS_OF_TRUST = {"good": "same"}
+COLUMNS = {
+    "point": "point",
+    "metric": "",
+    "median": "n",
+    "unit": "value",
+    "spread": "value",
+    "last runs": "runs",
+    "±": "n",
+    "n": "n",
+    "": "noisy",
+    "of nominal": "value",
+}
+"""The columns of a table of values, with their classes."""
 UNSET = ("null", "", "[]")
 _BACKTICKS = re.compile(r"`([^`]+)`")
 _SCRATCH = re.compile(r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+")
@@ -135,47 +150,37 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    table, states = summary.table, summary.points
-    run, trust, said = Judged(summary, gate), summary.trust, banner(Judged(summary, gate))
+    run = Judged(summary, gate)
+    table = summary.table
+    sentence = banner(run)
+    states = summary.points
     first = _first_pictures(run, pictures)
     names = list(dict.fromkeys(state.benchmark for state in states))
-    points = [_point(names.index(state.benchmark), state, trust) for state in states]
+    points = [_point(names.index(state.benchmark), state, summary.trust) for state in states]
+    kinds = {kind for _, kind, _ in points}
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
     tiles = screen.tiles(run)
     context = {
         "plan": plan,
         "site": site,
         "head": head(table),
-        "banner": said,
-        "reasons": [text for text in said.why if not text.startswith("trust ")],
-        "colour": screen.colour(said.word),
+        "banner": sentence,
+        "reasons": [text for text in sentence.why if not text.startswith("trust ")],
+        "colour": screen.colour(sentence.word),
         "doubts": screen.doubts(run),
-        "trust": trust.text,
+        "trust": summary.trust.text,
         "tiles": tiles,
         "more": sum(len(headlines(state)) for state in states) - len(tiles),
         "first": [inline_picture(drawn, -number) for number, drawn in enumerate(first)],
         "points": len(points),
         "remarkable": [point for point in points if point[1] != "same"],
-        "key": [
-            (kind, text) for kind, text in KINDS.items() if kind in {own for _, own, _ in points}
-        ],
+        "key": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
         "problems": list(_problems(states, BAD)),
         "skipped": list(_problems(states, ("skipped",))),
         "most": ROWS,
         "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(summary.verdicts),
-        "sections": [
-            {
-                "name": name,
-                "about": _about(name),
-                "common": _common(own),
-                "first": _values(run, own, True, limit),
-                "rest": _values(run, own, False, limit),
-                "commands": _commands(table, name),
-            }
-            for name in names
-            if (own := [state for state in states if state.benchmark == name])
-        ],
+        "sections": [_section(run, name, limit) for name in names],
         "environment": _facts(_environment(table)),
         "sample_facts": _facts(_sample_facts(table)),
         "canary": _values(run, _canary(table), None, limit),
@@ -186,6 +191,19 @@ def report(
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture not in first]
     return template.render(context, charts=_charts(names, others, room))
+
+
+def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
+    """Return what the page says of a benchmark."""
+    states = [state for state in run.summary.points if state.benchmark == name]
+    return {
+        "name": name,
+        "about": _about(name),
+        "common": _common(states),
+        "first": _values(run, states, True, limit),
+        "rest": _values(run, states, False, limit),
+        "commands": _commands(run.summary.table, name),
+    }
 
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
@@ -228,7 +246,9 @@ def _charts(
                 number += 1
                 chart: Markup | str = inline_picture(drawn, number)
                 size = len(chart.encode("utf-8", "replace"))
-                chart, size = (chart, size) if size + 300 <= room else (f"{drawn.name}.svg", 300)
+                if size + 300 > room:
+                    chart = f"{drawn.name}.svg"
+                    size = 300
                 room -= size
                 charts.setdefault(name, []).append(chart)
     return charts
@@ -236,7 +256,8 @@ def _charts(
 
 def head(table: pa.Table) -> list[str]:
     """Return date, duration and machine of a run."""
-    start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
+    start = pc.min(table["started_at"]).as_py()
+    end = pc.max(table["finished_at"]).as_py()
     parts = [] if start is None else [f"{start:%-d %b %Y %H:%M} UTC"]
     if start is not None and end is not None:
         parts.append(short_seconds((end - start).total_seconds()))
@@ -256,23 +277,22 @@ def _distinct(column: Any) -> list[str]:
 
 def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, str]:
     """Return section, class and title of the square of a point: its failure, or its trust."""
-    if state.why:
-        kind, why = "failed" if state.point in trust.points else "skipped", state.why
-    else:
-        own, lost = trust.points[state.point], state.statuses.keys() & BAD
-        kind = "lost" if lost else "same" if own.level == "good" else own.level
-        why = "; ".join([*own.reasons.values(), *state.reasons]) or "ok"
-    return number, kind, f"{state.benchmark} {state.title}: {why}"
+    point = trust.points.get(state.point)
+    name = f"{state.benchmark} {state.title}"
+    if state.why or point is None:
+        return number, "failed" if point else "skipped", f"{name}: {state.why}"
+    kind = "lost" if state.statuses.keys() & BAD else KINDS_OF_TRUST.get(point.level, point.level)
+    reasons = "; ".join([*point.reasons.values(), *state.reasons]) or "ok"
+    return number, kind, f"{name}: {reasons}"
 
 
 def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[list[Any]]:
     """Yield point, samples and reasons of the points with samples of these statuses."""
     for state in states:
-        own = state.statuses
-        counts = ", ".join(f"{own[status]} {status}" for status in statuses if own.get(status))
+        counts = {status: state.statuses[status] for status in statuses if state.statuses[status]}
         if counts:
             reasons = state.reasons[:REASONS] or ["no reason was stored"]
-            samples = f"{counts} of {sum(own.values())}"
+            samples = f"{statuses_text(counts)} of {state.statuses.total()}"
             yield [state.entry, state.title, samples, reasons]
 
 
@@ -291,50 +311,47 @@ def _about(name: str) -> tuple[str, str]:
 
 def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
     """Return the parameters that all points of a benchmark share."""
-    every = [
-        {
-            name: setting(state.benchmark, name, text)
-            for name, text in flatten(state.params)
-            if text not in UNSET
-        }
-        for state in states
-    ]
-    return [pair for pair in every[0].items() if all(pair in own.items() for own in every)]
+    common = _params(states[0])
+    for state in states[1:]:
+        common &= _params(state)
+    return sorted(common)
+
+
+def _params(state: PointState) -> set[tuple[str, str]]:
+    texts = [(name, text) for name, text in flatten(state.params) if text not in UNSET]
+    return {(name, setting(state.benchmark, name, text)) for name, text in texts}
 
 
 def _values(run: Judged, states: Sequence[PointState], headline: bool | None, limit: int) -> Values:
-    """Return the series of the headline metrics, those of the others, or all."""
-    pairs = [(state, series) for state in states for series in state.series]
-    names = {series.metric for _, series in pairs if series.headline}
-    names = names or {series.metric for _, series in pairs[:1]}
+    """Return the series of the headline metrics, those of the others, or all.
+
+    A column without a cell is left out.
+    """
+    series = list(chain.from_iterable(state.series for state in states))
+    names = {one.metric for one in series if one.headline} or {one.metric for one in series[:1]}
     if headline is not None:
-        pairs = [pair for pair in pairs if (pair[1].metric in names) is headline]
-    columns = [("point", "point"), ("metric", ""), ("median", "n"), ("unit", "value")]
-    columns += [
-        ("spread", "value"),
-        ("last runs", "runs"),
-        ("±", "n"),
-        ("n", "n"),
-        ("", "noisy"),
-        ("of nominal", "value"),
-    ]
-    rows = [[state.title, *_value(run, state, series)] for state, series in pairs[:limit]]
-    band = {series.band.kind for _, series in pairs} - {"none"}
-    words = {"range": "range of the samples", "interval": "95 % interval of the median"}
-    caption = " or ".join(words.get(kind, kind) for kind in sorted(band, reverse=True))
-    kept = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
-    rows = [[row[i] for i in kept] for row in rows]
-    more = max(0, len(pairs) - limit)
-    keys = [caption and f"spread: {caption}"]
-    keys += [text for mark, text in MARKS.items() if any(mark in row for row in rows)]
-    shown = [columns[i] for i in kept]
-    return {"columns": shown, "rows": rows, "more": more, "caption": "; ".join(filter(None, keys))}
+        series = [one for one in series if (one.metric in names) is headline]
+    by_point = {state.point: state for state in states}
+    rows = [list(_value(run, by_point[one.point], one)) for one in series[:limit]]
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
+    columns = {name: cells for name, cells in columns.items() if any(cells) or name == "unit"}
+    bands = sorted({one.band.kind for one in series} - {"none"}, reverse=True)
+    keys = [f"spread: {' or '.join(BANDS[kind] for kind in bands)}"] if bands else []
+    keys += [text for mark, text in MARKS.items() if mark in columns.get("", ())]
+    return {
+        "columns": [(name, COLUMNS[name]) for name in columns],
+        "rows": list(zip(*columns.values(), strict=True)),
+        "more": max(0, len(series) - limit),
+        "caption": "; ".join(keys),
+    }
 
 
 def _value(run: Judged, state: PointState, series: Series) -> Iterator[Any]:
-    """Yield the cells of a series after its point, the median also in the base unit to sort by."""
-    band, part = series.band, relative_spread(series)
+    """Yield the cells of a series, the median also in the base unit to sort by."""
+    band = series.band
+    part = relative_spread(series)
     factor, unit = scaled(series.display_unit, series.middle)
+    yield state.title
     yield series.label or series.entry, series.name
     yield digits(series.middle / factor), series.middle
     yield unit or "1"

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,11 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 
 def _of_rows(table: pa.Table) -> Data:
     summary = summarise(table)
-    reasons = [reason for state in summary.points for reason in state.reasons]
-    trust, verdicts = summary.trust, worst_of_points(summary.verdicts)
-    start, end = pc.min(table["started_at"]).as_py(), pc.max(table["finished_at"]).as_py()
+    reasons = chain.from_iterable(state.reasons for state in summary.points)
+    trust = summary.trust
+    verdicts = worst_of_points(summary.verdicts)
+    start = pc.min(table["started_at"]).as_py()
+    end = pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
     return {
         "statuses": summary.statuses,
@@ -113,10 +115,7 @@ def _of_rows(table: pa.Table) -> Data:
         "verdict_why": verdicts[0][0].text if verdicts else "",
         "failed": [
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
-            | {"label": state.full_title}
-            | {"word": "failed", "answer": state.why, "headline": True}
-            | {"noise": "-", "newest": None, "levels": [], "changes": [], "left": None}
-            | {"drift": None}
+            | {"label": state.full_title, "answer": state.why}
             for state in summary.points
             if state.why and state.point in trust.points
         ],

@@ -26,7 +26,8 @@ async function pointsOf(series, monthsOf) {
 /** Return the series of a suite, of all benchmarks or of one, each with its suite's head and the folder of its benchmark. */
 async function seriesOf(head, benchmark) {
   const files = await loadAll(head, benchmark ? `series/${benchmark}/` : "series/");
-  return files.flatMap(({ folder, series }) => series.map((line) => ({ ...line, head, folder })));
+  const failed = { word: "failed", headline: true, noise: "-", newest: null, levels: [], changes: [], left: null, drift: null }; // a point without a value
+  return files.flatMap(({ folder, series }) => series.map((line) => ({ ...failed, ...line, head, folder })));
 }
 
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();

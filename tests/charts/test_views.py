@@ -197,7 +197,7 @@ def test_lines_are_medians_with_a_band_and_name_the_points_without_a_value() -> 
     assert list(line.get_xdata()) == [1, 2, 4]
     assert list(line.get_ydata()) == pytest.approx([10.2e9, 18.36e9, 23.46e9])
     assert "no value: streams=8 (failed)" in words(figure)
-    assert "spread: range of n=3" in words(figure)
+    assert "spread: range of the samples, n=3" in words(figure)
     assert ax.get_ylabel() == "throughput (Gbit/s)\nhigher is better"
 
 
