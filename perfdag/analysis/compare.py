@@ -20,8 +20,6 @@ from perfdag.analysis.environment import (
 from perfdag.analysis.medians import (
     COLUMNS,
     PointCount,
-    group_values,
-    is_measured,
     medians_of_rows,
     point_names,
     read_run_medians,
@@ -38,12 +36,12 @@ from perfdag.analysis.verdict import (
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
 from perfdag.results.run_store import RunStore, Selection, SelectionError, read_checks
-from perfdag.results.schema import codes, explain_unreadable, load_rows
+from perfdag.results.schema import codes, explain_unreadable, is_measured, load_rows, numbers
 from perfdag.results.selections import explain_last, select
-from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo
+from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo, group_values
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
-from perfdag.stats.levels import levels_of
+from perfdag.stats.levels import levels_of, limits_of
 from perfdag.stats.paired import Bound, Paired, judge, paired, within
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scale import Array, Nights, Word, finite
@@ -290,8 +288,13 @@ class _Past:
         Without a common history, the noise is that of B's runs or of A's, `before`, where three of
         them are known. Runs of one history are judged as they were when they were the newest.
         """
-        values, limits = self.values.get(info.key, np.array([])), self.tuning.limits(info)
-        levels = levels_of(self.nights.get(info.key, Nights.of([])), **limits)
+        values = self.values.get(info.key, np.array([]))
+        limits = self.tuning.limits(info)
+        nights = self.nights.get(info.key, Nights.of([]))
+        # fewer nights have no level that could decide, and most series of a new suite have fewer
+        levels = limits_of(nights, **limits)
+        if levels.measured >= STEP:
+            levels = levels_of(nights, **limits)
         a = spread(before)
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
             found = compare_levels(values, levels, self.runs, *self.places, info.better)
@@ -324,8 +327,8 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         keys = {info.series_id: info.key for info in medians.series}
         rows = table.filter(is_measured(table))
         which, ids = codes(rows["series_id"])
-        groups, own = group_values(which, rows["value"].to_numpy().astype(np.float64))
-        values = {keys[ids[group]]: each for group, each in zip(groups, own, strict=True)}
+        by_series = group_values(which, numbers(rows["value"]))
+        values = {keys[ids[number]]: np.array(own) for number, own in by_series.items()}
     series = {info.key: info for info in medians.series}
     return _Side(table, series, values, failed)
 

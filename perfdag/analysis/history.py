@@ -20,7 +20,6 @@ from perfdag.analysis.medians import (
     PointCount,
     RunInfo,
     RunMedians,
-    is_measured,
     point_names,
 )
 from perfdag.analysis.verdict import (
@@ -37,7 +36,7 @@ from perfdag.analysis.verdict import (
 from perfdag.problems import Form
 from perfdag.results.labels import difference, exact, has_name
 from perfdag.results.run_store import PARTIAL, day_of
-from perfdag.results.schema import facts_of_nodes, load_rows
+from perfdag.results.schema import facts_of_nodes, is_measured, load_rows
 from perfdag.results.summary import SeriesInfo
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Drift, Level, Levels, drift_of, levels_of

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +24,8 @@ from perfdag.benchmark.registry import point_label
 from perfdag.plan import gc_paused
 from perfdag.results.labels import differences_by_point, words
 from perfdag.results.run_store import month_of, result_key, rollup_key, runs_with_rows
-from perfdag.results.schema import SAMPLES, codes, numbers, objects, read_rows
-from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo
-from perfdag.stats.robust import spread
+from perfdag.results.schema import SAMPLES, codes, is_measured, numbers, objects, read_rows
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, spreads
 from perfdag.stats.scale import Array, Nights
 from perfdag.store.base import Store, StoreError
 
@@ -195,32 +193,13 @@ def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
     return merge_months(suite, [month], set(month.runs), [])
 
 
-def is_measured(table: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the rows to analyse: ok, no warm-up, and of the whole sample."""
-    ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
-    return pc.fill_null(
-        pc.and_(pc.and_(ok, pc.is_valid(table["value"])), pc.is_null(table["subject"])), False
-    )
-
-
-def group_values(which: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], list[Array]]:
-    """Return the numbers of the groups, and the sorted values of each group."""
-    order = np.lexsort((values, which))
-    which, values = which[order], values[order]
-    groups, starts = np.unique(which, return_index=True)
-    bounds = pairwise([*starts.tolist(), len(values)])
-    return groups, [values[start:end] for start, end in bounds]
-
-
 def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
     """Return the row of each series of one run. `which` are the series as numbers."""
-    groups, values = group_values(which, numbers(rows["value"]))
-    bands = [spread(group.tolist()) for group in values]
-    figures = [(band.middle, band.low, band.high, band.n) for band in bands]
-    names = rows.select(["series_id", "unit"]).take(
-        pa.array(np.unique(which, return_index=True)[1])
-    )
-    columns = [pa.repeat(run_id, len(groups)), *names.columns, *zip(*figures, strict=True)]
+    bands = spreads(which, numbers(rows["value"]))
+    figures = [(band.middle, band.low, band.high, band.n) for band in bands.values()]
+    first = np.unique(which, return_index=True)[1]
+    names = rows.select(["series_id", "unit"]).take(pa.array(first))
+    columns = [pa.repeat(run_id, len(bands)), *names.columns, *zip(*figures, strict=True)]
     return pa.table(columns, schema=_ROLLUP)
 
 

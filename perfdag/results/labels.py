@@ -40,7 +40,8 @@ def point_settings(benchmark: str, params: Any, shape: Any, pair: str | None) ->
     Keys are dotted.
     """
     flat = dict(flatten(params)) | dict(flatten(shape)) | ({"pair": pair} if pair else {})
-    return {name: setting(benchmark, name, text) for name, text in flat.items()}
+    units = registry.units_of_settings(benchmark)
+    return {name: written(text, units.get(name, "")) for name, text in flat.items()}
 
 
 def setting(benchmark: str, name: str, value: Any) -> str:

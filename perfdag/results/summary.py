@@ -2,21 +2,31 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Literal, Self, get_args
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
 from perfdag.results.labels import differences_by_point, point_settings, setting, words
-from perfdag.results.schema import objects
-from perfdag.stats.robust import Spread, median, spread
+from perfdag.results.schema import codes, is_measured, numbers, objects
+from perfdag.stats.robust import Spread, median, median_ranks, spread
 from perfdag.units import plural, short
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> dict[str, Any]:
+    """Return settings that rows hold as JSON. Many rows and runs share them: do not change them."""
+    settings: dict[str, Any] = orjson.loads(text)
+    return settings
 
 
 @dataclass
@@ -45,9 +55,9 @@ class SeriesInfo:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the series of a row of SAMPLES."""
-        own = {name: row[name] or "" for name in SERIES_COLUMNS}
-        settings = {name: orjson.loads(own[name] or "{}") for name in ("params", "shape", "coords")}
-        return cls(**{**own, **settings, "headline": bool(own["headline"])})
+        own: dict[str, Any] = {name: row[name] or "" for name in SERIES_COLUMNS}
+        own |= {name: parsed(own[name] or "{}") for name in ("params", "shape", "coords")}
+        return cls(**{**own, "headline": bool(own["headline"])})
 
     @cached_property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -178,7 +188,24 @@ class PointState:
         words = ", ".join(sorted(self.statuses)) or "missing"
         return _CONTROL.sub(" ", f"{words}: {self.reasons[0]}") if self.reasons else words
 
+    def add_sample(self, row: Mapping[str, Any]) -> None:
+        """Count a sample by one of its rows, with the columns SAMPLE_COLUMNS."""
+        self.statuses[row["status"]] += 1
+        if row["error"] and row["error"] not in self.reasons:
+            self.reasons.append(row["error"])
+        if row["noise"] and row["noise"] not in self.noise:
+            self.noise.append(row["noise"])
+        nodes = tuple(row["nodes"] or ())
+        if self.pair and nodes and nodes not in self.nodes:
+            self.nodes.append(nodes)
 
+
+POINT_COLUMNS = ("point", "entry", "benchmark", "params", "shape", "pair")
+SAMPLE_COLUMNS = ("point", "status", "error", "noise", "nodes")
+"""The columns of a point and of a sample."""
+_OF_VALUES = ("phase", "repetition", "variant", "subject", "value")
+_COLUMNS = list(dict.fromkeys([*POINT_COLUMNS, *SAMPLE_COLUMNS, *SERIES_COLUMNS, *_OF_VALUES]))
+"""The columns that the points of a run are read from."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -197,7 +224,7 @@ class Summary:
     @property
     def statuses(self) -> Counter[str]:
         """The samples by status, without warm-up and canaries."""
-        return sum((state.statuses for state in self.points), Counter())
+        return _statuses_of(self.points)
 
 
 def summarise(table: pa.Table) -> Summary:
@@ -208,60 +235,115 @@ def summarise(table: pa.Table) -> Summary:
     return Summary(table, points, trust, own_verdicts(table, points))
 
 
+def _statuses_of(states: Iterable[PointState]) -> Counter[str]:
+    """Return the samples of points by status."""
+    every: Counter[str] = Counter()
+    for state in states:
+        every.update(state.statuses)
+    return every
+
+
 def points_of(table: pa.Table) -> list[PointState]:
     """Return the points of one run's rows in the order of the table, without the canary."""
-    sample = ("phase", "repetition", "variant", "status", "error", "noise", "nodes")
-    names = (*SERIES_COLUMNS, *sample, "subject", "value")
-    columns = {name: objects(table[name]) for name in names}
+    is_point = pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True)
+    is_shown = pc.and_(pc.equal(table["phase"], "measure"), is_point)
+    rows = table.select(_COLUMNS).filter(is_shown)
     points: dict[str, PointState] = {}
-    series: dict[str, Series] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for i, point in enumerate(columns["point"]):
-        if columns["benchmark"][i] == "canary" or columns["phase"][i] != "measure":
-            continue
-        status, value = columns["status"][i], columns["value"][i]
-        if point not in points:
-            entry, benchmark = columns["entry"][i], columns["benchmark"][i]
-            params, shape = (orjson.loads(columns[name][i]) for name in ("params", "shape"))
-            pair = columns["pair"][i]
-            points[point] = PointState(point, entry, benchmark, params, shape, pair=pair)
-        state = points[point]
-        one = (point, columns["repetition"][i], columns["variant"][i])
-        if one not in seen:
-            seen.add(one)
-            state.statuses[status] += 1
-            for name, known in (("error", state.reasons), ("noise", state.noise)):
-                if (text := columns[name][i]) and text not in known:
-                    known.append(text)
-            nodes = tuple(columns["nodes"][i] or ()) if state.pair else ()
-            if nodes and nodes not in state.nodes:
-                state.nodes.append(nodes)
-        if value is None or columns["subject"][i] is not None or status != "ok":
-            continue
-        identity = columns["series_id"][i]
-        if identity not in series:
-            row = {name: columns[name][i] for name in SERIES_COLUMNS}
-            series[identity] = Series.of(row)
-            state.series.append(series[identity])
-        series[identity].values.append(value)
+    first = list(_first_rows(rows, ("point",), POINT_COLUMNS))
+    labels = _labels(tuple(tuple(row.values()) for row in first))
+    for row in first:
+        state = _point(row)
+        state.differences, state.title = labels[state.point]
+        points[state.point] = state
+    for row in _first_rows(rows, ("point", "repetition", "variant"), SAMPLE_COLUMNS):
+        points[row["point"]].add_sample(row)
+    for series in _series_of(rows.filter(is_measured(rows))):
+        points[series.point].series.append(series)
     for state in points.values():
         state.series.sort(key=lambda item: not item.headline)
-    _label(points.values())
     return list(points.values())
 
 
-def _label(states: Collection[PointState]) -> None:
-    """Give points their words and titles. A title has the entry where a benchmark has several."""
+def _point(row: Mapping[str, Any]) -> PointState:
+    """Return a point of the columns POINT_COLUMNS, without its samples."""
+    settings = {name: parsed(row[name]) for name in ("params", "shape")}
+    return PointState(**{**row, **settings})
+
+
+def _series_of(rows: pa.Table) -> Iterator[Series]:
+    """Yield the series of measured rows in their order, each with its values in their order."""
+    which, ids = codes(rows["series_id"])
+    values = numbers(rows["value"])
+    by_series, bands = group_values(which, values), spreads(which, values)
+    number = {name: i for i, name in enumerate(ids)}
+    for row in _first_rows(rows, ("series_id",), SERIES_COLUMNS):
+        series = Series.of(row)
+        series.values = by_series[number[series.series_id]]
+        series.band = bands[number[series.series_id]]
+        yield series
+
+
+def group_values(which: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, list[float]]:
+    """Return the values of each group in their order. `which` has the group of each value."""
+    order = np.argsort(which, kind="stable")
+    groups, starts = np.unique(which[order], return_index=True)
+    ordered = values[order].tolist()
+    bounds = pairwise([*starts.tolist(), len(ordered)])
+    parts = [ordered[start:end] for start, end in bounds]
+    return dict(zip(groups.tolist(), parts, strict=True))
+
+
+def spreads(which: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, Spread]:
+    """Return what `spread` returns of the values of each group. All are finite."""
+    order = np.lexsort((values, which))
+    groups, starts, counts = np.unique(which[order], return_index=True, return_counts=True)
+    ordered = values[order]
+    ranks = {n: median_ranks(n) or (1, n, 0.0) for n in set(counts.tolist())}
+    low = starts + np.array([ranks[n][0] - 1 for n in counts.tolist()], np.int64)
+    high = starts + np.array([ranks[n][1] - 1 for n in counts.tolist()], np.int64)
+    middle = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
+    figures = (middle, ordered[low], ordered[high], counts)
+    bands = map(Spread, *(array.tolist() for array in figures))
+    return dict(zip(groups.tolist(), bands, strict=True))
+
+
+def _first_rows(
+    table: pa.Table, keys: Sequence[str], names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield some columns of the first row of each group, in the order of the table.
+
+    The rows of a group have equal values in the columns `keys`.
+    """
+    group = np.zeros(table.num_rows, np.int64)
+    for key in keys:
+        which, distinct = codes(table[key])
+        group = group * (len(distinct) + 1) + which + 1
+    first = np.sort(np.unique(group, return_index=True)[1])
+    chosen = table.select(names).take(pa.array(first))
+    for values in zip(*map(objects, chosen.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _labels(points: tuple[tuple[str, ...], ...]) -> dict[str, tuple[dict[str, str], str]]:
+    """Return the differences and the title of each point, by its POINT_COLUMNS.
+
+    They are kept, because the runs of a suite have the same points. A title has the entry where a
+    benchmark has several.
+    """
+    states = [_point(dict(zip(POINT_COLUMNS, point, strict=True))) for point in points]
     differences = differences_by_point((own.entry, own.point, own.settings) for own in states)
     entries: dict[str, set[str]] = {}
     for state in states:
         entries.setdefault(state.benchmark, set()).add(state.entry)
+    labels = {}
     for state in states:
         state.differences = differences[state.point]
         title = state.label
         if len(entries[state.benchmark]) > 1 or not title:
             title = f"{state.entry}: {title}" if title else state.entry
-        state.title = _CONTROL.sub(" ", title)
+        labels[state.point] = state.differences, _CONTROL.sub(" ", title)
+    return labels
 
 
 def statuses_text(statuses: Mapping[str, int]) -> str:
@@ -384,7 +466,7 @@ def _trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
     points = {state.point: _point_trust(state, moved) for state in measured}
     counts = [[len(series.values) for series in headlines(state)] for state in measured]
     without_spread = sum(max(values, default=0) == 1 for values in counts)
-    samples = sum((state.statuses for state in states if state.why is None), Counter())
+    samples = _statuses_of(state for state in states if state.why is None)
     bad = {status: n for status, n in samples.items() if status not in ("ok", "skipped")}
     lost = f"{statuses_text(bad)} of {samples.total()} samples" if bad else ""
     return RunTrust(points, len(states) - len(measured), without_spread, lost)
@@ -417,12 +499,16 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     for part in DEPENDS_ON if broken else registry.get(state.benchmark).canaries:
         if part in moved:
             reasons[f"canary {part}"] = f"canary {part} moved by {100 * moved[part]:.0f} %"
-    spreads = [(spread, s) for s in headlines(state) if (spread := relative_spread(s)) is not None]
-    spread, series = max(spreads, key=lambda item: item[0], default=(0.0, None))
-    if series is not None and spread > NOISY_SPREAD:
-        reasons["spread"] = f"spread {100 * spread:,.0f} % of {series.titled(state.label)}"
-    apart = spreads and all(map(unusable, headlines(state)))
-    return PointTrust("unusable" if apart else "noisy" if reasons else "good", reasons, spread)
+    deciding = headlines(state)
+    spreads = [relative_spread(series) or 0.0 for series in deciding]
+    widest = max(spreads, default=0.0)
+    if widest > NOISY_SPREAD:
+        series = deciding[spreads.index(widest)]
+        reasons["spread"] = f"spread {100 * widest:,.0f} % of {series.titled(state.label)}"
+    level: Level = "noisy" if reasons else "good"
+    if min(spreads, default=0.0) > UNUSABLE_SPREAD:
+        level = "unusable"
+    return PointTrust(level, reasons, widest)
 
 
 def _kind(mark: str) -> str:

@@ -147,6 +147,19 @@ class Levels:
         return next((level for level in reversed(self.levels) if level.start <= position), None)
 
 
+def limits_of(
+    nights: Nights,
+    *,
+    min_effect: float = MIN_EFFECT,
+    absolute: bool = False,
+    fraction: bool = False,
+    unit: str = "1",
+) -> Levels:
+    """Return the nights of a series and the smallest effect that counts, without its levels."""
+    bounded = bool(((nights.value >= 0) & (nights.value <= 1)).all())
+    return Levels(min_effect, absolute, fraction, unit, bounded, nights)
+
+
 def levels_of(
     values: ArrayLike | Nights,
     *,
@@ -160,8 +173,9 @@ def levels_of(
     NaN, where nothing was measured, is skipped. Positions count the values as passed.
     """
     nights = values if isinstance(values, Nights) else Nights.of(values)
-    bounded = bool(((nights.value >= 0) & (nights.value <= 1)).all())
-    series = Levels(min_effect, absolute, fraction, unit, bounded, nights)
+    series = limits_of(
+        nights, min_effect=min_effect, absolute=absolute, fraction=fraction, unit=unit
+    )
     decided = min(STEP, series.measured) - 1
     split: Split | None = Split(0, 0, 0)
     while split is not None and series.measured:
