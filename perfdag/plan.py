@@ -91,6 +91,8 @@ class Plan:
 
     `order` holds (point index, repetition). Negative repetitions are warm-up rounds. `revisions`
     are those of what the entries measure, and `suite_revision` is the commit of the suite's folder.
+    `where` has the facts of the cluster that measures it, and of its Workflow; it is empty on one
+    machine.
     """
 
     run_id: RunId

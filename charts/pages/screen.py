@@ -245,8 +245,8 @@ def _draw_levels(ax: Axes, past: Past) -> None:
                 span, level.low, level.high, color=style.MUTED, alpha=0.15, lw=0, gid="band"
             )
             ax.plot(span, [level.reference] * 2, color=style.MUTED, lw=1, gid="level")
-    if line.left:
-        begin = past.edge(line.left.after.start)
+    if line.worsening:
+        begin = past.edge(line.worsening.after.start)
         ax.axvspan(
             begin, past.edge(len(line.value)), color=style.WORSE, alpha=0.08, gid="regressed"
         )

@@ -19,8 +19,8 @@ from perfdag.analysis.verdict import (
     Verdict,
     compare_levels,
     compare_sides,
+    compare_within,
     percent,
-    within,
 )
 from perfdag.identity import digest
 from perfdag.plan import gc_paused
@@ -198,7 +198,7 @@ def _series(line: Series) -> Data:
             ]
             for level in line.levels.levels
         ],
-        "left": line.left.run if line.left else None,
+        "left": line.worsening.run if line.worsening else None,
         "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],
         "changes": [_change(step, info) for step in line.steps],
     }
@@ -228,7 +228,7 @@ def _answers(line: Series) -> Data:
         "relative": not line.answer.unit,
         "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
-        "within": [_cells(within(level, better)) for level in levels],
+        "within": [_cells(compare_within(level, better)) for level in levels],
         "between": [[between(a, b) for b in newest] for a in newest],
     }
 

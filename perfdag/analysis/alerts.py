@@ -116,14 +116,14 @@ def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
-        if line.answer.word == "worse" and line.left:
-            groups.setdefault((line.info.benchmark, line.left.decided), []).append(line)
+        if line.answer.word == "worse" and line.worsening:
+            groups.setdefault((line.info.benchmark, line.worsening.decided), []).append(line)
     return [_worse(gate, group) for group in groups.values()]
 
 
 def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.answer.effect or 0))
-    info, answer, left = worst.info, worst.answer, worst.left
+    info, answer, left = worst.info, worst.answer, worst.worsening
     assert left is not None  # worse_alerts looks at it
     title = f"WORSE {gate.suite}/{worst.label} {answer.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
@@ -335,7 +335,9 @@ def markdown(gate: GateResult) -> str:
     series = sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
     lines = [head, "", *markdown_table(MARKDOWN, map(_markdown_cells, series[:MOST_ROWS])), ""]
     lines += [f"- {alert.title}" for alert in gate.alerts if alert.kind != "worse"]
-    lines += [f"- Changed with it: {line.left.changed}" for line in series[:1] if line.left]
+    lines += [
+        f"- Changed with it: {line.worsening.changed}" for line in series[:1] if line.worsening
+    ]
     lines += ["", "<details><summary>What to do, and how to accept it</summary>", ""]
     return "\n".join([*lines, "```", *gate_lines(gate), "```", "</details>"])
 

@@ -31,7 +31,7 @@ from perfdag.analysis.verdict import (
     compare_levels,
     compare_sides,
     fraction,
-    trusted,
+    unless_apart,
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
@@ -42,7 +42,7 @@ from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo,
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import levels_of, limits_of
-from perfdag.stats.paired import Bound, Paired, judge, paired, within
+from perfdag.stats.paired import Bound, Paired, judge, paired, within_limit
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scale import Array, Nights, Word, finite
 from perfdag.store.base import Store
@@ -299,7 +299,7 @@ class _Past:
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
             found = compare_levels(values, levels, self.runs, *self.places, info.better)
             if found:
-                return trusted(found, levels, {"B": b, "A": a})
+                return unless_apart(found, levels, {"B": b, "A": a})
             return compare_sides(a, b, levels, info.better)
         if levels.measured < STEP and self.sizes[0] > 1:
             levels = levels_of(before, **limits)
@@ -316,12 +316,12 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         raise SelectionError(f"{selection.words}: {why}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)
-    failed: dict[str, PointCount] = {}
+    counts: dict[str, PointCount] = {}
     for run in medians.runs:
         for point, (ok, bad, error, entry) in run.points.items():
-            if bad:
-                before = failed.get(point, PointCount())
-                failed[point] = PointCount(before.ok + ok, before.bad + bad, error, entry)
+            before = counts.get(point, PointCount())
+            last = error or before.error
+            counts[point] = PointCount(before.ok + ok, before.bad + bad, last, entry)
     values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
     if len(runs) == 1:
         keys = {info.series_id: info.key for info in medians.series}
@@ -330,6 +330,7 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
         by_series = group_values(which, numbers(rows["value"]))
         values = {keys[ids[number]]: np.array(own) for number, own in by_series.items()}
     series = {info.key: info for info in medians.series}
+    failed = {point: count for point, count in counts.items() if count.bad}
     return _Side(table, series, values, failed)
 
 
@@ -486,7 +487,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         sides = duet.a.points[key[0]], duet.b.points[key[0]]
         name = info.named(_of_both(*(point.label for point in sides)))
         label = info.titled(_of_both(*(point.title for point in sides)))
-        alerts = tuning.pages(info)
+        alerts = tuning.alerts(info)
         if info.headline or alerts:
             compared.add(key[0])
         elif not everything:
@@ -535,10 +536,10 @@ def _compare_series(
         paired, a, b, better=info.better, min_effect=min_effect, looks=duet.a.options.looks
     )
     result = compare(absolute=absolute)
-    if limit is None or not tuning.pages(info):
+    if limit is None or not tuning.alerts(info):
         return result, None
     # The limit is a share, but `checks` may set an effect in the unit of the metric.
-    return result, within(compare(absolute=fraction(info, both)), limit)
+    return result, within_limit(compare(absolute=fraction(info, both)), limit)
 
 
 _PointKey = tuple[int, str, str, str, str]

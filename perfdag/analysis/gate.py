@@ -182,7 +182,7 @@ def judge_run(
 
 
 class _Judge:
-    """One check of a run. `night` has the runs up to it, and `at` is its position.
+    """One check of a run. `past` has the runs up to it, and `at` is its position.
 
     `everything` has the runs of all clusters. `lines` are the series without canaries, by their id.
     """
@@ -204,17 +204,17 @@ class _Judge:
         if run_id not in known:
             why = [explain_unreadable(store, key) for key in lost]
             raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
-        self.night = self.everything.select(
+        self.past = self.everything.select(
             lambda run: run.cluster == known[run_id] and run.run_id <= run_id
         )
-        self.at = [run.run_id for run in self.night.runs].index(run_id)
-        self.run = self.night.runs[self.at]
+        self.at = [run.run_id for run in self.past.runs].index(run_id)
+        self.run = self.past.runs[self.at]
         self.gate = GateResult(
             run_id,
             suite,
             report_address(store, run_id),
             damaged=list(self.everything.damaged),
-            runs=sum(run.trigger not in PARTIAL for run in self.night.runs if self._shares(run)),
+            runs=sum(run.trigger not in PARTIAL for run in self.past.runs if self._shares(run)),
             rechecks=self.everything.rechecks.get(run_id, []),
             store=store.root,
             history=store.history.root if isinstance(store, StoreWithHistory) else store.root,
@@ -225,7 +225,7 @@ class _Judge:
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
         base = self._of_base()
-        lines = series_of(self.night, self.tuning, [*rules.accepted, *base])
+        lines = series_of(self.past, self.tuning, [*rules.accepted, *base])
         self.lines = [replace(line, alone=bool(base)) for line in lines]
         self.measured = [line for line in self.lines if np.isfinite(line.value[self.at])]
 
@@ -234,7 +234,7 @@ class _Judge:
 
         A run beside that history, as of a pull request, answers for its own change alone.
         """
-        base = [run.run_id for run in self.night.runs if run.run_id < self.run.run_id]
+        base = [run.run_id for run in self.past.runs if run.run_id < self.run.run_id]
         if not isinstance(self.store, StoreWithHistory) or not base:
             return []
         return [Acknowledgement(series="*", run=base[-1], reason="the level of the base")]
@@ -243,12 +243,12 @@ class _Judge:
         """Return the series that were worse in the newest run of a history that is only read."""
         if not self._of_base():
             return []
-        base = self.night.select(lambda run: run.run_id < self.run.run_id)
+        base = self.past.select(lambda run: run.run_id < self.run.run_id)
         lines = series_of(base, self.tuning, self.rules.accepted)
         return [
             f"{line.label} {line.answer.size}{line.answer.since_text}"
             for line in lines
-            if line.answer.word == "worse" and line.left and self.tuning.pages(line.info)
+            if line.answer.word == "worse" and line.worsening and self.tuning.alerts(line.info)
         ]
 
     def _shares(self, other: RunInfo) -> bool:
@@ -260,7 +260,7 @@ class _Judge:
         gate, points = self.gate, self.run.points
         gate.series = [line for line in self.lines if line.info.point in points]
         records = read_records(self.store, gate.suite)
-        earlier = [run.run_id for run in self.night.runs[: self.at] if run.run_id in records]
+        earlier = [run.run_id for run in self.past.runs[: self.at] if run.run_id in records]
         # What was told of the base was told of another change.
         previous = records[earlier[-1]] if earlier and not self._of_base() else None
         gate.of_base = self._open_of_base()
@@ -279,9 +279,9 @@ class _Judge:
 
     def _changed(self) -> str:
         """Return the parameters that differ from those of the run before: `x.bs 4096 -> 8192`."""
-        before = [i for i in range(self.at) if self.night.runs[i].trigger not in PARTIAL]
+        before = [i for i in range(self.at) if self.past.runs[i].trigger not in PARTIAL]
         sides = [
-            list(compress(self.night.series, np.isfinite(self.night.value[:, i])))
+            list(compress(self.past.series, np.isfinite(self.past.value[:, i])))
             for i in (*before[-1:], self.at)
         ]
         changed = match(*sides)[1].items() if before else ()
@@ -318,8 +318,8 @@ class _Judge:
     def _answers(self, previous: Record | None) -> None:
         """Add the alerts of series that are worse or good again, and the answer about each."""
         gate = self.gate
-        paging = [line for line in gate.series if self.tuning.pages(line.info)]
-        gate.canaries = series_of(self.night, self.tuning, canaries=True)
+        paging = [line for line in gate.series if self.tuning.alerts(line.info)]
+        gate.canaries = series_of(self.past, self.tuning, canaries=True)
         gate.alerts += worse_alerts(gate, paging)
         gate.alerts += recovered_alerts(gate, paging, previous)
         states: dict[Word, State]
@@ -327,7 +327,7 @@ class _Judge:
         for line in paging:
             if line.answer.word in states:  # what was not measured is an absence
                 state = states[line.answer.word]
-                if state == "failed" and line.left is None:
+                if state == "failed" and line.worsening is None:
                     state = "unsure"  # two runs alone fail no gate
                 text = f"{line.answer.text}; {line.newest_text}"
                 key = line.info.series_id
@@ -349,7 +349,7 @@ class _Judge:
         Return the ids of these series, and whether their absence is acknowledged. Only earlier runs
         with the same trigger and a point in common count, and what `--only` left out is not absent.
         """
-        run, earlier = self.run, enumerate(self.night.runs[: self.at])
+        run, earlier = self.run, enumerate(self.past.runs[: self.at])
         same = [
             i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
         ][-MISSED_FOR:]
@@ -360,7 +360,7 @@ class _Judge:
         for line in self.lines if same else ():
             info = line.info
             left_out = run.trigger == "part" and info.point not in run.points
-            if info.key[:-1] in measured or left_out or not self.tuning.pages(info):
+            if info.key[:-1] in measured or left_out or not self.tuning.alerts(info):
                 continue
             if not _expected(np.isfinite(line.value), same):
                 continue

@@ -101,7 +101,11 @@ class GateResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the gate fails: a regression, a broken threshold or absent data."""
+        """Whether the gate fails.
+
+        It does by a regression, a slow node, a verdict of a benchmark, a broken threshold or absent
+        data.
+        """
         return any(alert.gates for alert in self.alerts) or any(
             result.state in ("failed", "absent") for result in self.cases
         )

@@ -139,10 +139,10 @@ class Series:
 
     People call it `label`, and checks and acknowledgements `name`.
     `newest` is the value of the newest run. `lost` says why a run that should have one has none,
-    and is else empty. `accepted` are the positions of runs whose level was acknowledged, `left` is
-    the first step of the change for the worse that is open, or None. `moved` names the nodes that
-    changed with nights at which nothing is decided. `alone` says that no run will follow the newest
-    one, as none does that of a pull request.
+    and is else empty. `accepted` are the positions of runs whose level was acknowledged.
+    `worsening` is the first step of the change for the worse that is open, or None. `moved` names
+    the nodes that changed with nights at which nothing is decided. `alone` says that no run will
+    follow the newest one, as none does that of a pull request.
     """
 
     info: SeriesInfo
@@ -154,7 +154,7 @@ class Series:
     n: NDArray[np.int32]
     levels: Levels
     steps: tuple[Step, ...]
-    left: Step | None
+    worsening: Step | None
     lost: str
     newest: float
     accepted: Sequence[int]
@@ -220,7 +220,7 @@ class Series:
     @property
     def text(self) -> str:
         """The answer in words, with a note that what two runs alone say fails no gate."""
-        alone = self.answer.word == "worse" and self.left is None
+        alone = self.answer.word == "worse" and self.worsening is None
         return self.answer.text + (" (two runs alone; fails no gate)" if alone else "")
 
     def good_before(self, run: int) -> float | None:
@@ -278,13 +278,13 @@ def series_of(
         starts = _accepted_starts(runs, name, info.series_id, accepted)
         steps = tuple(_steps(medians, runs, info, levels))
         now = standing(levels.levels, info.better, starts)
-        left = next((step for step in steps if step.after is now.left), None)
+        worsening = next((step for step in steps if step.after is now.worse), None)
         at = int(levels.nights.at[-1])
         absent = info.point in planned and at < first
         lost = _why_nothing(medians.runs[first], info, runs[at]) if absent else ""
         newest = float(medians.value[i, at]) if at >= first else math.nan
         arrays = medians.value[i], medians.low[i], medians.high[i], medians.n[i]
-        stands, moved = (levels, steps, left), _moved_nodes(medians, levels)
+        stands, moved = (levels, steps, worsening), _moved_nodes(medians, levels)
         found.append(Series(info, name, label, *arrays, *stands, lost, newest, starts, runs, moved))
     return found
 
@@ -400,7 +400,7 @@ def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
     """
     points: dict[str, Series] = {}
     for line in series:
-        if line.levels.measured > STEP and line.levels.side and tuning.pages(line.info):
+        if line.levels.measured > STEP and line.levels.side and tuning.alerts(line.info):
             towards = side_word(line.levels.side, line.info.better)
             if (line.answer.word, towards) in (("unclear", "worse"), ("worse", "better")):
                 points.setdefault(line.info.point, line)

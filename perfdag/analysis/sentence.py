@@ -138,7 +138,7 @@ def _worse(run: Judged) -> Iterator[Banner]:
     deciding = run.deciding()
     if not run.past or not deciding or deciding[0].answer.word != "worse":
         return
-    step = deciding[0].left
+    step = deciding[0].worsening
     if step is None:
         yield Banner("worse", _change(deciding))
         return

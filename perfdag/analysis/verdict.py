@@ -75,7 +75,7 @@ class Tuning:
         about = {"fraction": info.unit == "1", "unit": info.display_unit}
         return {"min_effect": min_effect, "absolute": absolute, **about}
 
-    def pages(self, info: SeriesInfo) -> bool:
+    def alerts(self, info: SeriesInfo) -> bool:
         """Return whether a change of this series alerts."""
         for check in reversed(self.checks):
             if check.page is not None and covers(check, info):
@@ -199,21 +199,21 @@ class JudgedSeries:
 class Standing:
     """The level that counts as good, and where the series is beside it.
 
-    `left` is the level at which it left the good one for the worse. `replaced` is the good level
+    `worse` is the level at which it left the good one for the worse. `replaced` is the good level
     before, where it reached this one by an improvement. `leap` is a level that is much better: a
     benchmark that ends early is fast, so it is not the good one yet. `back` is the level that ended
     the leap.
     """
 
     good: Level
-    left: Level | None = None
+    worse: Level | None = None
     replaced: Level | None = None
     leap: Level | None = None
     back: Level | None = None
 
     def word(self, level: Level, nights: int, undecided: bool, better: str) -> Word:
         """Return the word of a series at its level, after so many nights of it."""
-        if self.left:
+        if self.worse:
             return "worse"
         if undecided or (self.back is level and nights <= GOOD_NIGHTS):
             return "unclear"
@@ -239,7 +239,7 @@ def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = (
         elif not side:
             now = Standing(now.good, replaced=now.replaced, leap=now.leap, back=now.leap and level)
         elif side_word(side, better) == "worse":
-            now = replace(now, left=now.left or level, leap=None, back=None)
+            now = replace(now, worse=now.worse or level, leap=None, back=None)
         elif leaps and level.nights < GOOD_NIGHTS and side_word(side, better) == "better":
             now = Standing(now.good, leap=level)
         else:
@@ -267,23 +267,23 @@ def answer_of(
     word = now.word(level, level.nights, bool(levels.side), better)
     near = _against(level, newest, better)
     moved = now.good.effect(newest)
-    if now.left:
-        answer = _changed(now.good, level, now.left, values, runs, better)
-        answer = trusted(replace(answer, word="worse"), levels, {"the run": band})
+    if now.worse:
+        answer = _changed(now.good, level, now.worse, values, runs, better)
+        answer = unless_apart(replace(answer, word="worse"), levels, {"the run": band})
     elif levels.side:
         answer = _undecided(near, levels)
     elif now.back is level and now.leap and word == "unclear":
         answer = replace(near, word=word, why=_returned(now.good, now.leap, runs))
     elif word == "same":
         seeing = _unless_blind(near, level.scale, level.nights)
-        answer = trusted(seeing, levels, {"the run": band})
+        answer = unless_apart(seeing, levels, {"the run": band})
     else:
         before = now.good if now.leap is level or not now.replaced else now.replaced
         answer = _changed(before, level, level, values, runs, better)
         if word == "unclear":
             answer = _without_direction(answer)
         else:
-            answer = trusted(replace(answer, word=word), levels, {"the run": band})
+            answer = unless_apart(replace(answer, word=word), levels, {"the run": band})
     return replace(answer, newest=newest, moved=moved)
 
 
@@ -347,7 +347,7 @@ def undecided_alone(answer: Verdict, levels: Levels) -> Verdict:
     return replace(answer, why=f"{answer.size}; {of_level}; {decide}", noisy=True)
 
 
-def within(level: Level, better: str) -> Verdict:
+def compare_within(level: Level, better: str) -> Verdict:
     """Return the answer about two measurements of one level, neither of them beyond it."""
     same = _against(level, level.reference, better)
     answer = _unless_blind(same, level.scale, level.nights)
@@ -368,7 +368,7 @@ def _unless_blind(answer: Verdict, scale: Scale, nights: int = 0) -> Verdict:
     return replace(answer, word="unclear", why=why, noisy=True)
 
 
-def trusted(answer: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
+def unless_apart(answer: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
     """Return an answer as unclear where the samples of one of its runs spread too far."""
     for run, band in runs.items():
         share = band.share(float(limits.fraction)) or 0.0
@@ -448,9 +448,9 @@ def compare_sides(
         answer = replace(answer, word=side_word(difference, better))
         if answer.word == "unclear":
             return _without_direction(answer)
-        return trusted(answer, limits, sides)
+        return unless_apart(answer, limits, sides)
     if abs(difference) <= gate:
-        return trusted(_unless_blind(answer, scale), limits, sides)
+        return unless_apart(_unless_blind(answer, scale), limits, sides)
     # to the side of the change: `answer.seen` is a change for the worse
     why = f"changes below {percent(seen(difference), unit)} drown in the noise"
     if abs(difference) > threshold:

@@ -130,7 +130,7 @@ def run_history(args: argparse.Namespace) -> None:
     if args.noise:
         noise = noise_report(series, recent_rows(store, medians, series))
     if len(nodes_of(medians)) >= FEWEST_NODES:
-        paging = [line for line in all_series if tuning.pages(line.info)]
+        paging = [line for line in all_series if tuning.alerts(line.info)]
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
         runs = [run.run_id for run in medians.runs]

@@ -163,7 +163,7 @@ def run_suite(args: argparse.Namespace) -> int:
     result = run_plan(
         plan,
         root,
-        resumed=args.resume is not None,
+        resume=args.resume is not None,
         # The table says all of one command, and drawing takes longer than measuring it.
         charts=not (args.no_report or args.command),
         recheck=not args.no_recheck,

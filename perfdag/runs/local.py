@@ -109,7 +109,7 @@ def run_plan(
     plan: Plan,
     root: str | None,
     *,
-    resumed: bool = False,
+    resume: bool = False,
     charts: bool = True,
     recheck: bool = True,
     history: str | None = None,
@@ -124,7 +124,7 @@ def run_plan(
     """
     store, stored = open_store(root), ""
     with only_process(plan), alone_on_machine(force) as beside:
-        if resumed:
+        if resume:
             prepare_resume(store, plan.run_id)
             planned = {plan.key(at) for at in range(len(plan.order))}
             stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
@@ -212,7 +212,7 @@ def measure_turns(
 def measure_duet(
     duet: Duet,
     root: str | None,
-    resumed: bool = False,
+    resume: bool = False,
     *,
     everything: bool = False,
     force: bool = False,
@@ -226,11 +226,11 @@ def measure_duet(
     plans = (duet.a, duet.b)
     if not duet.a.options.cluster:
         with only_process(duet.a), only_process(duet.b), alone_on_machine(force) as beside:
-            if not resumed:  # before anything is stored of a run that would fail
+            if not resume:  # before anything is stored of a run that would fail
                 _make(duet.b)
                 _make(duet.a)
             for plan in plans:
-                if resumed:
+                if resume:
                     prepare_resume(store, plan.run_id)
                 else:
                     put_plan(store, plan)

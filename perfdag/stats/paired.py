@@ -130,7 +130,7 @@ def paired(
     )
 
 
-def within(r: Paired, limit: float) -> Bound | None:
+def within_limit(r: Paired, limit: float) -> Bound | None:
     """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
     B is within where the whole interval is below the limit, and beyond where it is above. An

@@ -534,7 +534,7 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
             write_reason(store, variant.run_id, MissingReason("plan", "failed", str(error)))
         raise
     for variant in plans:
-        variant.where = where(facts, variant.where)
+        variant.where = facts_of_run(facts, variant.where)
         variant.points = with_learned_times(store, variant, facts["cluster"]).points
         put_plan(store, variant)
     write_outputs(out, parameters)
@@ -554,7 +554,7 @@ async def _prepare(kube: Kube, context: PodContext, plan: Plan) -> tuple[Object,
     return facts, await unmet(kube, plan.shapes, context.namespace)
 
 
-def where(now: Object, before: Object) -> Object:
+def facts_of_run(now: Object, before: Object) -> Object:
     """Return the facts of a run that goes on, `before` those of its plan until now.
 
     The facts of earlier Workflows stay, by uid, for the samples that these measured. So does the

@@ -148,8 +148,8 @@ class Watchdog:
                 doomed.add((node.batch, node.attempt))
         for (batch, attempt), gang in gangs.items():
             # all are looked at, since each may have a trouble to note
-            lost_pods = [pod for pod in gang if self._is_lost(pod, batch, now)]
-            if lost_pods:
+            given_up = [pod for pod in gang if self._gives_up(pod, batch, now)]
+            if given_up:
                 doomed.add((batch, attempt))
             runs = all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
             if runs and attempt == self._newest[batch] and (batch, attempt) not in refused:
@@ -181,7 +181,7 @@ class Watchdog:
         """Return whether a pod that has ended did so ENDED_SECONDS ago: its gang waits for it."""
         return now - self._since.setdefault(uid, now) >= ENDED_SECONDS
 
-    def _is_lost(self, pod: Pod, batch: int, now: float) -> bool:
+    def _gives_up(self, pod: Pod, batch: int, now: float) -> bool:
         """Note the trouble of a pod; return whether its gang is to be given up."""
         if pod.phase == "Pending":
             return self._is_over_time(pod, batch, now)

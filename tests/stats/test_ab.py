@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from perfdag.commands.main import main
 from perfdag.plan import Duet, on_cluster, prepare_duet
 from perfdag.results.run_store import RunStore, stored_plan
-from perfdag.runs.duet import conclude, outcome_junit, outcome_text
-from perfdag.stats.paired import Paired, within
+from perfdag.runs.duet import OUTCOME, conclude, outcome_junit, outcome_text
+from perfdag.stats.paired import Paired, within_limit
 from perfdag.stats.robust import Spread
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
@@ -162,6 +163,30 @@ def test_a_limit_holds_what_the_checks_of_the_suite_let_alert(tmp_path: Path) ->
         assert (result, " beyond |" in out) == (code, of is cpu_time and code == 3), out
 
 
+AB_KEYS = {
+    "": "a b blocks changes damaged series suite unpaired",
+    "a": "run_id words",
+    "changes": "folders recorded unknown values",
+    "series": "bound info judged label name",
+    "series bound": "cost high limit low points why word",
+    "series judged": "a absolute b better blocks effect interval min_effect p why word",
+    "series judged interval": "coverage high low middle n",
+}
+"""The keys of the JSON of `ab` by place; other tools read them."""
+
+
+@pytest.mark.parametrize("place", AB_KEYS)
+def test_the_json_of_ab_has_these_keys(place: str, tmp_path: Path) -> None:
+    store, duet = FolderStore(str(tmp_path)), duel(SUITE + ABSOLUTE, limit=0.5)
+    fill(store, duet, LATENCY, (1.0, 1.02), (1.0, 1.5))
+    conclude(store, duet)
+    data = orjson.loads(store.get(OUTCOME.format(duet.a.run_id)))
+    for part in place.split():
+        data = data[part]
+        data = data[0] if isinstance(data, list) else data
+    assert " ".join(sorted(data)) == AB_KEYS[place]
+
+
 def test_junit_says_what_passed_and_what_is_beyond(tmp_path: Path) -> None:
     store, duet = FolderStore(str(tmp_path)), duel(SUITE + ABSOLUTE)
     fill(store, duet, LATENCY, (1.0, 1.02), (1.0, 1.5))
@@ -184,7 +209,7 @@ def test_what_would_decide_grows_with_the_square_of_the_width() -> None:
     """An interval 1.4 times as wide as wanted needs twice the blocks."""
     interval = Spread(0.05, -0.02, 0.12, 8)
     judged = Paired(0.05, interval, p=0.2, blocks=8, a=1, b=1, min_effect=0.05, better="lower")
-    bound = within(judged, 0.1)
+    bound = within_limit(judged, 0.1)
     assert bound is not None
     assert (bound.word, bound.why) == ("unclear", "--blocks 16 would tell")
 

@@ -195,7 +195,7 @@ def test_the_last_check_that_covers_a_series_has_the_say() -> None:
     own = Check(metric="latency", min_effect=0.02, page=True)
     assert Tuning([every, own]).effect(tail, np.array([1.0])) == (0.02, False)
     assert Tuning([own, every]).effect(tail, np.array([1.0])) == (0.2, False)
-    assert [Tuning(checks).pages(tail) for checks in ([every, own], [own, every])] == [True, False]
+    assert [Tuning(checks).alerts(tail) for checks in ([every, own], [own, every])] == [True, False]
     [limits] = [Tuning().limits(tail)]
     assert word_of([1.0] * 10 + [1.1] * 3, "lower", **limits) == "same", "a tail is judged by 15 %"
 

@@ -10,7 +10,7 @@ import pytest
 from perfdag.stats.evidence import Evidence, Split, best_split, decide_alone, decide_by_mean
 from perfdag.stats.levels import Level, drift_of, levels_of
 from perfdag.stats.nodes import outliers
-from perfdag.stats.paired import Paired, judge, paired, within
+from perfdag.stats.paired import Paired, judge, paired, within_limit
 from perfdag.stats.robust import (
     TooFewSamplesError,
     blocks,
@@ -205,7 +205,7 @@ def test_shares_of_a_median_below_zero_keep_their_sign() -> None:
 
 
 def test_a_rate_that_falls_by_two_fifths_costs_two_thirds_more_time() -> None:
-    bound = within(duet(100.0, 60.0, "higher"), 0.5)
+    bound = within_limit(duet(100.0, 60.0, "higher"), 0.5)
     assert bound is not None
     assert bound.word == "beyond"
     assert bound.cost == pytest.approx(2 / 3, rel=0.01)
