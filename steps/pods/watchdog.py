@@ -285,7 +285,8 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
 
     A batch is over once a lead of it ended well, which a pod says before Argo looks at it: so the
     watchdog ends together with the last pods, and costs the controller no look of its own, which
-    takes 10 s. The DAG of the batches may be a task of another Workflow.
+    takes 10 s. After `argo retry` it waits for the controller, since Argo 4.1 may never see that
+    the batches are over. The DAG of the batches may be a task of another Workflow.
     """
     if _ended_early(workflow):
         return True
@@ -293,7 +294,9 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
     fans = _fans(workflow)
     if not fans:
         return False
-    measured = _measured(workflow, pods)
+    began = (workflow.get("status") or {}).get("startedAt") or ""
+    retried = any((node.get("finishedAt") or began) < began for node in nodes)
+    measured = set[int]() if retried else _measured(workflow, pods)
     if not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
         return False
     rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}

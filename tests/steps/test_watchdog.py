@@ -564,9 +564,15 @@ def test_the_watch_ends_with_the_leads_that_measured_before_argo_looks(
     items = [{"benchmark": "b", "n": number} for number in ("", *batches)]
     given = [{"name": "batches", "value": json.dumps(items)}]
     fan = {"templateName": "batches", "phase": "Running", "inputs": {"parameters": given}}
-    said = {"outputs": {"parameters": [{"name": "gated", "value": gated}]}}
-    status = {"nodes": {str(number): each for number, each in enumerate([fan, said, *nodes])}}
+    said: dict[str, Any] = {"outputs": {"parameters": [{"name": "gated", "value": gated}]}}
+    said["finishedAt"] = "2026-01-01T00:01:00Z"
+    status: dict[str, Any] = {
+        "nodes": {str(number): each for number, each in enumerate([fan, said, *nodes])}
+    }
+    status["startedAt"] = "2026-01-01T00:00:00Z"
     assert finished({"spec": {}, "status": status}, pods) == over
+    status["startedAt"] = "2026-01-01T00:02:00Z"
+    assert not finished({"spec": {}, "status": status}, pods), "after `argo retry`, Argo decides"
 
 
 def event(reason: str, at: str, uid: str = "u") -> dict[str, Any]:
