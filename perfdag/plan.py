@@ -1,5 +1,9 @@
 """The plan of a run: points, shapes, the order of samples, and their batches, as plan.json.
 
+    plan = make_plan(load_suite("suite.yaml"))
+    plan.order[0]  # the first sample: the number of its point, and its repetition
+    read_plan(plan.dump()) == plan
+
 A duet has two plans: two variants of a suite are measured in turn, in ABBA blocks.
 
 Samples are ordered by round, shuffled from a seed, so that drift affects all points alike.
@@ -349,6 +353,7 @@ def cut_batches(
             kind_of[index], []
         ).append(position)
     batches: list[Batch] = []
+    # Each block has an order of its own, so that drift within it is not always that of one kind.
     for number, by_kind in blocks.items():
         kinds = sorted(by_kind)
         random.Random(f"{plan.seed}:block:{number}").shuffle(kinds)

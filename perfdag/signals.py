@@ -1,4 +1,8 @@
-"""The end of a process: exit codes, and what it does at SIGINT and SIGTERM."""
+"""The end of a process: exit codes, and what it does at SIGINT and SIGTERM.
+
+What measures begins with `end_once()`: the first SIGTERM then ends it as Ctrl-C does, and later
+ones do not interrupt its cleanup. Its coroutines run by `run(main())`, which such an end cancels.
+"""
 
 import signal
 import threading

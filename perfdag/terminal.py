@@ -1,4 +1,9 @@
-"""What a terminal shows: tables, lines in colours, and the live table of a run."""
+"""What a terminal shows: tables, lines in colours, and the live table of a run.
+
+    print(text_table(("series", "change"), [("read IOPS", "-8 %")], styles=[HIGHLIGHTS["worse"]]))
+
+In a pipe nothing is folded and nothing has a colour.
+"""
 
 import contextlib
 import logging

@@ -1,5 +1,8 @@
 """The installed benchmarks, which register in the entry-point group `perfdag.benchmarks`.
 
+    registry.get("iperf").metrics
+    registry.fault("iperf")  # None, or why it cannot be used
+
 A benchmark is checked where it is loaded. A broken one breaks no other: whoever lists benchmarks
 lists the `working` ones, and a suite that names a broken one is refused with its `fault`.
 """

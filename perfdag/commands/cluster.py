@@ -416,6 +416,7 @@ async def delete_obsolete(
     for full_kind in INSTALLED_KINDS:
         kind = full_kind.rpartition("/")[2]
         items = None
+        # In all namespaces, as --allow creates Roles in others; else in its own.
         for place in (None, installation.namespace):
             if items is None:
                 with ignore_status(403):

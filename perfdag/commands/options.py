@@ -1,4 +1,8 @@
-"""Options, errors and output that several verbs share."""
+"""Options, errors and output that several verbs share.
+
+@verb("ls", "List the runs of a store.", "examples: ...", STORE, JSON)
+def run_ls(args: argparse.Namespace) -> None: ...
+"""
 
 import argparse
 import logging

@@ -1,5 +1,8 @@
 """The contract of a host: where the commands of a benchmark run, and how a sample fails.
 
+    with server_host.serve(["iperf3", "-s", "-p", str(port)], port=port):
+        client_host.run(["iperf3", "-c", address, "-p", str(port)], timeout=20).check("iperf3")
+
 A benchmark does not know whether a host is this machine or a pod on another node.
 """
 

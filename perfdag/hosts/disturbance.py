@@ -1,4 +1,10 @@
-"""What disturbs a measurement: the load of other programs, and a machine that changed."""
+"""What disturbs a measurement: the load of other programs, and a machine that changed.
+
+guard = Guard(counters)  # before a sample
+guard.include(gang.hosts)
+...
+guard.end(cores).noise  # what disturbed it, or None
+"""
 
 import contextlib
 import hashlib

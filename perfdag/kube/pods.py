@@ -1,4 +1,8 @@
-"""Nodes and pods: which nodes take the pods of a run, where they are, and why they do not run."""
+"""Nodes and pods: which nodes take the pods of a run, where they are, and why they do not run.
+
+takes(node, shape)  # whether pods of this shape may run there
+read_pod(body).trouble  # None, or `ImagePullBackOff on node-1: image ...`
+"""
 
 import base64
 import gzip

@@ -1,5 +1,9 @@
 """The contract of a store of runs and results, a folder, and `s3://bucket/prefix` by its address.
 
+    store = open_store("s3://bench/results")  # of perfdag.store.s3; None is ./perfdag-results
+    store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
+    store.list("runs")
+
 Data is durable when `put` returns, and a reader never sees a partial file.
 """
 

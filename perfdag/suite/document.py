@@ -150,9 +150,8 @@ class _Reader:
     scalars: yaml.CSafeLoader = field(default_factory=lambda: yaml.CSafeLoader(""))
 
     def _refuse(self, node: yaml.Node, path: Where, code: str, text: str) -> None:
-        self.problems.append(
-            Problem(code, text, dotted(path), self.document.file, node.start_mark.line + 1)
-        )
+        line = node.start_mark.line + 1
+        self.problems.append(Problem(code, text, dotted(path), self.document.file, line))
 
     def value(self, node: yaml.Node, path: Where) -> Any:
         self.document.lines[path] = node.start_mark.line + 1

@@ -1,5 +1,8 @@
 """Load a suite file with its `--set` settings.
 
+    loaded = load_suite("suite.yaml", ["iperf.duration=5s"])
+    enumerate_points(loaded).points
+
 Mistakes are reported in two passes: first all of the files' keys and values by themselves, then all
 of the points that they give (`perfdag.suite.points`).
 """
