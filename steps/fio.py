@@ -38,7 +38,7 @@ from perfdag.benchmark.contract import (
 from perfdag.hosts import gpu_use
 from perfdag.hosts.local import filesystem
 from perfdag.problems import Form
-from perfdag.shape import Hosts, Volume
+from perfdag.shape import Volume
 from perfdag.stats.robust import needed
 from perfdag.units import Duration, PositiveDuration, Size
 
@@ -401,8 +401,17 @@ class Fio(Benchmark[FioParams]):
             )
         if volume and not params.directory and not params.file:
             yield from self._too_large(params, volume, shape.hosts.count)
-        yield from self._unused_pin(shape.hosts)
-        if params.file and shape.hosts.count > 1:
+        hosts = shape.hosts
+        if hosts.count > 1 and hosts.cpus.client:
+            yield Problem(
+                "unused-pin",
+                "hosts.cpus.client: the servers do the I/O of several hosts; pin server",
+            )
+        if hosts.count == 1 and hosts.cpus.server:
+            yield Problem(
+                "unused-pin", "hosts.cpus.server: the client does the I/O of one host; pin client"
+            )
+        if params.file and hosts.count > 1:
             yield Problem(
                 "shared-file",
                 "file with several hosts would have all of them write one file;"
@@ -426,18 +435,6 @@ class Fio(Benchmark[FioParams]):
                 " make the volume larger or size smaller",
             )
 
-    def _unused_pin(self, hosts: Hosts) -> Iterator[Problem]:
-        """Yield that CPUs are named for a side that does no I/O."""
-        if hosts.count > 1 and hosts.cpus.client:
-            yield Problem(
-                "unused-pin",
-                "hosts.cpus.client: the servers do the I/O of several hosts; pin server",
-            )
-        if hosts.count == 1 and hosts.cpus.server:
-            yield Problem(
-                "unused-pin", "hosts.cpus.server: the client does the I/O of one host; pin client"
-            )
-
     def identities(self, params: FioParams) -> Iterable[Identity]:
         yield Equal(("iops", params.bs), ("bandwidth",))
         in_flight = params.iodepth * params.numjobs
@@ -454,14 +451,17 @@ class Fio(Benchmark[FioParams]):
             if argvs := _layout(params, targets):
                 _at_once(gang, targets, argvs)
             servers = _servers(gang, targets, stack) if len(targets) > 1 else {}
-            lead, pins = gang.hosts[0], gang.shape.hosts.cpus.client
             if servers:
                 commands = [*servers.values(), _client(gang, params, targets, servers)]
-                finished = lead.run(commands[-1], timeout=gang.timeout)
+                finished = gang.lead.run(commands[-1], timeout=gang.timeout)
             else:
                 commands = [command(params, targets[0])]
-                folder = targets[0].folder
-                finished = lead.run(commands[0], timeout=gang.timeout, cwd=folder, cpus=pins)
+                finished = gang.lead.run(
+                    commands[0],
+                    timeout=gang.timeout,
+                    cwd=targets[0].folder,
+                    cpus=gang.shape.hosts.cpus.client,
+                )
             version = re.search(r'"fio version"\s*:\s*"fio-([^"]+)"', finished.stdout)
             gang.output = Output(
                 {"client": finished.stdout, "stderr": finished.stderr},
@@ -540,7 +540,8 @@ def _refuse(
     gang: Gang, host: Host, params: FioParams, device: str | None, facts: dict[str, Any]
 ) -> None:
     """Raise Skip or Failed if the target cannot serve the job or holds data that would be lost."""
-    kind, where = facts.get("type"), device or facts.get("mount")
+    kind = facts.get("type")
+    where = device or facts.get("mount")
     if params.direct and kind in _MEMORY:
         raise Skip(
             f"direct I/O: {where} on {host.name} is {kind}, memory;"
@@ -551,7 +552,8 @@ def _refuse(
         # fio would make the folders of a file, and leave them.
         if device and host.run(["test", "-d", posixpath.dirname(device)], timeout=10).code != 0:
             raise Failed(f"{device} on {host.name} is in no folder; make it, or name another file")
-        free, needed = facts.get("free_bytes"), params.size * (1 if device else params.numjobs)
+        free = facts.get("free_bytes")
+        needed = params.size * (1 if device else params.numjobs)
         if free is not None and free < needed:
             raise Failed(
                 f"{where} on {host.name} has {free} B free, fio needs {needed} B"
@@ -612,11 +614,12 @@ def _servers(gang: Gang, targets: Sequence[Target], stack: ExitStack) -> dict[st
     """
     servers = {}
     for target in targets:
-        host, port = target.host, target.host.free_port()
+        port = target.host.free_port()
         argv = ["fio", f"--server=ip:127.0.0.1,{port}"]
         cpus = gang.shape.hosts.cpus.server
-        stack.enter_context(host.serve(argv, port=port, cwd=target.folder, cpus=cpus))
-        servers[f"127.0.0.1:{stack.enter_context(host.forwarded(port))}"] = argv
+        stack.enter_context(target.host.serve(argv, port=port, cwd=target.folder, cpus=cpus))
+        here = stack.enter_context(target.host.forwarded(port))
+        servers[f"127.0.0.1:{here}"] = argv
     return servers
 
 
@@ -727,7 +730,8 @@ def parse(texts: Mapping[str, str], params: FioParams) -> list[Measurement]:
         starts = [float(host["started"]) for host in hosts]
         step = max(float(host.get("step", 0.0)) for host in hosts)
         skew = max(starts) - min(starts)
-        measured = min(job[kind]["runtime"] for job in clients for kind in params.kinds) / 1000
+        runtimes = [min(job[kind]["runtime"] for kind in params.kinds) for job in clients]
+        measured = min(runtimes) / 1000
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failed(f"fio's report lacks {error}: not the JSON of a whole run") from error
     rows.append(Measurement("start_skew", skew, n=len(starts), step=step))
@@ -772,7 +776,8 @@ def percentiles(histograms: Sequence[Mapping[str, int]]) -> dict[str, float]:
     counts: Counter[int] = Counter()
     for histogram in histograms:
         counts.update({int(nanoseconds): count for nanoseconds, count in histogram.items()})
-    reached, remaining = 0, list(_PERCENTILES)
+    reached = 0
+    remaining = list(_PERCENTILES)
     values: dict[str, float] = {}
     for value in sorted(counts):
         reached += counts[value]
@@ -785,7 +790,8 @@ def _rows(job: dict[str, Any], params: FioParams, subject: str | None = None) ->
     rows = []
     for kind in params.kinds:
         side = job[kind]
-        total, seconds = int(side["total_ios"]), side["runtime"] / 1000
+        total = int(side["total_ios"])
+        seconds = side["runtime"] / 1000
         if total <= 0:
             raise Failed(f"fio completed no {kind}")
         # A job that ends early hit an error or a device's end.

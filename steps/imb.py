@@ -252,11 +252,11 @@ class Imb(Benchmark[ImbParams]):
     )
 
     def shape(self, params: ImbParams) -> dict[str, object]:
-        return {
-            "image": "imb-openmpi" if params.mpi == "openmpi" else "imb",
-            "hosts": {"count": params.hosts()},
-            **({"privileges": ["rdma"]} if params.transport == "rdma" else {}),
-        }
+        image = "imb-openmpi" if params.mpi == "openmpi" else "imb"
+        shape: dict[str, object] = {"image": image, "hosts": {"count": params.hosts()}}
+        if params.transport == "rdma":
+            shape["privileges"] = ["rdma"]
+        return shape
 
     def check(self, params: ImbParams, shape: Shape) -> Iterator[Problem]:
         count = shape.hosts.count
@@ -304,14 +304,14 @@ class Imb(Benchmark[ImbParams]):
     def limit(self, params: ImbParams) -> float:
         # IMB begins no size after time_per_size for all but two of them. It takes about a second
         # to estimate the repetitions of a size.
-        own = 5 * (0.4 + 0.01 * params.ranks) + len(params.sizes()) * (params.time_per_size + 2)
-        return max(super().limit(params), own)
+        start = 5 * (0.4 + 0.01 * params.ranks)
+        return max(super().limit(params), start + len(params.sizes()) * (params.time_per_size + 2))
 
     def require(self, gang: Gang, params: ImbParams) -> None:
         if params.mpi == "openmpi":
             advice = "build IMB-MPI1 for Open MPI and name it as program; impi-rt's is Intel's"
-            own = Tool(params.program or OPENMPI_PROGRAM, {}, advice)
-            need_tools(gang.hosts, [own, mpi.MPIRUN])
+            program = Tool(params.program or OPENMPI_PROGRAM, {}, advice)
+            need_tools(gang.hosts, [program, mpi.MPIRUN])
             gang.output.tool = "{} ({})".format(*mpi.find_openmpi(gang.lead))
         else:
             roots = [mpi.intel_root(host) for host in gang.hosts]
@@ -322,7 +322,8 @@ class Imb(Benchmark[ImbParams]):
         openmpi = None
         if params.mpi == "openmpi":
             mpirun, openmpi = mpi.find_openmpi(gang.lead)
-            argv, env = openmpi_command(gang, mpirun, params), mpi.OPENMPI_ENVIRONMENT
+            argv = openmpi_command(gang, mpirun, params)
+            env = mpi.OPENMPI_ENVIRONMENT
         else:
             argv, env = intel_command(gang, params)
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
@@ -345,8 +346,9 @@ class Imb(Benchmark[ImbParams]):
         wrong = mpi.wrong_placement(log, gang.hosts, params.ranks)
         interface = env.get("FI_TCP_IFACE")
         # libfabric does not fail for a missing interface: it takes another one.
-        if other := {*mpi.NICS.findall(log)} - {interface} if interface else None:
-            wrong = f"interface {interface} was requested, MPI used {', '.join(sorted(other))}"
+        unwanted = {*mpi.NICS.findall(log)} - {interface}
+        if interface and unwanted:
+            wrong = f"interface {interface} was requested, MPI used {', '.join(sorted(unwanted))}"
         if wrong:
             raise Invalid(wrong, measurements=rows)
         return rows
@@ -400,8 +402,8 @@ def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
     measured = _by_size(rows, params)
     if not stopped:
         measured = _headlines(rows, params) + measured
-    everything = log + texts.get("stderr", "")
-    if wrong := mpi.wrong_transport(everything, params.transport, params.mpi == "openmpi"):
+    printed = log + texts.get("stderr", "")
+    if wrong := mpi.wrong_transport(printed, params.transport, params.mpi == "openmpi"):
         raise Invalid(wrong, measurements=measured)
     if stopped:
         raise Failed(stopped, measurements=measured)
@@ -422,13 +424,15 @@ def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | No
         ran = ", ".join(sections) or "nothing"
         raise Failed(f"IMB printed no table of {name}; it ran {ran}")
     body = sections[name]
-    ranks, head = _PROCESSES.search(body), _TITLES.search(body)
+    ranks = _PROCESSES.search(body)
     if ranks is None or int(ranks[1]) != params.ranks:
-        said = ranks[1] if ranks else "nothing"
-        raise Failed(f"{params.ranks} ranks were requested, IMB says {said}")
+        printed = ranks[1] if ranks else "nothing"
+        raise Failed(f"{params.ranks} ranks were requested, IMB says {printed}")
+    head = _TITLES.search(body)
     rows: list[dict[str, float]] = []
     stray: list[str] = []
-    stop, since = None, list[str]()
+    since: list[str] = []  # lines since the last row, which may be what follows the table
+    stop = None
     try:
         columns = [_COLUMNS[title] for title in head[0].split()] if head else []
     except KeyError as error:
@@ -446,25 +450,25 @@ def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | No
     end = int(stop[1]) if stop else None
     expected = [size for size in params.sizes() if end is None or size < end]
     if [int(row.get("bytes", 0)) for row in rows] != expected:
-        other = f"; left out: {stray[0]}" if stray else ""
-        sizes = f"{len(rows)} of {len(expected)} message sizes, or others{other}"
+        ignored = f"; left out: {stray[0]}" if stray else ""
+        sizes = f"{len(rows)} of {len(expected)} message sizes, or others{ignored}"
         raise Failed(f"the table of {name} has {sizes}")
     return rows, _stop_reason(stop, params) if stop else None, stray
 
 
 def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:
-    size, reason, gigabytes = int(stop[1]), stop[2], stop[3]
     advice = {
-        "out-of-mem": f"its buffers need {gigabytes} GiB a rank, more than there is;"
+        "out-of-mem": f"its buffers need {stop[3]} GiB a rank, more than there is;"
         " lower max_log or the ranks of a host",
         "time-out": f"the time of all sizes by time_per_size {params.time_per_size:g} s was over;"
         " raise it, or lower iterations or max_log",
         "int-overflow": "ranks x size is more than IMB can count; lower max_log or ranks",
-    }[reason]
+    }[stop[2]]
     sizes = params.sizes()
-    lost = sum(candidate >= size for candidate in sizes)
+    skipped = sum(size >= int(stop[1]) for size in sizes)
     return (
-        f"IMB left out {lost} of {len(sizes)} message sizes, from {size} B on ({reason}): {advice}"
+        f"IMB left out {skipped} of {len(sizes)} message sizes, from {stop[1]} B on ({stop[2]}):"
+        f" {advice}"
     )
 
 

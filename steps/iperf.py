@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -329,12 +330,12 @@ class Iperf(Benchmark[IperfParams]):
         if params.implementation == "iperf2":
             return run_iperf2(gang, params)
         client, server = gang.hosts
-        cpus, port = gang.shape.hosts.cpus, params.port or server.free_port()
+        port = params.port or server.free_port()
         serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
         serve += ["--port", str(port)]
         connect = client_command(params, server.target, port)
-        with server.serve(serve, port=port, cpus=cpus.server) as serving:
-            finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+        with server.serve(serve, port=port, cpus=gang.shape.hosts.cpus.server) as serving:
+            finished = client.run(connect, timeout=gang.timeout, cpus=gang.shape.hosts.cpus.client)
             # A refusal is in the JSON; the exit code is 0 or 1, by version. The server ends after
             # one test, but never if the client failed.
             refused = '"error"' in finished.stdout[-2000:]
@@ -345,7 +346,7 @@ class Iperf(Benchmark[IperfParams]):
             "server": served.stdout,
             "client_stderr": finished.stderr,
             "server_stderr": served.stderr,
-            "cores": json.dumps(_cores(client, server, cpus)),
+            "cores": json.dumps(_cores(client, server, gang.shape.hosts.cpus)),
         }
         version = re.search(r'"version":\s*"iperf (\S+)', finished.stdout)
         gang.output = Output(
@@ -388,11 +389,9 @@ def client_command(params: IperfParams, target: str, port: int) -> list[str]:
         "--bidir": params.bidirectional,
         "--zerocopy": params.zerocopy,
     }
-    given = [
-        part for flag, value in options.items() if value is not None for part in (flag, str(value))
-    ]
-    wanted = [flag for flag, is_set in flags.items() if is_set]
-    return ["iperf3", "--json", *given, *wanted, *params.extra_args]
+    pairs = ((option, str(value)) for option, value in options.items() if value is not None)
+    switches = [flag for flag, is_set in flags.items() if is_set]
+    return ["iperf3", "--json", *chain.from_iterable(pairs), *switches, *params.extra_args]
 
 
 def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
@@ -467,7 +466,8 @@ def _verify(report: dict[str, Any], params: IperfParams) -> None:
             f"bidirectional: the report of iperf3 {'.'.join(map(str, version))} has both directions"
             " under one key; use iperf3 3.11 or later"
         )
-    start, end = report["start"], report["end"]
+    start = report["start"]
+    end = report["end"]
     used = start["test_start"]
     for name, actual in (
         ("streams", used["num_streams"]),
@@ -477,9 +477,9 @@ def _verify(report: dict[str, Any], params: IperfParams) -> None:
         ("mss", start.get("tcp_mss", params.mss)),
         ("congestion", end.get("sender_tcp_congestion", params.congestion)),
     ):
-        wanted = getattr(params, name)
-        if wanted is not None and actual != wanted:
-            raise Invalid(f"{name} {wanted} was requested, iperf3 used {actual}")
+        requested = getattr(params, name)
+        if requested is not None and actual != requested:
+            raise Invalid(f"{name} {requested} was requested, iperf3 used {actual}")
     if params.window and start.get("sndbuf_actual", params.window) < params.window:
         raise Invalid(
             f"a window of {params.window} B was requested,"
@@ -521,20 +521,23 @@ def _totals(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
     rates: list[float] = []
     for name, suffix in _DIRECTIONS[: params.directions]:
         coords = {"direction": name} if params.bidirectional else {}
-        received, sent = end.get(f"sum_received{suffix}"), _sent(end, suffix)
-        whole = received or sent
-        rates.append(float(whole["bits_per_second"]) * (1.0 if received else _arrived(whole)))
+        sent = _sent(end, suffix)
+        received = end.get(f"sum_received{suffix}")
+        counted = received or sent
+        arrived = 1.0 if received else _arrived(sent)
+        rates.append(float(counted["bits_per_second"]) * arrived)
         if rates[-1] <= 0:
             raise Failed("iperf3's receiver got nothing")
         if params.bidirectional:
             rows.append(Measurement("direction_throughput", rates[-1], coords=coords))
         if params.protocol == "udp":
-            packets = int(whole["packets"])
+            packets = int(counted["packets"])
             if packets <= 0:
                 raise Failed("iperf3's receiver counted no datagram")
-            lost, jitter = int(whole["lost_packets"]) / packets, float(whole["jitter_ms"]) / 1e3
+            jitter = float(counted["jitter_ms"]) / 1000
             rows.append(Measurement("jitter", jitter, coords=coords, n=packets))
-            rows.append(Measurement("lost_fraction", lost, coords=coords, n=packets))
+            lost_fraction = int(counted["lost_packets"]) / packets
+            rows.append(Measurement("lost_fraction", lost_fraction, coords=coords, n=packets))
             reordered = [stream["udp"].get("out_of_order") for stream in end["streams"]]
             if not coords and None not in reordered:
                 rows.append(Measurement("out_of_order", float(sum(reordered)), n=packets))
@@ -565,7 +568,7 @@ def _streams(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
     rows.append(Measurement("bytes", sum(row.value for row in rows if row.metric == "bytes")))
     if params.protocol == "tcp":
         # The value is 0 if the sender is remote: iperf3 does not transfer its kernel's figures.
-        senders = [each["sender"] for each in end["streams"] if each["sender"].get("mean_rtt", 0)]
+        senders = [side["sender"] for side in end["streams"] if side["sender"].get("mean_rtt", 0)]
         for stat, of_all in (("mean", fmean), ("min", min), ("max", max)) if senders else ():
             value = of_all(float(sender[f"{stat}_rtt"]) for sender in senders)
             rows.append(Measurement("rtt", value / 1e6, stat))
@@ -578,24 +581,25 @@ def _seconds(receivers: Sequence[dict[str, Any]], params: IperfParams) -> list[M
     Omitted seconds and the rest after the last whole second are left out. A run of one second has
     none, since the second is the whole run.
     """
-    by_side = [
-        [
-            float(total["bits_per_second"])
-            for interval in report["intervals"]
-            for name, total in interval.items()
-            if name.startswith("sum")
-            and not total.get("omitted")
-            and total.get("sender") is False
-            and total["seconds"] > 0.5
-        ]
-        for report in receivers
-    ]
+    by_side = map(_received_seconds, receivers)
     rates = [sum(both) for both in zip(*by_side, strict=False)][: int(params.duration)]
     step = -(-len(rates) // 300)
     starts = range(0, len(rates), step) if len(rates) > 1 else ()
     return [
         Measurement("second_throughput", fmean(rates[at : at + step]), subject=f"second {at + 1}")
         for at in starts
+    ]
+
+
+def _received_seconds(report: dict[str, Any]) -> list[float]:
+    """Return the bit/s of each whole second that a side received in, without omitted ones."""
+    figures = chain.from_iterable(interval.items() for interval in report["intervals"])
+    totals = [total for name, total in figures if name.startswith("sum")]
+    received = [total for total in totals if total.get("sender") is False]
+    return [
+        float(total["bits_per_second"])
+        for total in received
+        if not total.get("omitted") and total["seconds"] > 0.5
     ]
 
 
@@ -612,7 +616,8 @@ def _cpu(
         return []
     threaded = _version(report) >= THREADED
     threads = params.streams * params.directions if threaded else 1
-    client, server = float(used["host_total"]) / 100, float(used["remote_total"]) / 100
+    client = float(used["host_total"]) / 100
+    server = float(used["remote_total"]) / 100
     bound = any(
         load >= BUSY * min(int(cores.get(role) or threads), threads)
         for role, load in (("client", client), ("server", server))

@@ -129,7 +129,7 @@ class Latency(Benchmark[LatencyParams]):
 
     def run(self, gang: Gang, params: LatencyParams) -> list[Measurement]:
         client, server = gang.hosts
-        cpus, port = gang.shape.hosts.cpus, params.port or server.free_port()
+        port = params.port or server.free_port()
         # -D keeps the server in the foreground, -N without a log file.
         serve = ["netserver", "-D", "-N", _family(server.address), "-L", server.address]
         serve += ["-p", str(port)]
@@ -141,8 +141,8 @@ class Latency(Benchmark[LatencyParams]):
             else ["-H", server.address]
         )
         connect = client_command(params, server.target, port, data)
-        with server.serve(serve, port=port, cpus=cpus.server) as serving:
-            finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
+        with server.serve(serve, port=port, cpus=gang.shape.hosts.cpus.server) as serving:
+            finished = client.run(connect, timeout=gang.timeout, cpus=gang.shape.hosts.cpus.client)
             served = serving.stop()
         version = re.search(r"version (\S+)", client.run(["netperf", "-V"], timeout=10).stdout)
         texts = {
@@ -199,12 +199,14 @@ def parse(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:
     measured = [*used, *(values[name] for name in _USED)]
     if measured != requested:
         raise Invalid(f"{requested} was requested, netperf measured {measured}")
-    rate, elapsed = values["THROUGHPUT"], values["ELAPSED_TIME"]
+    rate = values["THROUGHPUT"]
+    elapsed = values["ELAPSED_TIME"]
     if elapsed < _WHOLE * params.duration:
         raise Failed(f"netperf ended after {elapsed:g} s of {params.duration:g} s")
     if not 1 <= rate * elapsed < math.inf:
         raise Failed("netperf completed no transaction")
-    count, us = round(rate * elapsed), {stat: values[name] for stat, name in _STATS.items()}
+    count = round(rate * elapsed)
+    us = {stat: values[name] for stat, name in _STATS.items()}
     rows = [Measurement("transaction_rate", rate, n=count)]
     rows += [
         Measurement("latency", value / 1e6, stat, n=count)

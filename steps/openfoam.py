@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, ClassVar, Literal
@@ -131,11 +131,10 @@ class OpenFoamParams(Params):
         if self.size and self.cells:
             yield Problem("size-and-cells", "set `size` or `cells`, not both")
         if self.procs % self.nodes:
-            divisors = [str(n) for n in range(1, self.procs + 1) if self.procs % n == 0]
             yield Problem(
                 "uneven-procs",
                 f"procs ({self.procs}) is not divisible by nodes ({self.nodes});"
-                f" nodes may be {', '.join(divisors)}",
+                f" nodes may be {', '.join(map(str, divisors(self.procs)))}",
             )
         if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
             yield Problem(
@@ -165,9 +164,10 @@ class OpenFoamParams(Params):
             # The Courant number is 1 up to 100 cells; above, the step falls with the square of
             # the cell.
             delta_t = EDGE / LID_SPEED / self.cells * min(1.0, 100 / self.cells)
-            cells, time_steps, iterations = self.cells, 20, 250
+            published = (self.cells, 20, delta_t, 250)
         else:
-            cells, time_steps, delta_t, iterations = PUBLISHED[self.size or "S"]
+            published = PUBLISHED[self.size or "S"]
+        cells, time_steps, delta_t, iterations = published
         return Case(
             cells,
             self.time_steps or time_steps,
@@ -188,14 +188,14 @@ class Case:
 
 def split(procs: int) -> tuple[int, int, int]:
     """Return nx >= ny >= nz with nx*ny*nz = procs and the least surface between parts."""
-    triples = [
-        (x, y, procs // x // y)
-        for x in range(1, procs + 1)
-        if procs % x == 0
-        for y in range(1, procs // x + 1)
-        if procs // x % y == 0
-    ]
+    pairs = product(divisors(procs), repeat=2)
+    triples = [(x, y, procs // x // y) for x, y in pairs if procs % (x * y) == 0]
     return min((t for t in triples if t[0] >= t[1] >= t[2]), key=sum)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, the smallest first."""
+    return [part for part in range(1, number + 1) if number % part == 0]
 
 
 class OpenFoam(Benchmark[OpenFoamParams]):
@@ -284,9 +284,10 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:
-        return {"image": "openfoam", "hosts": {"count": params.nodes}} | (
-            {"privileges": ["rdma"]} if params.transport == "rdma" else {}
-        )
+        shape: dict[str, Any] = {"image": "openfoam", "hosts": {"count": params.nodes}}
+        if params.transport == "rdma":
+            shape["privileges"] = ["rdma"]
+        return shape
 
     def check(self, params: OpenFoamParams, shape: Shape) -> Iterator[Problem]:
         if not params.oversubscribe:
@@ -330,12 +331,12 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         mpi.require(gang.hosts, params.procs, params.oversubscribe, params.transport)
 
     def run(self, gang: Gang, params: OpenFoamParams) -> list[Measurement]:
-        lead, variables = gang.hosts[0], environment()
+        variables = environment()
         # The first host reads and writes for all, so the others need no copy.
         folder = f"{gang.volume or gang.scratch}/perfdag-openfoam-{secrets.token_hex(4)}"
         solver = [*_CLOCK, "rank", "icoFoam", "-case", folder]
         if params.procs > 1:
-            mpirun, _ = mpi.find_openmpi(lead)
+            mpirun, _ = mpi.find_openmpi(gang.lead)
             launch = mpi.openmpi_mpirun(
                 gang,
                 mpirun,
@@ -350,14 +351,14 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             solver = [*launch, *solver, "-parallel", "-fileHandler", "masterUncollated"]
         try:
             timing = self._lay_out(gang, params, folder, variables)
-            finished = lead.run(
+            finished = gang.lead.run(
                 [*_CLOCK, "lines", *solver],
                 timeout=gang.timeout,
                 env={**variables, **mpi.OPENMPI_ENVIRONMENT},
                 cwd=gang.scratch,
             )
         finally:
-            lead.remove(folder)
+            gang.lead.remove(folder)
         gang.output = Output(
             {"stdout": finished.stdout, "stderr": finished.stderr, "timing": timing},
             [solver],
@@ -365,8 +366,9 @@ class OpenFoam(Benchmark[OpenFoamParams]):
             {"point_to_point": mpi.openmpi_layer(finished.stdout + finished.stderr)},
             comparable=False,
         )
-        if finished.code != 0 and (why := failure_reason(finished.stdout + finished.stderr)):
-            raise Failed(why)
+        reason = failure_reason(finished.stdout + finished.stderr)
+        if finished.code != 0 and reason:
+            raise Failed(reason)
         finished.check("icoFoam")
         return parse(gang.output.texts, params)
 
@@ -398,12 +400,12 @@ def environment() -> dict[str, str]:
             " or set WM_PROJECT_DIR (source OpenFOAM's etc/bashrc)"
         )
     # ssh starts a rank on another host without the image's environment.
-    own = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if value and (name == "PYTHONPATH" or name.startswith(("FOAM_", "WM_")))
     }
-    return {**own, "WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
+    return {**variables, "WM_PROJECT_DIR": root, "FOAM_SIGFPE": "true"}
 
 
 # -- the case --------------------------------------------------------------------------------------
@@ -597,7 +599,8 @@ def parse(texts: Mapping[str, str], params: OpenFoamParams) -> list[Measurement]
     Raises Failed if it diverged, stopped early or has an incomplete log, Invalid if a solve ended
     above the tolerance.
     """
-    stdout, case = texts.get("stdout", ""), params.case
+    stdout = texts.get("stdout", "")
+    case = params.case
     timing = dict(re.findall(r"^(\w+)=(\S+)\n", texts.get("timing", ""), re.M))
     try:
         log = read_log(stdout)
@@ -615,7 +618,7 @@ def parse(texts: Mapping[str, str], params: OpenFoamParams) -> list[Measurement]
     except (KeyError, ValueError) as error:
         raise Failed(f"icoFoam's log lacks a number: {error}") from None
     rows += _values(log, log.begin, log.exited, params)
-    worst = max(residual for step in log.steps for residual in step.residuals)
+    worst = max(max(step.residuals) for step in log.steps)
     if params.stop == "tolerance" and worst > params.tolerance * _PRINTED:
         raise Invalid(
             f"a pressure solve ended at residual {worst:.3g}, above the tolerance"
@@ -643,10 +646,10 @@ def _check_steps(steps: Sequence[Step], case: Case) -> None:
 def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> list[Measurement]:
     ends = [begin, *(step.end for step in log.steps)]
     durations = [later - earlier for earlier, later in pairwise(ends)]
-    memory, user, system = zip(*log.ranks, strict=True)
-    total, n, procs = ends[-1] - begin, len(durations), params.procs
+    total = ends[-1] - begin
     if total <= 0:
         raise Failed("the time loop took no time; the clock in the log is wrong")
+    n = len(durations)
     return [
         Measurement("solve_time", total, n=n),
         Measurement("step_time", median(durations), "p50", n=n),
@@ -655,11 +658,18 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         Measurement("cell_steps_rate", params.case.cells**3 * n / total),
         Measurement("wall_time", exited),
         Measurement("startup_time", begin),
-        Measurement("memory", sum(memory), n=procs),
-        Measurement("memory", max(memory), "max", n=procs),
-        Measurement("user_time", sum(user), n=procs),
-        Measurement("system_time", sum(system), n=procs),
-        Measurement("cpu", (sum(user) + sum(system)) / exited, n=procs),
+        *_used_by_ranks(log, exited),
         Measurement("pressure_iterations", sum(step.iterations for step in log.steps)),
         *bins("step_time", "step", durations, PARTS),
     ]
+
+
+def _used_by_ranks(log: Log, exited: float) -> Iterator[Measurement]:
+    """Yield the memory and the CPU time of all processes of a run that took `exited` seconds."""
+    memory, user, system = zip(*log.ranks, strict=True)
+    n = len(memory)
+    yield Measurement("memory", sum(memory), n=n)
+    yield Measurement("memory", max(memory), "max", n=n)
+    yield Measurement("user_time", sum(user), n=n)
+    yield Measurement("system_time", sum(system), n=n)
+    yield Measurement("cpu", (sum(user) + sum(system)) / exited, n=n)

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -249,16 +250,16 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def require(self, gang: Gang, params: R) -> None:
         super().require(gang, params)
-        program, client = f"ib_{params.mode}_{self.suffix}", gang.hosts[0]
+        program = f"ib_{params.mode}_{self.suffix}"
         for host in gang.hosts:
             if problem := missing_device(host):
                 raise Skip(f"{program} cannot run on {host.name}: {problem}")
         if gang.shape.network.family != "ipv6":
             return
-        told = client.run([program, "--help"], timeout=10)
-        if "--ipv6-addr" not in told.stdout + told.stderr:
+        usage = gang.lead.run([program, "--help"], timeout=10)
+        if "--ipv6-addr" not in usage.stdout + usage.stderr:
             raise Skip(
-                f"{program} on {client.name} negotiates over IPv4 only;"
+                f"{program} on {gang.lead.name} negotiates over IPv4 only;"
                 " use a perftest of 23.07 or later, or network.family: ipv4"
             )
 
@@ -274,13 +275,15 @@ class Rdma(Benchmark[R], Generic[R]):
             "-d": params.device,
             "-x": params.gid_index,
         }
-        argv += [part for name, v in options.items() if v is not None for part in (name, str(v))]
+        pairs = ((option, str(value)) for option, value in options.items() if value is not None)
+        argv += chain.from_iterable(pairs)
         argv += ["-a"] if size is None else []
         argv += ["-R"] if params.rdma_cm else []
         return argv + params.extra_args
 
     def run(self, gang: Gang, params: R) -> list[Measurement]:
-        client, server, output = gang.hosts[0], gang.hosts[-1], gang.output
+        client, server = gang.hosts
+        output = gang.output
         output.comparable = False
         # The first is for the sides' socket (with rdma_cm for the queue pairs), the second for the
         # GID.
@@ -310,8 +313,8 @@ class Rdma(Benchmark[R], Generic[R]):
                 )
             finished.check(serve[0])
         version = client.run([serve[0], "--version"], timeout=10).stdout
-        found = re.search(r"Version:\s*(\S+)", version)
-        output.tool = f"perftest {found[1] if found else '(version not said)'}"
+        number_of = re.search(r"Version:\s*(\S+)", version)
+        output.tool = f"perftest {number_of[1] if number_of else '(version not said)'}"
         output.facts["test"] = read_info(output.texts["client0"])
         return self.parse(output.texts, params)
 
@@ -352,7 +355,7 @@ _PAIR = re.compile(
 
 def read_info(text: str) -> dict[str, str]:
     """Return what a report's head says of the link: device, transport, connection, MTU, type."""
-    parts = [part for line in text.splitlines() for part in re.split(r"\t{2,}", line)]
+    parts = re.split(r"\t{2,}|[\r\n]+", text)
     pairs = [pair for part in parts if (pair := _PAIR.match(part))]
     return {pair[1].lower().replace(" ", "_"): pair[2] for pair in pairs}
 
@@ -498,9 +501,9 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         yield Equal(("message_rate", "message_bytes", 8), ("bandwidth",), step=PRINTED_BANDWIDTH)
 
     def arguments(self, params: BandwidthParams, size: int | None) -> list[str]:
-        own = ["-q", str(params.qps), "--report_gbits", *(["-b"] if params.bidirectional else [])]
-        program, *others = super().arguments(params, size)
-        return [program, *own, *others]
+        program, *shared = super().arguments(params, size)
+        both = ["-b"] if params.bidirectional else []
+        return [program, "-q", str(params.qps), "--report_gbits", *both, *shared]
 
 
 class LatencyParams(RdmaParams):
