@@ -394,9 +394,7 @@ def written(value: Any, unit: str) -> str:
 
 def readable(value: Any, unit: str) -> str:
     """Return a setting for people: `4 KiB`, `50 Mbit/s`, `10 s`, `taskset -c 0` of a list."""
-    text = str(value)
-    if text.startswith("["):
-        return text[1:-1].replace('","', " ").strip('"')
+    text = str(value).strip("[]").replace('","', " ").strip('"')
     amount = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z/]*)", text) if unit else None
     if amount is None or amount[2]:
         return f"{amount[1]} {amount[2]}" if amount else text

@@ -351,23 +351,26 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
     said = banner(run)
     fig = Figure(figsize=(12, 6.3))
-    title = textwrap.shorten("  ·  ".join([suite, *head]), 120, placeholder=" ...")
-    fig.text(0.04, 0.93, title, fontsize=12, color=style.MUTED)
-    sentence = textwrap.fill(said.sentence, 60, max_lines=2, placeholder=" ...")
-    big: Any = {"fontsize": 21, "fontweight": "bold", "va": "top"}
-    fig.text(0.04, 0.89, sentence, color=_TONES.get(colour(said.word), style.INK), **big)
-    why = textwrap.fill("; ".join(said.why), 120, max_lines=2, placeholder=" ...")
-    fig.text(0.04, 0.75, why, fontsize=12, color=style.MUTED, va="top")
+    big: Any = {"fontsize": 27, "fontweight": "bold"}
+    small: Any = {"fontsize": 15, "color": style.MUTED}
+    title = textwrap.shorten("  ·  ".join([suite, *head]), 100, placeholder=" ...")
+    fig.text(0.04, 0.93, title, **small)
+    sentence = textwrap.fill(said.sentence, 50, max_lines=2, placeholder=" ...")
+    tone = _TONES.get(colour(said.word), style.INK)
+    fig.text(0.04, 0.9, sentence, color=tone, va="top", **big)
+    why = textwrap.fill("; ".join(said.why), 100, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.72, why, va="top", **small)
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
-    places = [(0.04 + 0.48 * (i // 3), 0.54 - 0.2 * (i % 3)) for i in range(3 if lines else 6)]
+    places = [(0.04 + 0.49 * (i // 3), 0.43 - 0.19 * (i % 3)) for i in range(3 if lines else 6)]
     for (x, y), tile in zip(places, tiles(run), strict=False):
-        delta = tile.change if tile.level else ""
-        label = textwrap.shorten(tile.label, 50, placeholder=" ...")
-        fig.text(x, y + 0.08, label, fontsize=12, color=style.MUTED)
-        value = f"{tile.number} {tile.unit}  {delta}" if tile.usable else "unusable"
-        fig.text(x, y, value, **{**big, "va": "bottom"})
+        label = textwrap.shorten(tile.label, 40 if lines else 52, placeholder=" ...")
+        fig.text(x, y + 0.085, label, **small)
+        value = f"{tile.number} {tile.unit}  {tile.change if tile.level else ''}"
+        tone = _TONES.get(tile.kind if tile.level else "", style.INK)
+        if tile.usable:
+            fig.text(x, y, value, color=tone, **big)
+        else:
+            fig.text(x, y, "unusable", **big | small)
     for line in lines:
-        ax = fig.add_axes((0.46, 0.1, 0.51, 0.5))
-        panel(ax, line)
-        ax.set_title(line.label[:70], fontsize=12)
+        panel(fig.add_axes((0.48, 0.08, 0.49, 0.52)), line)
     return to_bytes(fig, dpi=100)[1]

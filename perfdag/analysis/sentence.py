@@ -209,7 +209,9 @@ def _best_values(points: Iterable[PointState]) -> Iterator[str]:
         declared = registry.metrics_of(pairs[0][1].benchmark).values()
         claims = {metric.name: metric.claim for metric in declared if metric.claim}
         name = next((own.metric for own, _ in pairs if own.metric in claims), pairs[0][0].metric)
-        series, state = max((pair for pair in pairs if pair[0].metric == name), key=_strength)
+        series, state = max(
+            (pair for pair in pairs if pair[0].metric == name), key=lambda pair: _strength(pair[0])
+        )
         text = "{value}" if series.unit in RATES else f"{entry} {series.label} {{value}}"
         claim = claims.get(name, text).replace("{value}", short(series.middle, series.display_unit))
         settings = (state.differences | series.coords).items()
@@ -218,9 +220,8 @@ def _best_values(points: Iterable[PointState]) -> Iterator[str]:
         yield " at ".join([claim, *list(words)[-1:]])
 
 
-def _strength(pair: tuple[Series, PointState]) -> float:
+def _strength(series: Series) -> float:
     """Return by what a value is the best; a share of the shortest sweep is 1 by definition."""
-    series = pair[0]
     if series.display_unit == "%":
         return max((x for x in series.coords.values() if isinstance(x, int)), default=0)
     return series.middle if series.better == "higher" else -series.middle
