@@ -4,8 +4,13 @@ import argparse
 import logging
 from pathlib import Path
 
-from perfdag.commands.imports.history import import_history, import_results
-from perfdag.commands.imports.tools import TOOLS
+from perfdag.commands.imports.history import (
+    History,
+    import_history,
+    store_history,
+    suite_of,
+)
+from perfdag.commands.imports.tools import TOOLS, check_one_environment, read_figures
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -66,6 +71,20 @@ def import_suite(args: argparse.Namespace) -> int:
     for benchmark in imported.left_out:
         logger.info(f"left out: {benchmark}")
     return EXIT_FAILED if imported.left_out else EXIT_OK
+
+
+def import_results(args: argparse.Namespace) -> int:
+    """Store the runs of another tool's files. Return 1 if figures were left out."""
+    tool = TOOLS[args.action]
+    files = [Path(file) for file in args.files]
+    if args.action == "asv":
+        check_one_environment(files)
+    history = History(Path(args.action), suite_of(args, args.action))
+    for file in files:
+        for figure in read_figures(tool, file):
+            history.add(file.name, figure)
+    history.notes.append(f"not kept: {tool.not_kept}")
+    return store_history(history, args)
 
 
 KINDS = {

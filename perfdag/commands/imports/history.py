@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from perfdag import __version__
-from perfdag.commands.imports.tools import TOOLS, check_one_environment, read_figures
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
 from perfdag.results.run_store import result_key, runs_with_rows
@@ -249,26 +248,12 @@ def _values(rows: Iterable[Values]) -> dict[tuple[str, int], tuple[float | None,
 def import_history(args: argparse.Namespace) -> int:
     """Store the runs of a CSV file. Return 1 if lines were left out."""
     path = Path(args.file)
-    history = History(path, _suite_of(args, suite_name(path.stem)))
+    history = History(path, suite_of(args, suite_name(path.stem)))
     history.read()
-    return _store(history, args)
+    return store_history(history, args)
 
 
-def import_results(args: argparse.Namespace) -> int:
-    """Store the runs of another tool's files. Return 1 if figures were left out."""
-    tool = TOOLS[args.action]
-    files = [Path(file) for file in args.files]
-    if args.action == "asv":
-        check_one_environment(files)
-    history = History(Path(args.action), _suite_of(args, args.action))
-    for file in files:
-        for figure in read_figures(tool, file):
-            history.add(file.name, figure)
-    history.notes.append(f"not kept: {tool.not_kept}")
-    return _store(history, args)
-
-
-def _suite_of(args: argparse.Namespace, default: str) -> str:
+def suite_of(args: argparse.Namespace, default: str) -> str:
     """Return the name of the suite to store into. Raises CommandError."""
     suite: str = args.suite or default
     if not re.fullmatch("[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", suite):
@@ -276,7 +261,7 @@ def _suite_of(args: argparse.Namespace, default: str) -> str:
     return suite
 
 
-def _store(history: History, args: argparse.Namespace) -> int:
+def store_history(history: History, args: argparse.Namespace) -> int:
     """Store the runs of a history, and list what is unusual in it. Return 1 if one has no time."""
     import pyarrow as pa
 
