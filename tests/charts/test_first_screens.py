@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
         "same",
         "2.99 Gbit/s at k=199<",
     ),
-    "names of 40 letters and one value": (of(HOSTILE), "same", f"{LONG.capitalize()} 1 ms<"),
+    "names of 40 letters and one value": (of(HOSTILE), "same", f"{LONG.capitalize()} {LONG} 1 ms<"),
     "a damaged part": (
         of(*steady(1), MISSING),
         "noisy",

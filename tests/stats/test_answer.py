@@ -167,7 +167,7 @@ def test_changes_of_a_share_are_in_points(store: Store, cli: CommandLine) -> Non
     [line] = gate_of(store, 12).series
     text = "worse +3.0 points since 2026-01-15 (3 runs)"
     assert (line.answer.text, line.newest_text) == (text, "newest 3 % (+3.0 points)")
-    assert f"WORSE net/{line.name} +3.0 points" in "\n".join(gate_lines(gate_of(store, 12)))
+    assert f"WORSE net/{line.label} +3.0 points" in "\n".join(gate_lines(gate_of(store, 12)))
     assert text in cli(["compare", run_id(0), run_id(12), "--store", store.root]).out
     write_site(store)
     [series] = read_script(store.get("site/data/net/series/iperf/0.js"))["series"]
@@ -486,7 +486,7 @@ def test_every_surface_says_the_same(
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert [run["word"] for run in runs][-5:] == ["same", "same", "unclear", "unclear", "worse"]
-    assert runs[-1]["answers"] == [["work wall_time", words]]
+    assert runs[-1]["answers"] == [["work wall time", words]]
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
