@@ -269,10 +269,10 @@ class Command(Benchmark[CommandParams]):
         texts = {**finished.texts(), "timing": _timing(finished)}
         gang.output = Output(texts, [params.argv], params.argv[0])
         if finished.timed_out or finished.code != params.exit_code:
-            what = f"exited {finished.code}, not {params.exit_code}"
+            ending = f"exited {finished.code}, not {params.exit_code}"
             if finished.timed_out:
-                what = finished.overdue
-            raise Failed(f"{params.argv[0]} {what}: {finished.tail()}".rstrip(": "))
+                ending = finished.overdue
+            raise Failed(f"{params.argv[0]} {ending}: {finished.tail()}".rstrip(": "))
         return parse(texts, params)
 
 

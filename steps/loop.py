@@ -176,11 +176,11 @@ def lacking_gpus(shape: Shape, host: Host) -> str | None:
     from perfdag.hosts import gpu_use
 
     for name in names:
-        wanted = int(parse_quantity(shape.resources.both[name])) * shape.hosts.count
+        requested = int(parse_quantity(shape.resources.both[name])) * shape.hosts.count
         visible = gpu_use.count(host, name)
-        if visible < wanted:
+        if visible < requested:
             return (
-                f"resources: {name}: {plural(wanted, 'device')} wanted, {visible} visible on"
+                f"resources: {name}: {plural(requested, 'device')} wanted, {visible} visible on"
                 f" {host.name}; ask for fewer, or use a cluster that has them (perfdag submit)"
             )
     return None
@@ -238,13 +238,13 @@ class Sampler:
         try:
             hosts = self.pool.hosts_for(shape)
             starter = hosts[0] if hosts else None
-            whole = shape
+            of_gang = shape
             if point.pair is not None:
                 numbered = by_number(hosts, self.pool.zones)
                 hosts = [numbered[point.pair.first], numbered[point.pair.second]]
                 shape = shape.pair()
             self.add_provenance(record, hosts)
-            self.pool.check(point, whole)
+            self.pool.check(point, of_gang)
             guard.include(hosts)
             gang = Gang(hosts, shape, point.timeout, scratch, self.pool.volume, starter=starter)
             self._run(record, benchmark, point, gang, guard.unseen())
@@ -303,7 +303,7 @@ class Sampler:
         record.rows = as_rows(benchmark, measurements, point.params, wall)
         record.facts["stderr"] = state_of_stderr(record.texts)
         notes = [*output.notes]
-        notes += [f"not seen: {what}, no file of its cgroup" for what in unseen]
+        notes += [f"not seen: {figure}, no file of its cgroup" for figure in unseen]
         for effect, line in find_remarks(benchmark.remarks, record.texts):
             if effect == "note":
                 notes.append(line)
@@ -322,10 +322,10 @@ class Sampler:
                 self.host_facts |= zip(new, facts, strict=True)
         record.nodes = [host.name for host in hosts]
         if hosts:
-            first, *others = record.nodes
+            first = record.nodes[0]
             record.env = self.host_facts[first]
             record.env_class = env_class(*(self.host_facts[name] for name in record.nodes))
-            if peers := {name: self.host_facts[name] for name in others if name != first}:
+            if peers := {name: self.host_facts[name] for name in record.nodes if name != first}:
                 record.env = {**record.env, "peers": peers}
 
     def canary(self, batch: int) -> SampleRecord:
@@ -392,8 +392,8 @@ class MeasuringLoop:
         round_now: int | None = None
         in_time = True
         for group in concurrent_groups(self.plan.points, self.plan.order, positions):
-            left = [position for position in group if not self._skipped(position)]
-            if not left:
+            missing = [position for position in group if not self._skipped(position)]
+            if not missing:
                 continue
             if deadline is not None and time.monotonic() >= deadline:
                 in_time = False
@@ -403,17 +403,17 @@ class MeasuringLoop:
                 self._canary(batch)
                 round_now = repetition
             if self._note:
-                samples = tuple(self.plan.key(position) for position in left)
+                samples = tuple(self.plan.key(position) for position in missing)
                 note = replace(self._note, samples=samples)
                 write_reason(self.store, self.plan.run_id, note)
-            for position in left:
+            for position in missing:
                 self._listener.started(self.plan.point_at(position), repetition)
             if len(group) == 1:
                 records = [self._sample(group[0], batch)]
             else:
                 records = self._group(group, batch)
             for position, record in zip(group, records, strict=True):
-                if position in left:
+                if position in missing:
                     name = self.plan.key(position)
                     self.store.put(sample_key(self.plan.run_id, name), record.dump())
                     self._remember(self.plan.order[position][0], record)
@@ -430,21 +430,21 @@ class MeasuringLoop:
         """
         index, repetition = self.plan.order[position]
         point, name = self.plan.points[index], self.plan.key(position)
-        why = "stored before" if name in self._stored else ""
-        if why and point.until is not None:
+        reason = "stored before" if name in self._stored else ""
+        if reason and point.until is not None:
             try:
                 self._remember(
                     index, read_sample(self.store.get(sample_key(self.plan.run_id, name)))
                 )
             except ValueError:
-                why = ""
+                reason = ""
         elif point.until is not None and repetition > point.repetitions:
             reached = relative_precision(self._headlines.get(index, []))
             if reached is not None and reached <= point.until.relative_spread:
-                why = PRECISE
-        if why:
-            self._listener.skipped(point, repetition, why)
-        return bool(why)
+                reason = PRECISE
+        if reason:
+            self._listener.skipped(point, repetition, reason)
+        return bool(reason)
 
     def _remember(self, index: int, record: SampleRecord) -> None:
         value = headline(record.rows)
@@ -494,8 +494,8 @@ class MeasuringLoop:
         measure = self._hunt if shape.hosts.pairs == "hunt" else self._sampler.measure
         while True:
             record = measure(point, shape, repetition)
-            if record.status in ("failed", "infrastructure") and (why := self._pool.lost()):
-                raise GangLost(f"{why} ({record.error})")
+            if record.status in ("failed", "infrastructure") and (cause := self._pool.lost()):
+                raise GangLost(f"{cause} ({record.error})")
             if record.status != "infrastructure":
                 break
             if attempt > point.retries or self._halted.is_set():
@@ -516,14 +516,15 @@ class MeasuringLoop:
         def measure(pairs: Sequence[tuple[int, int]]) -> list[SampleRecord]:
             points = [replace(point, pair=Pair(a, b, 0, 0, point.id)) for a, b in pairs]
             records = self._at_once(
-                [partial(self._sampler.measure, each, shape, repetition) for each in points]
+                [partial(self._sampler.measure, pair, shape, repetition) for pair in points]
             )
-            if any(record.status != "ok" for record in records) and (why := self._pool.lost()):
-                raise GangLost(why)
+            if any(record.status != "ok" for record in records) and (cause := self._pool.lost()):
+                raise GangLost(cause)
             return records
 
-        nodes, facts = [host.name for host in hosts], self._sampler.host_facts
-        record = hunt(nodes, facts, shape, f"{point.id}:{repetition}", measure)
+        nodes = [host.name for host in hosts]
+        seed = f"{point.id}:{repetition}"
+        record = hunt(nodes, self._sampler.host_facts, shape, seed, measure)
         if record.status == "ok":
             self._sampler.add_provenance(record, hosts)
         return record

@@ -193,7 +193,8 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
     def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
         argvs = [params.argv(env=env) for env in environments(hosts, params)]
-        results, setup = list[Result](), 0.0
+        results: list[Result] = []
+        setup = 0.0
 
         def run(number: int, when: str, **options: float) -> Result:
             # With one seed, all copies would send the same queries.
@@ -223,9 +224,8 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
         return list(zip(hosts * 2, results, strict=True))
 
     def parse(self, output: Output, params: InterferenceParams) -> list[Measurement]:
-        solo, beside = (
-            [read(output.texts[f"{when}-{n}"]) for n in range(params.copies)] for when in WHEN
-        )
+        solo = [read(output.texts[f"solo-{n}"]) for n in range(params.copies)]
+        beside = [read(output.texts[f"together-{n}"]) for n in range(params.copies)]
         values = measurements(solo, beside, params)
         reasons = reasons_against(solo, beside, params, output.facts)
         if reasons:
@@ -261,12 +261,15 @@ def measurements(
     solo: Sequence[Result], beside: Sequence[Result], params: InterferenceParams
 ) -> list[Measurement]:
     """Return the values of each copy (subject `copy N`) and over the copies."""
-    coords, n = caveats([*solo, *beside], params), len(solo)
-    alone, together = ([_figures(run, params) for run in runs] for runs in (solo, beside))
-    names = {"rate": "rate_kept", "tail": "tail_inflation", "p99": "p99_inflation"}
+    n = len(solo)
+    coords = caveats([*solo, *beside], params)
+    alone = [_figures(run, params) for run in solo]
+    together = [_figures(run, params) for run in beside]
+    pairs = list(zip(alone, together, strict=True))
     ratios = {
-        metric: [b[name] / a[name] for a, b in zip(alone, together, strict=True)]
-        for name, metric in names.items()
+        "rate_kept": [b["rate"] / a["rate"] for a, b in pairs],
+        "tail_inflation": [b["tail"] / a["tail"] for a, b in pairs],
+        "p99_inflation": [b["p99"] / a["p99"] for a, b in pairs],
     }
     # Server completes what arrives: its schedule sets the rate, and the tail shows the cost.
     server = params.scenario == "server"
@@ -339,9 +342,10 @@ def _median(ratios: Sequence[float]) -> float:
 
 def overlap(spans: Sequence[tuple[float, float]]) -> float:
     """Return the time in which all ran over the time in which any ran, 0 to 1."""
-    first, last = min(start for start, _ in spans), max(end for _, end in spans)
-    both = min(end for _, end in spans) - max(start for start, _ in spans)
-    return max(0.0, both) / (last - first) if last > first else 0.0
+    starts, ends = zip(*spans, strict=True)
+    any_ran = max(ends) - min(starts)
+    all_ran = max(0.0, min(ends) - max(starts))
+    return all_ran / any_ran if any_ran > 0 else 0.0
 
 
 def reasons_against(

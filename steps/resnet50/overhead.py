@@ -40,8 +40,8 @@ def overhead(costs: Sequence[float], limit: float) -> tuple[float, float, float,
 
     gap = abs(mean - math.log1p(limit))
     needed = next((pairs for pairs in range(n, 9999) if half(pairs) < gap), 9999)
-    low, high = mean - half(n), mean + half(n)
-    return math.expm1(mean), math.expm1(low), math.expm1(high), needed
+    ends = (math.expm1(mean - half(n)), math.expm1(mean + half(n)))
+    return math.expm1(mean), *ends, needed
 
 
 def differences(results: Sequence[Result]) -> list[str]:
@@ -162,30 +162,32 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         return [params.argv(wrapped=False), params.argv(params.treatment_python)]
 
     def measure(self, gang: Gang, params: OverheadParams) -> list[tuple[Host, Result]]:
-        host, texts = gang.hosts[0], gang.output.texts
+        texts = gang.output.texts
         load = dict[str, float]()
         argvs = dict(zip("AB", self.argvs(params), strict=True))
         order = "".join(blocks(math.ceil(params.pairs / 2), params.seed))[: 2 * params.pairs]
-        texts["order"], runs = order, list[tuple[Host, Result]]()
+        texts["order"] = order
+        runs: list[tuple[Host, Result]] = []
         for number, side in enumerate(order):
             with naming(f"run {number + 1} of {len(order)} ({SIDES[side]})"):
                 spec = params.stdin(**load)
-                finished = host.run(argvs[side], timeout=gang.timeout, stdin=spec)
+                finished = gang.lead.run(argvs[side], timeout=gang.timeout, stdin=spec)
                 result = kept(texts, f"{number:03}{side}", finished, params)
-            runs.append((host, result))
+            runs.append((gang.lead, result))
             load = load or result.load(params)  # all runs get the load of the first one
         return runs
 
     def parse(self, output: Output, params: OverheadParams) -> list[Measurement]:
         order = output.texts["order"]
         runs = [read(output.texts[f"{n:03}{side}"]) for n, side in enumerate(order)]
-        by_side = {
-            side: [run for run, own in zip(runs, order, strict=True) if own == side]
-            for side in SIDES
-        }
-        costs = {side: [run.cost(params.scenario) for run in own] for side, own in by_side.items()}
-        ratios = [math.log(b / a) for a, b in zip(costs["A"], costs["B"], strict=True)]
-        (mean, low, high, needed), n = overhead(ratios, params.limit), params.pairs
+        by_side: dict[str, list[Result]] = {side: [] for side in SIDES}
+        for run, side in zip(runs, order, strict=True):
+            by_side[side].append(run)
+        pairs = zip(by_side["A"], by_side["B"], strict=True)
+        scenario = params.scenario
+        ratios = [math.log(b.cost(scenario) / a.cost(scenario)) for a, b in pairs]
+        mean, low, high, needed = overhead(ratios, params.limit)
+        n = params.pairs
         coords = caveats(runs, params)
         values = [
             Measurement("overhead", mean, "mean", coords, n),
@@ -194,10 +196,10 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
             Measurement("overhead_bound", high, "high", coords, n),
             Measurement("pairs_needed", needed, coords=coords, n=n),
         ]
-        for side, own in by_side.items():
-            for pair, run in enumerate(own):
+        for side, of_side in by_side.items():
+            for pair, run in enumerate(of_side):
                 at = {"side": SIDES[side], "pair": pair, **coords}
-                values.append(Measurement("cost", costs[side][pair], coords=at))
+                values.append(Measurement("cost", run.cost(scenario), coords=at))
                 values.append(Measurement("valid", float(run.valid), coords=at))
         reasons = [
             f"run {number} ({SIDES[side]}): {reason}"
@@ -209,7 +211,8 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         if reasons:
             raise Invalid("; ".join(reasons[:3]), output.texts, values)
         note = f"{mean:.1%}, 95 % interval {low:.1%} to {high:.1%}, {n} pairs"
-        word: VerdictWord = "passed" if high < params.limit else "failed"
+        decided: VerdictWord = "passed" if high < params.limit else "failed"
         if low <= params.limit <= high:
-            word, note = "inconclusive", f"{note}; about {needed} pairs would tell"
-        return [*values, verdict(word, f"overhead < {params.limit:.3g}", note, coords)]
+            decided = "inconclusive"
+            note += f"; about {needed} pairs would tell"
+        return [*values, verdict(decided, f"overhead < {params.limit:.3g}", note, coords)]
