@@ -137,8 +137,9 @@ class Guard:
                 throttled, kills = facts.pressure_in(text)
                 figures = {facts.THROTTLING: throttled, facts.KILLS: kills}
                 unseen = tuple(name for name, figure in figures.items() if figure is None)
-                now = time.monotonic()
-                self._counters[host] = Moment(0, 0, throttled or 0, kills or 0, now, unseen)
+                self._counters[host] = Moment(
+                    0, 0, throttled or 0, kills or 0, time.monotonic(), unseen
+                )
 
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(read, hosts))

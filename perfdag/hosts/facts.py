@@ -368,8 +368,7 @@ def _mitigations(cpu: Path) -> dict[str, str]:
 
 def _distinct(paths: Iterable[Path]) -> str | None:
     """Return the different texts of files as one: `performance,powersave`, or None."""
-    texts = {read_text(path) for path in paths}
-    return ",".join(sorted(filter(None, texts))) or None
+    return ",".join(sorted({*filter(None, map(read_text, paths))})) or None
 
 
 def _boost(cpu: Path) -> bool | None:

@@ -204,8 +204,7 @@ def _from_files(paths: list[Path]) -> Cluster:
     where = os.pathsep.join(map(str, paths))
     try:
         documents = [yaml.load(path.read_text(), yaml.CSafeLoader) or {} for path in paths]
-        names = [document.get("current-context") for document in documents]
-        name: str | None = next(filter(None, names), None)
+        name = next(filter(None, (item.get("current-context") for item in documents)), None)
         if not name:
             raise KubeError(
                 0,
