@@ -164,7 +164,7 @@ def test_a_command_is_measured_without_a_suite(cli: CommandLine) -> None:
     assert (wall["n"], wall["low"] <= wall["median"]) == (2, True)
     assert "checks  none: the suite has no threshold" in cli(["check", "last"]).out
     argv[-1] = "0.02"
-    assert orjson.loads(cli(argv).out)["answer"]["runs"] == 1, "another command has another past"
+    assert orjson.loads(cli(argv).out)["gate"]["runs"] == 1, "another command has another past"
     assert len(re.findall(r"  first run\b", cli(["ls"]).out)) == 2
 
 

@@ -435,32 +435,32 @@ INFO_KEYS = (
     "shape span stat unit"
 )
 JSON_KEYS = {
-    "show last": "answer exports points report rows run_id statuses suite trust verdicts",
+    "show last": "exports gate points report rows run_id statuses suite trust verdicts",
     "show last points": "benchmark entry label metrics noise params point reasons statuses trust",
     "show last points metrics": (
         "better coords headline high label low median metric n nominal spread stat unit"
     ),
     "check last": (
         "alerts cases damaged passed rechecks report revision run_id runs series suite suspects "
-        "word"
+        "verdict"
     ),
     "check last cases": "cause group key label name state text title",
-    "check last series": "answer info label name text",
-    "check last series answer": VERDICT_KEYS,
+    "check last series": "info label name text verdict",
+    "check last series verdict": VERDICT_KEYS,
     "check last series info": INFO_KEYS,
     "compare last~1 last": "a b changes left_out parameters series simulated",
-    "compare last~1 last series": "a answer b info label name note series_a",
-    "compare last~1 last series answer": VERDICT_KEYS,
+    "compare last~1 last series": "a b info label name note series_a verdict",
+    "compare last~1 last series verdict": VERDICT_KEYS,
     "history sleeps": "nodes noise revisions runs series suite",
-    "history sleeps series": "answer drift high info label levels low name steps text values",
-    "history sleeps series answer": VERDICT_KEYS,
+    "history sleeps series": "drift high info label levels low name steps text values verdict",
+    "history sleeps series verdict": VERDICT_KEYS,
 }
 """The keys of JSON by verb and place; other tools read them."""
 
 
 @pytest.mark.parametrize("place", JSON_KEYS)
 def test_json_has_these_keys(store: FolderStore, cli: CommandLine, place: str) -> None:
-    parts = ["points", "metrics", "series", "cases", "answer", "info"]
+    parts = ["points", "metrics", "series", "cases", "verdict", "info"]
     words = place.split()
     data = orjson.loads(cli([*(word for word in words if word not in parts), "--json"]).out)
     for part in (word for word in words if word in parts):

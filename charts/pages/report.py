@@ -216,7 +216,7 @@ def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
 
     They are the histories of what changed, the pairs of a slow node, or charts of the first values.
     """
-    changed = [line for line in run.deciding() if line.answer.word in screen.CHANGED]
+    changed = [line for line in run.deciding() if line.verdict.word in screen.CHANGED]
     lines = [line for line in changed if line.levels.measured >= STEP][:2]
     if lines:
         return [_history(line, wide=len(lines) == 1) for line in lines]

@@ -92,7 +92,7 @@ def tiles(run: Judged) -> list[Tile]:
 
 def _verdict(run: Judged, series: Series) -> str:
     line = run.lines.get(series.series_id)
-    return line.answer.word if line else ""
+    return line.verdict.word if line else ""
 
 
 def _order(pair: Headline) -> tuple[bool, float]:
@@ -111,14 +111,14 @@ def _tile(run: Judged, state: PointState, series: Series) -> Tile:
     line = run.lines.get(series.series_id)
     if line is None:
         return tile
-    answer = line.answer
-    change = "cannot tell" if answer.word == "unclear" else str(answer.word)
+    verdict = line.verdict
+    change = "cannot tell" if verdict.word == "unclear" else str(verdict.word)
     level = ""
-    if answer.word in CHANGED:
-        change = answer.size
-        before = amount(answer.before, series.display_unit)
-        level = f"level {before} \N{RIGHTWARDS ARROW} {amount(answer.value, series.display_unit)}"
-    kind = colour(answer.word)
+    if verdict.word in CHANGED:
+        change = verdict.size
+        before = amount(verdict.before, series.display_unit)
+        level = f"level {before} \N{RIGHTWARDS ARROW} {amount(verdict.value, series.display_unit)}"
+    kind = colour(verdict.word)
     return replace(
         tile, verdict=line.text, kind=kind, change=change, level=level, spark=spark(line)
     )
@@ -157,7 +157,7 @@ def spark(line: Line) -> Markup:
         parts.append(f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>')
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x, y = places[-1]
-    kind = colour(line.answer.word)
+    kind = colour(line.verdict.word)
     end = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
     return Markup("".join([*parts, f'<polyline points="{points}"/>{end}</svg>']))
 

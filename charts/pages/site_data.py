@@ -143,11 +143,11 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
         lost += [row | {"cluster": newest["cluster"]} for row in bare]
         deciding = [
             line
-            for line in sorted(lines, key=lambda line: RANK.index(line.answer.word))
-            if line.answer.word == newest["word"] != "same"
-            or (newest["word"], line.answer.word) == ("failed", "worse")
+            for line in sorted(lines, key=lambda line: RANK.index(line.verdict.word))
+            if line.verdict.word == newest["word"] != "same"
+            or (newest["word"], line.verdict.word) == ("failed", "worse")
         ]
-        said = [[line.label, line.answer.text] for line in deciding]
+        said = [[line.label, line.verdict.text] for line in deciding]
         newest["answers"] = [*([row["label"], row["answer"]] for row in bare), *said][:ANSWERS]
     return lost
 
@@ -158,7 +158,7 @@ def card(clusters: Clusters) -> Data | None:
     every = [line for _, series in clusters for line in headlines(series)]
     if not every:
         return None
-    line = min(every, key=lambda line: rank.get(line.answer.word, 2))
+    line = min(every, key=lambda line: rank.get(line.verdict.word, 2))
     return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
@@ -186,10 +186,10 @@ def _series(line: Series) -> Data:
         "factor": factor,
         "unit": unit,
         "headline": info.headline,
-        "word": line.answer.word,
-        "answer": line.answer.text,
-        "noisy": line.answer.noisy,
-        "noise": percent(line.answer.noise, line.answer.unit, sign=False),
+        "word": line.verdict.word,
+        "answer": line.verdict.text,
+        "noisy": line.verdict.noisy,
+        "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
         "newest": rounded(line.newest),
         "levels": [
             [
@@ -225,7 +225,7 @@ def _answers(line: Series) -> Data:
         "point": line.info.point,
         "least": int(limits.fraction),
         "absolute": limits.absolute,
-        "relative": not line.answer.unit,
+        "relative": not line.verdict.unit,
         "first": [line.runs[i] for i in known],
         "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
         "within": [_cells(compare_within(level, better)) for level in levels],
@@ -308,7 +308,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
         "parameters": comparison.parameters,
         "missing": _missing(comparison),
         "series": {
-            row.info.series_id: _cells(row.answer) for row in comparison.series if _shown(row)
+            row.info.series_id: _cells(row.verdict) for row in comparison.series if _shown(row)
         },
         "paired": {b: a for b, a in other.items() if a != b},
         "same": [row.info.series_id for row in comparison.series if not _shown(row)],
@@ -326,11 +326,11 @@ def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
 
 
 def _shown(row: Row) -> bool:
-    return row.info.headline or row.answer.word != "same"
+    return row.info.headline or row.verdict.word != "same"
 
 
-def _cells(answer: Verdict) -> list[str | float | bool | None]:
+def _cells(verdict: Verdict) -> list[str | float | bool | None]:
     """Return word, text, effect, noise, the figures compared, and whether they are too noisy."""
-    noise = percent(answer.noise, answer.unit, sign=False)
-    figures = rounded(answer.before), rounded(answer.value)
-    return [answer.word, answer.text, answer.size, noise, *figures, answer.noisy]
+    noise = percent(verdict.noise, verdict.unit, sign=False)
+    figures = rounded(verdict.before), rounded(verdict.value)
+    return [verdict.word, verdict.text, verdict.size, noise, *figures, verdict.noisy]

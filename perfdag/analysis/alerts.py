@@ -116,19 +116,19 @@ def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
-        if line.answer.word == "worse" and line.worsening:
+        if line.verdict.word == "worse" and line.worsening:
             groups.setdefault((line.info.benchmark, line.worsening.decided), []).append(line)
     return [_worse(gate, group) for group in groups.values()]
 
 
 def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
-    worst = max(group, key=lambda line: abs(line.answer.effect or 0))
-    info, answer, left = worst.info, worst.answer, worst.worsening
+    worst = max(group, key=lambda line: abs(line.verdict.effect or 0))
+    info, verdict, left = worst.info, worst.verdict, worst.worsening
     assert left is not None  # worse_alerts looks at it
-    title = f"WORSE {gate.suite}/{worst.label} {answer.text.removeprefix('worse ')}"
+    title = f"WORSE {gate.suite}/{worst.label} {verdict.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
-    noise = percent(answer.noise, answer.unit, sign=False)
-    before, value = (short(v, info.display_unit) for v in (answer.before, answer.value))
+    noise = percent(verdict.noise, verdict.unit, sign=False)
+    before, value = (short(v, info.display_unit) for v in (verdict.before, verdict.value))
     lines = [
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
@@ -140,7 +140,7 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     if left.changes.bisect:
         lines.append(f"bisect  {left.changes.bisect}")
     if others := [line for line in group if line is not worst]:
-        also = "; ".join(f"{line.label} {line.answer.size}" for line in others)
+        also = "; ".join(f"{line.label} {line.verdict.size}" for line in others)
         lines.append(f"also    {shorten(also)}")
     compare = gate.compare(left.run_before)
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
@@ -160,12 +160,12 @@ def recovered_alerts(
     }
     groups: dict[str, list[Series]] = {}
     for line in series:
-        if line.info.series_id in reported and line.answer.word in ("same", "better"):
+        if line.info.series_id in reported and line.verdict.word in ("same", "better"):
             groups.setdefault(line.info.benchmark, []).append(line)
     alerts = []
     for group in groups.values():
         run = group[0].steps[-1].run if group[0].steps else ""
-        title = f"RECOVERED {gate.suite}/{group[0].label}: {group[0].answer.text}"
+        title = f"RECOVERED {gate.suite}/{group[0].label}: {group[0].verdict.text}"
         names = shorten("; ".join(line.label for line in group))
         text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
         keys = [line.info.series_id for line in group]
@@ -265,7 +265,7 @@ MOST_LINES = 10
 
 
 def gate_lines(gate: GateResult) -> list[str]:
-    """Return a gate as text: alerts, checks that fail, answers, counts."""
+    """Return a gate as text: alerts, checks that fail, verdicts, counts."""
     lines = []
     for alert in gate.alerts:
         lines += [alert.text, *([] if alert.fresh else ["        (reported before)"]), ""]
@@ -277,13 +277,13 @@ def gate_lines(gate: GateResult) -> list[str]:
     slow = [case for case in gate.cases if case.group == "slow" and case.state == "unsure"]
     lines += [f"slow    {case.title}: {case.text}" for case in slow]
     if gate.runs == 1:
-        lines.append("answer  first run: there is none before it to compare with")
+        lines.append("verdict first run: there is none before it to compare with")
     elif gate.series:
         history = plural(gate.runs, "run")
         word = f"{gate.word}: " if "," in gate.counted else ""  # one count says the word itself
-        lines.append(f"answer  {word}{gate.counted} ({history} of history)")
+        lines.append(f"verdict {word}{gate.counted} ({history} of history)")
     if gate.runs > 1:
-        lines += answer_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
+        lines += verdict_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
     if gate.of_base:
         more = f" and {len(gate.of_base) - MOST_NAMES} more" if gate.of_base[MOST_NAMES:] else ""
         named = "; ".join(gate.of_base[:MOST_NAMES])
@@ -293,12 +293,12 @@ def gate_lines(gate: GateResult) -> list[str]:
     if aimless:
         more = f" and {len(aimless) - MOST_NAMES} more" if len(aimless) > MOST_NAMES else ""
         lines.append(f"note    {'; '.join(aimless[:MOST_NAMES])}{more}: {NEVER_ALERTS}")
-    # The answers about series are counted above.
+    # The verdicts on series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
     lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
     revision = f"  revision {gate.revision}" if gate.revision else ""
-    blind = sum(line.answer.word == "unclear" for line in gate.headlines)
+    blind = sum(line.verdict.word == "unclear" for line in gate.headlines)
     if blind and gate.runs > 1:
         of = plural(len(gate.headlines), "headline")
         revision += f"  ({blind} of {of} {NOT_JUDGED})"
@@ -306,15 +306,15 @@ def gate_lines(gate: GateResult) -> list[str]:
     return lines
 
 
-def answer_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
+def verdict_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
     """Return a line for each headline series of a run with history that is not as before.
 
     Series whose ids are in `alerted` are left out.
     """
     lines = [
         f"  {line.label}: {line.text}"
-        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
-        if line.answer.word != "same" and line.info.series_id not in alerted
+        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.verdict.word))
+        if line.verdict.word != "same" and line.info.series_id not in alerted
     ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
@@ -332,7 +332,7 @@ def markdown(gate: GateResult) -> str:
         site = gate.report.removesuffix(report_key(gate.run))
         history = f"{site}site/history.html?suite={quote(gate.suite)}"
         head += f" · [report]({gate.report}) · [history]({history})"
-    series = sorted(gate.headlines, key=lambda line: RANK.index(line.answer.word))
+    series = sorted(gate.headlines, key=lambda line: RANK.index(line.verdict.word))
     lines = [head, "", *markdown_table(MARKDOWN, map(_markdown_cells, series[:MOST_ROWS])), ""]
     lines += [f"- {alert.title}" for alert in gate.alerts if alert.kind != "worse"]
     lines += [
@@ -350,14 +350,14 @@ MOST_ROWS = 30
 
 def _markdown_cells(line: Series) -> list[str]:
     """Return the cells of a series, as MARKDOWN names them."""
-    answer, unit = line.answer, line.info.display_unit
+    verdict, unit = line.verdict, line.info.display_unit
     return [
-        MARKS[answer.word],
+        MARKS[verdict.word],
         line.label,
-        percent(answer.moved, answer.unit),
-        short(answer.before, unit) if answer.moved is not None else "-",  # of a first run
-        f"**{short(answer.newest, unit)}**" if math.isfinite(answer.newest) else "-",
-        percent(abs(answer.seen), answer.unit, sign=False) + " (too noisy)" * answer.noisy,
+        percent(verdict.moved, verdict.unit),
+        short(verdict.before, unit) if verdict.moved is not None else "-",  # of a first run
+        f"**{short(verdict.newest, unit)}**" if math.isfinite(verdict.newest) else "-",
+        percent(abs(verdict.seen), verdict.unit, sign=False) + " (too noisy)" * verdict.noisy,
         spark(line.value.tolist(), 15),
     ]
 

@@ -42,7 +42,7 @@ from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo,
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import levels_of, limits_of
-from perfdag.stats.paired import Bound, Paired, judge, paired, within_limit
+from perfdag.stats.paired import Cost, Paired, judge, paired, within_limit
 from perfdag.stats.robust import Spread, median, spread
 from perfdag.stats.scale import Array, Nights, Word, finite
 from perfdag.store.base import Store
@@ -75,13 +75,13 @@ def match(
         known = {
             _rest(flat, changed): point for point, flat in b[entry].items() if point not in shared
         }
-        answers = {
+        matches = {
             point: known[rest]
             for point, flat in a[entry].items()
             if point not in shared and (rest := _rest(flat, changed)) in known
         }
-        if answers:
-            pairs |= answers
+        if matches:
+            pairs |= matches
             differs |= {f"{entry}.{name}": values for name, values in changed.items()}
     return pairs, dict(sorted(differs.items()))
 
@@ -112,7 +112,7 @@ def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[s
 
 @dataclass(frozen=True)
 class Row:
-    """One series of both sides with the answer. People call it `label`.
+    """One series of both sides with the verdict. People call it `label`.
 
     `a` and `b` are the medians of the sides with their spreads, `series_a` is the id of the series
     in A. Where the level rule decided, the effect is that of the levels in which the runs lie.
@@ -121,7 +121,7 @@ class Row:
     info: SeriesInfo
     name: str
     label: str
-    answer: Verdict
+    verdict: Verdict
     a: Spread
     b: Spread
     series_a: str
@@ -235,12 +235,12 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
             refused.append(f"{label}: unit {old.unit} in A and {info.unit} in B, not compared")
             continue
         values, new = left.values[keys[key]], spread(right.values[key])
-        answer = past.answer(info, values, new, keys[key] == key)
+        verdict = past.verdict(info, values, new, keys[key] == key)
         both = {"B": info.point, "A": old.point}
-        answer = _usable(answer, {x: unusable[x].get(point) for x, point in both.items()})
+        verdict = _usable(verdict, {x: unusable[x].get(point) for x, point in both.items()})
         versions = old.benchmark_version, info.benchmark_version
         note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-        rows.append(Row(info, name, label, answer, spread(values), new, old.series_id, note))
+        rows.append(Row(info, name, label, verdict, spread(values), new, old.series_id, note))
     labels = {point: own.label for point, own in points.items()}
     failed = [
         f"{letter}: {', '.join(filter(None, (entry, labels.get(point, point))))}: "
@@ -282,7 +282,7 @@ class _Past:
             run.env for run in medians.runs if same_store and run.run_id <= a.runs[0]
         ]
 
-    def answer(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Verdict:
+    def verdict(self, info: SeriesInfo, before: Array, b: Spread, same_point: bool) -> Verdict:
         """Return what the level rule decided about two runs, or what the values of both say.
 
         Without a common history, the noise is that of B's runs or of A's, `before`, where three of
@@ -340,20 +340,20 @@ def _of_points(rows: pa.Table, points: Collection[str]) -> pa.Table:
     return own if own.num_rows else rows
 
 
-def _usable(answer: Verdict, shares: Mapping[str, float | None]) -> Verdict:
-    """Return an answer as unclear where the point was unusable in one of the runs."""
+def _usable(verdict: Verdict, shares: Mapping[str, float | None]) -> Verdict:
+    """Return a verdict as unclear where the point was unusable in one of the runs."""
     for letter, share in shares.items():
-        if share is not None and answer.word not in ("unclear", "failed"):
+        if share is not None and verdict.word not in ("unclear", "failed"):
             why = f"the samples of {letter} spread by {100 * share:,.0f} %"
-            why = f"{answer.size}, but the point was unusable in {letter}: {why}"
-            return replace(answer, word="unclear", why=why, noisy=True)
-    return answer
+            why = f"{verdict.size}, but the point was unusable in {letter}: {why}"
+            return replace(verdict, word="unclear", why=why, noisy=True)
+    return verdict
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    info, answer = row.info, row.answer
-    effect = abs(answer.effect or 0)
-    return not info.headline, RANK.index(answer.word), -effect, info.entry, row.label
+    info, verdict = row.info, row.verdict
+    effect = abs(verdict.effect or 0)
+    return not info.headline, RANK.index(verdict.word), -effect, info.entry, row.label
 
 
 _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value")
@@ -363,14 +363,14 @@ _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value
 class SeriesVerdict:
     """One series of a duet with its verdict. People call it `label`.
 
-    `bound` is the cost of B against the limit of the duet, where there is one.
+    `cost` is that of B against the limit of the duet, where there is one.
     """
 
     info: SeriesInfo
     name: str
     label: str
-    judged: Paired
-    bound: Bound | None = None
+    paired: Paired
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class Outcome:
             return EXIT_FAILED
         if self.duet.a.options.within is None:
             return EXIT_OK if self.lines else EXIT_FAILED
-        bounds = {line.bound.word for line in self.lines if line.bound}
+        bounds = {line.cost.word for line in self.lines if line.cost}
         if self.absent or "beyond" in bounds:
             return EXIT_GATE
         return EXIT_UNCLEAR if "unclear" in bounds else EXIT_OK
@@ -406,7 +406,7 @@ class Outcome:
     @property
     def word(self) -> Word:
         """The verdict on the duet: that of the series that matters most."""
-        words = {line.judged.word for line in self.lines}
+        words = {line.paired.word for line in self.lines}
         if self.failed or not words:
             return "failed"
         return min(words, key=RANK.index)
@@ -415,7 +415,7 @@ class Outcome:
     def decided(self) -> bool:
         """Whether more blocks would change no exit code, or no verdict where there is no limit."""
         if self.duet.a.options.within is None:
-            return all(line.judged.word != "unclear" for line in self.lines)
+            return all(line.paired.word != "unclear" for line in self.lines)
         return self.exit_code != EXIT_UNCLEAR
 
     def data(self) -> dict[str, Any]:
@@ -505,11 +505,11 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             absent.append(_of_both(*(point.full_title for point in sides)))
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     limited = duet.a.options.within is not None
-    if limited and not absent and not any(line.bound for line in lines):
+    if limited and not absent and not any(line.cost for line in lines):
         absent.append("the limit")
         unpaired.append("the limit: no series alerts that has values of both variants")
-    judged = judge([line.judged for line in lines], duet.a.options.looks)
-    lines = [replace(line, judged=own) for line, own in zip(lines, judged, strict=True)]
+    judged = judge([line.paired for line in lines], duet.a.options.looks)
+    lines = [replace(line, paired=own) for line, own in zip(lines, judged, strict=True)]
     differs = changes(of_a, of_b)
     return Outcome(duet, lines, unpaired, absent, _failed(table), damaged, differs)
 
@@ -527,7 +527,7 @@ def _failed(table: pa.Table) -> Counter[str]:
 
 def _compare_series(
     info: SeriesInfo, a: Array, b: Array, tuning: Tuning, duet: Duet
-) -> tuple[Paired, Bound | None]:
+) -> tuple[Paired, Cost | None]:
     """Compare one series. Check what alerts against the limit of the duet."""
     both = np.concatenate([a, b])
     both, limit = both[np.isfinite(both)], duet.a.options.within

@@ -105,7 +105,7 @@ def unattended_rules(store: Store, checks: Sequence[Check]) -> Rules:
 def judged_clusters(
     store: Store, medians: RunMedians
 ) -> tuple[Rules, list[tuple[RunMedians, list[Series]]]]:
-    """Return the rules of the newest run, and the runs and series of each cluster with answers.
+    """Return the rules of the newest run, and the runs and series of each cluster with verdicts.
 
     Raises StoreError.
     """
@@ -246,9 +246,9 @@ class _Judge:
         base = self.past.select(lambda run: run.run_id < self.run.run_id)
         lines = series_of(base, self.tuning, self.rules.accepted)
         return [
-            f"{line.label} {line.answer.size}{line.answer.since_text}"
+            f"{line.label} {line.verdict.size}{line.verdict.since_text}"
             for line in lines
-            if line.answer.word == "worse" and line.worsening and self.tuning.alerts(line.info)
+            if line.verdict.word == "worse" and line.worsening and self.tuning.alerts(line.info)
         ]
 
     def _shares(self, other: RunInfo) -> bool:
@@ -256,7 +256,7 @@ class _Judge:
         return any(point in other.points for point in self.run.points if point != "canary")
 
     def judge(self) -> None:
-        """Fill the gate: answers, cases, alerts and suspects."""
+        """Fill the gate: verdicts, cases, alerts and suspects."""
         gate, points = self.gate, self.run.points
         gate.series = [line for line in self.lines if line.info.point in points]
         records = read_records(self.store, gate.suite)
@@ -264,7 +264,7 @@ class _Judge:
         # What was told of the base was told of another change.
         previous = records[earlier[-1]] if earlier and not self._of_base() else None
         gate.of_base = self._open_of_base()
-        self._answers(previous)
+        self._verdicts(previous)
         self._own_verdicts()
         absent = self._absent_series() if self.run.trigger != "recheck" else {}
         self._thresholds(absent)
@@ -315,8 +315,8 @@ class _Judge:
         accepted = of_names(self.rules.accepted, {line.name for line in self.lines})
         return any(ack.holds(name, key, self.gate.run) for ack in accepted)
 
-    def _answers(self, previous: Record | None) -> None:
-        """Add the alerts of series that are worse or good again, and the answer about each."""
+    def _verdicts(self, previous: Record | None) -> None:
+        """Add the alerts of series that are worse or good again, and the verdict on each."""
         gate = self.gate
         paging = [line for line in gate.series if self.tuning.alerts(line.info)]
         gate.canaries = series_of(self.past, self.tuning, canaries=True)
@@ -325,11 +325,11 @@ class _Judge:
         states: dict[Word, State]
         states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
         for line in paging:
-            if line.answer.word in states:  # what was not measured is an absence
-                state = states[line.answer.word]
+            if line.verdict.word in states:  # what was not measured is an absence
+                state = states[line.verdict.word]
                 if state == "failed" and line.worsening is None:
                     state = "unsure"  # two runs alone fail no gate
-                text = f"{line.answer.text}; {line.newest_text}"
+                text = f"{line.verdict.text}; {line.newest_text}"
                 key = line.info.series_id
                 case = CheckResult("change", line.name, line.label, state, text, key)
                 gate.cases.append(case)

@@ -1,6 +1,6 @@
-"""What the gate of a run found: its checks, its alerts, and the answers about its series.
+"""What the gate of a run found: its checks, its alerts, and the verdicts on its series.
 
-A first run has no series to answer for, so what answers is imported where it is used.
+A first run has no past, so what compares with it is imported where it is used.
 """
 
 from collections.abc import Sequence
@@ -73,9 +73,10 @@ class GateResult:
     """The result of checking a run. `store` is its store, and `history` that of earlier runs.
 
     `report` and `acks_file` are the addresses that its messages name. `series` are those that the
-    run measured, with their answers, and `canaries` those of its canary. `suspects` has one of each
-    point worth measuring again, `rechecks` are the runs that did so. `changed` names the parameters
-    that differ from those of the run before. `revision` is that of what the run measured.
+    run measured, with their verdicts, and `canaries` those of its canary. `suspects` has one of
+    each point worth measuring again, `rechecks` are the runs that did so. `changed` names the
+    parameters that differ from those of the run before. `revision` is that of what the run
+    measured.
     `of_base` has what is worse already in a history that is only read, and fails nothing.
     `unclear_fails`: it does not pass where nothing can be said of a series that alerts.
     """
@@ -126,18 +127,18 @@ class GateResult:
     def slower_machine(self) -> list[str]:
         """The line that says which canaries became worse, and with them the machine; or none."""
         moved = [
-            f"{line.info.metric} {line.answer.text}"
+            f"{line.info.metric} {line.verdict.text}"
             for line in self.canaries
-            if line.answer.word == "worse" and line.info.metric != "steal"
+            if line.verdict.word == "worse" and line.info.metric != "steal"
         ]
         return [f"canary  {', '.join(moved)}: the machine itself became slower"] if moved else []
 
     @property
     def word(self) -> "Word | None":
-        """The answer about the run: the word that matters most of its headline series."""
+        """The verdict on the run: the word that matters most of its headline series."""
         from perfdag.analysis.verdict import worst_word
 
-        return worst_word([line.answer for line in self.headlines])
+        return worst_word([line.verdict for line in self.headlines])
 
     @property
     def headlines(self) -> Sequence["Series"]:
@@ -151,21 +152,21 @@ class GateResult:
         """The headline series by word, such as `1 worse, 20 same`."""
         from perfdag.analysis.verdict import counts
 
-        return counts([line.answer.word for line in self.headlines])
+        return counts([line.verdict.word for line in self.headlines])
 
     def data(self) -> dict[str, Any]:
         """Return the gate as data for JSON."""
         from perfdag.analysis.verdict import JudgedSeries
 
         series = [
-            JudgedSeries(line.info, line.name, line.label, line.answer, line.answer.text)
+            JudgedSeries(line.info, line.name, line.label, line.verdict, line.verdict.text)
             for line in self.series
         ]
         data = GateData(
             run_id=self.run,
             suite=self.suite,
             passed=not self.failed,
-            word=self.word,
+            verdict=self.word,
             runs=self.runs,
             report=self.report,
             revision=self.revision,
@@ -209,7 +210,7 @@ class GateData:
     run_id: str
     suite: str
     passed: bool
-    word: "Word | None"
+    verdict: "Word | None"
     runs: int
     report: str
     revision: str

@@ -1,4 +1,4 @@
-"""The history of a suite: levels, steps, answers and failures, and the nodes that differ."""
+"""The history of a suite: levels, steps, verdicts and failures, and the nodes that differ."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -26,11 +26,11 @@ from perfdag.analysis.verdict import (
     RANK,
     Tuning,
     Verdict,
-    answer_of,
     compare_sides,
     percent,
     standing,
     undecided_alone,
+    verdict_of,
     worst_word,
 )
 from perfdag.problems import Form
@@ -168,21 +168,21 @@ class Series:
         return Spread(middle, low, high, int(self.n[at]))
 
     @cached_property
-    def answer(self) -> Verdict:
-        """The answer at the newest run that has a value, against the levels or the run before."""
+    def verdict(self) -> Verdict:
+        """The verdict at the newest run that has a value, against the levels or the run before."""
         measured, better = np.flatnonzero(np.isfinite(self.value)).tolist(), self.info.better
         newest = self.band(measured[-1])
         if self.lost:
             return Verdict("failed", why=self.lost)
         if len(measured) > STEP:
             series = self.levels, self.runs, better, self.accepted
-            answer = answer_of(self.value, newest, *series)
-            if self.alone and answer.word == "unclear" and self.levels.side:
-                answer = undecided_alone(answer, self.levels)
-            return replace(answer, notes=tuple(self._notes()))
+            verdict = verdict_of(self.value, newest, *series)
+            if self.alone and verdict.word == "unclear" and self.levels.side:
+                verdict = undecided_alone(verdict, self.levels)
+            return replace(verdict, notes=tuple(self._notes()))
         if len(measured) > 1:
-            answer = compare_sides(self.band(measured[-2]), newest, self.levels, better)
-            return replace(answer, newest=newest.middle, moved=answer.effect)
+            verdict = compare_sides(self.band(measured[-2]), newest, self.levels, better)
+            return replace(verdict, newest=newest.middle, moved=verdict.effect)
         value = newest.middle
         return Verdict("unclear", before=value, value=value, newest=value, why="no earlier run")
 
@@ -192,7 +192,7 @@ class Series:
         return drift_of(self.levels)
 
     def _notes(self) -> Iterator[str]:
-        """Yield what else a reader of the answer must know: two speeds, other nodes, a drift."""
+        """Yield what else a reader of the verdict must know: two speeds, other nodes, a drift."""
         level = self.levels.levels[-1]
         since = self.levels.nights.at >= level.start
         values = self.levels.nights.value[since][-WINDOW:]
@@ -213,15 +213,15 @@ class Series:
     @property
     def newest_text(self) -> str:
         """Its newest value and the change of that, such as `newest 152 s (+52.3 %)`."""
-        answer = self.answer
-        value = short(answer.newest, self.info.display_unit)
-        return f"newest {value} ({percent(answer.moved, answer.unit)})"
+        verdict = self.verdict
+        value = short(verdict.newest, self.info.display_unit)
+        return f"newest {value} ({percent(verdict.moved, verdict.unit)})"
 
     @property
     def text(self) -> str:
-        """The answer in words, with a note that what two runs alone say fails no gate."""
-        alone = self.answer.word == "worse" and self.worsening is None
-        return self.answer.text + (" (two runs alone; fails no gate)" if alone else "")
+        """The verdict in words, with a note that what two runs alone say fails no gate."""
+        alone = self.verdict.word == "worse" and self.worsening is None
+        return self.verdict.text + (" (two runs alone; fails no gate)" if alone else "")
 
     def good_before(self, run: int) -> float | None:
         """Return the reference of the good level as it was before a run, None without a value."""
@@ -259,7 +259,7 @@ def series_of(
     *,
     canaries: bool = False,
 ) -> list[Series]:
-    """Return every series but the canaries, or the canaries alone, with answers at the last run.
+    """Return every series but the canaries, or the canaries alone, with verdicts at the last run.
 
     A series that the run left out is judged at the last run that has it.
     """
@@ -305,7 +305,7 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
     A first run has none: no series of it was measured before. The next two are compared with the
     run before. A point without a value is a failure. What is decided at a run holds until the next
     decision, so a run is worse while a change for the worse is open, and stays unclear if it might
-    have begun one. The newest run has the word of the answers.
+    have begun one. The newest run has the word of the verdicts.
     """
     words: list[set[Word | None]] = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
@@ -317,12 +317,10 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
             if i > early[-1]:
                 words[i].add(word)
     planned = planned_points(medians)
-    known = [
-        line.answer
-        for line in series
-        if line.info.point in planned and (line.levels.measured > 1 or line.answer.word == "failed")
-    ]
-    words[-1] = {"failed" if medians.runs[-1].failed else worst_word(known)}
+    present = [line for line in series if line.info.point in planned]
+    past = [line for line in present if line.levels.measured > 1 or line.verdict.word == "failed"]
+    newest = worst_word([line.verdict for line in past])
+    words[-1] = {"failed" if medians.runs[-1].failed else newest}
     return [next((word for word in RANK if word in found), None) for found in words]
 
 
@@ -402,7 +400,7 @@ def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
     for line in series:
         if line.levels.measured > STEP and line.levels.side and tuning.alerts(line.info):
             towards = side_word(line.levels.side, line.info.better)
-            if (line.answer.word, towards) in (("unclear", "worse"), ("worse", "better")):
+            if (line.verdict.word, towards) in (("unclear", "worse"), ("worse", "better")):
                 points.setdefault(line.info.point, line)
     return list(points.values())
 

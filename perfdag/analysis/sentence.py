@@ -30,9 +30,9 @@ FIRST_CLAIMS = 3
 
 @dataclass(frozen=True)
 class Banner:
-    """The answer about a run in one sentence, and below it what decided it.
+    """The verdict on a run in one sentence, and below it what decided it.
 
-    `word` is that of an answer, `slow` for a slow node or link, or empty for a first run.
+    `word` is that of a verdict, `slow` for a slow node or link, or empty for a first run.
     """
 
     word: str
@@ -43,7 +43,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Judged:
-    """A run with what is said of it: its summary, and the answers of its gate."""
+    """A run with what is said of it: its summary, and the verdicts of its gate."""
 
     summary: Summary
     gate: GateResult | None
@@ -64,14 +64,14 @@ class Judged:
         The largest change stands first.
         """
         every = self.past.headlines if self.past else ()
-        every = [line for line in every if line.answer.word != "failed"]
+        every = [line for line in every if line.verdict.word != "failed"]
         if not every:
             return []
         from perfdag.analysis.verdict import worst_word  # a first run needs no history
 
-        word = worst_word([line.answer for line in every])
-        own = [line for line in every if line.answer.word == word]
-        return sorted(own, key=lambda line: (line.answer.noisy, -abs(line.answer.effect or 0.0)))
+        word = worst_word([line.verdict for line in every])
+        own = [line for line in every if line.verdict.word == word]
+        return sorted(own, key=lambda line: (line.verdict.noisy, -abs(line.verdict.effect or 0.0)))
 
 
 def banner(run: Judged) -> Banner:
@@ -130,13 +130,13 @@ def _failed_checks(run: Judged) -> list[str]:
 def _lost_series(run: Judged) -> list[str]:
     """Return the headline series that earlier runs had and this one lacks."""
     lines = run.past.headlines if run.past else []
-    return [f"{line.label} {line.answer.text}" for line in lines if line.answer.word == "failed"]
+    return [f"{line.label} {line.verdict.text}" for line in lines if line.verdict.word == "failed"]
 
 
 def _worse(run: Judged) -> Iterator[Banner]:
     """Yield what became worse, and with what."""
     deciding = run.deciding()
-    if not run.past or not deciding or deciding[0].answer.word != "worse":
+    if not run.past or not deciding or deciding[0].verdict.word != "worse":
         return
     step = deciding[0].worsening
     if step is None:
@@ -178,14 +178,14 @@ def _without_claim(run: Judged) -> Banner:
     deciding = run.deciding()
     if not run.past or not deciding:
         return _first_run(run)
-    answer = deciding[0].answer
-    if answer.word == "same":
+    verdict = deciding[0].verdict
+    if verdict.word == "same":
         before = f"last {run.past.runs - 1} runs" if run.past.runs > 2 else "run before"
         return Banner("same", f"Same as the {before}")
-    if answer.word == "unclear":
+    if verdict.word == "unclear":
         why = f"{deciding[0].label}: {_size(deciding[0])}"
         return Banner("unclear", run.past.counted, [why])
-    return Banner(answer.word, _change(deciding))
+    return Banner(verdict.word, _change(deciding))
 
 
 def _first_run(run: Judged) -> Banner:
@@ -228,19 +228,19 @@ def _strength(series: Series) -> float:
 
 
 def _change(deciding: Sequence["Line"]) -> str:
-    """Return the answer about the first of these series, and the number of the others."""
+    """Return the verdict on the first of these series, and the number of the others."""
     first = deciding[0]
     more = f", and {len(deciding) - 1} more" if deciding[1:] else ""
-    return f"{first.answer.word.capitalize()}: {first.label} {_size(first)}{more}"
+    return f"{first.verdict.word.capitalize()}: {first.label} {_size(first)}{more}"
 
 
 def _size(line: "Line") -> str:
-    """Return the answer about a series without its word."""
-    return line.text.removeprefix(line.answer.word).lstrip(": ")
+    """Return the verdict on a series without its word."""
+    return line.text.removeprefix(line.verdict.word).lstrip(": ")
 
 
 def _lost_point(run: Judged, failed: bool) -> list[str]:
-    """Return why a point has no value, or lost samples, where the answer depends on it."""
+    """Return why a point has no value, or lost samples, where the verdict depends on it."""
     trust = run.summary.trust
     if not failed and not trust.lost:
         return []

@@ -1,4 +1,4 @@
-"""The one answer about a series: worse, better, same, unclear or failed.
+"""The one verdict on a series: worse, better, same, unclear or failed.
 
 Every surface prints this object: terminal, report, index, history, compare page, `compare`,
 `check`, JUnit, Markdown and webhook. The sign of an effect is the direction of the value.
@@ -154,7 +154,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The answer in words, such as `worse +52.1 % since 2026-11-20 (3 runs)`."""
+        """The verdict in words, such as `worse +52.1 % since 2026-11-20 (3 runs)`."""
         return "; ".join([self._text(), *self.notes])
 
     def _text(self) -> str:
@@ -191,7 +191,7 @@ class JudgedSeries:
     info: SeriesInfo
     name: str
     label: str
-    answer: Verdict
+    verdict: Verdict
     text: str
 
 
@@ -247,7 +247,7 @@ def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = (
     return now
 
 
-def answer_of(
+def verdict_of(
     values: Array,
     band: Spread,
     levels: Levels,
@@ -255,10 +255,10 @@ def answer_of(
     better: str,
     accepted: Collection[int] = (),
 ) -> Verdict:
-    """Return the answer about a series at its newest measurement.
+    """Return the verdict on a series at its newest measurement.
 
     `values` are the measurements of `runs`, of which the newest has the spread `band`. A series
-    with fewer than three earlier measurements has no answer of its levels: compare it with the run
+    with fewer than three earlier measurements has no verdict of its levels: compare it with the run
     before.
     """
     measured = np.flatnonzero(np.isfinite(values))
@@ -268,23 +268,23 @@ def answer_of(
     near = _against(level, newest, better)
     moved = now.good.effect(newest)
     if now.worse:
-        answer = _changed(now.good, level, now.worse, values, runs, better)
-        answer = unless_apart(replace(answer, word="worse"), levels, {"the run": band})
+        verdict = _changed(now.good, level, now.worse, values, runs, better)
+        verdict = unless_apart(replace(verdict, word="worse"), levels, {"the run": band})
     elif levels.side:
-        answer = _undecided(near, levels)
+        verdict = _undecided(near, levels)
     elif now.back is level and now.leap and word == "unclear":
-        answer = replace(near, word=word, why=_returned(now.good, now.leap, runs))
+        verdict = replace(near, word=word, why=_returned(now.good, now.leap, runs))
     elif word == "same":
         seeing = _unless_blind(near, level.scale, level.nights)
-        answer = unless_apart(seeing, levels, {"the run": band})
+        verdict = unless_apart(seeing, levels, {"the run": band})
     else:
         before = now.good if now.leap is level or not now.replaced else now.replaced
-        answer = _changed(before, level, level, values, runs, better)
+        verdict = _changed(before, level, level, values, runs, better)
         if word == "unclear":
-            answer = _without_direction(answer)
+            verdict = _without_direction(verdict)
         else:
-            answer = unless_apart(replace(answer, word=word), levels, {"the run": band})
-    return replace(answer, newest=newest, moved=moved)
+            verdict = unless_apart(replace(verdict, word=word), levels, {"the run": band})
+    return replace(verdict, newest=newest, moved=moved)
 
 
 def _changed(
@@ -310,72 +310,72 @@ def _returned(good: Level, leap: Level, runs: Sequence[str]) -> str:
 
 
 def _against(level: Level, value: float, better: str) -> Verdict:
-    """Return the answer `same` about a value against a level, with what would have been seen."""
+    """Return the verdict `same` on a value against a level, with what would have been seen."""
     seen = level.effect(level.low if better == "higher" else level.high)
     figures = level.effect(value), level.reference, value, level.noise, seen
     return Verdict("same", *figures, level.unit)
 
 
-def _undecided(answer: Verdict, levels: Levels) -> Verdict:
-    """Return the answer about a night that may begin a level, and for how long nights may."""
+def _undecided(verdict: Verdict, levels: Levels) -> Verdict:
+    """Return the verdict on a night that may begin a level, and for how long nights may."""
     level = levels.levels[-1]
     bound = level.high if levels.side > 0 else level.low
     limit = percent(abs(level.effect(bound)), level.unit, sign=False)
-    why = f"{answer.size}; {levels.row} of {STEP} nights beyond {limit}"
+    why = f"{verdict.size}; {levels.row} of {STEP} nights beyond {limit}"
     if not levels.row:
-        why = f"{answer.size}; the mean of the last nights is beyond its level, more nights decide"
+        why = f"{verdict.size}; the mean of the last nights is beyond its level, more nights decide"
     if levels.undecided > max(levels.row, 1):
         why += f", unclear for {plural(levels.undecided, 'night')}"
-    return replace(answer, word="unclear", why=why)
+    return replace(verdict, word="unclear", why=why)
 
 
-def undecided_alone(answer: Verdict, levels: Levels) -> Verdict:
-    """Return the answer about an undecided night that no other one follows, as of a pull request.
+def undecided_alone(verdict: Verdict, levels: Levels) -> Verdict:
+    """Return the verdict on an undecided night that no other one follows, as of a pull request.
 
     It says what would decide: measurements of this night, nights of its level, or `perfdag ab`.
     """
     count = levels.nights.count[-1]
     if count < STEP:
-        why = f"{answer.size}; {STEP} measurements of the run decide, and it has {count}"
-        return replace(answer, why=why, noisy=True)
+        why = f"{verdict.size}; {STEP} measurements of the run decide, and it has {count}"
+        return replace(verdict, why=why, noisy=True)
     before = levels.levels[-1].nights - levels.row
-    needed = levels.nights_to_judge(answer.value)
+    needed = levels.nights_to_judge(verdict.value)
     decide = f"after {needed:g} one can, and so can `perfdag ab`"
     if not before < needed <= WINDOW:
         decide = "`perfdag ab` can"
     of_level = f"no run alone can judge it against a level of {plural(before, 'run')}"
-    return replace(answer, why=f"{answer.size}; {of_level}; {decide}", noisy=True)
+    return replace(verdict, why=f"{verdict.size}; {of_level}; {decide}", noisy=True)
 
 
 def compare_within(level: Level, better: str) -> Verdict:
-    """Return the answer about two measurements of one level, neither of them beyond it."""
+    """Return the verdict on two measurements of one level, neither of them beyond it."""
     same = _against(level, level.reference, better)
-    answer = _unless_blind(same, level.scale, level.nights)
-    return replace(answer, effect=None, before=math.nan, value=math.nan)
+    verdict = _unless_blind(same, level.scale, level.nights)
+    return replace(verdict, effect=None, before=math.nan, value=math.nan)
 
 
-def _unless_blind(answer: Verdict, scale: Scale, nights: int = 0) -> Verdict:
+def _unless_blind(verdict: Verdict, scale: Scale, nights: int = 0) -> Verdict:
     """Return `same` as unclear where only a very large change would have been seen.
 
     The level has so many nights, where one is known.
     """
-    after = answer.before + answer.seen * abs(answer.before)
-    x, y = scale.apply([answer.before, after]).tolist()
-    if answer.unit or not abs(y - x) > scale.gate(LEAST_SEEN):
-        return answer
-    why = f"changes below {percent(answer.seen)} drown in the noise of this series"
+    after = verdict.before + verdict.seen * abs(verdict.before)
+    x, y = scale.apply([verdict.before, after]).tolist()
+    if verdict.unit or not abs(y - x) > scale.gate(LEAST_SEEN):
+        return verdict
+    why = f"changes below {percent(verdict.seen)} drown in the noise of this series"
     why += f" ({plural(nights, 'night')})" if nights else ""
-    return replace(answer, word="unclear", why=why, noisy=True)
+    return replace(verdict, word="unclear", why=why, noisy=True)
 
 
-def unless_apart(answer: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
-    """Return an answer as unclear where the samples of one of its runs spread too far."""
+def unless_apart(verdict: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
+    """Return a verdict as unclear where the samples of one of its runs spread too far."""
     for run, band in runs.items():
         share = band.share(float(limits.fraction)) or 0.0
-        if share > UNUSABLE_SPREAD and answer.word != "unclear" and not limits.absolute:
-            why = f"{answer.size}, but the samples of {run} spread by {100 * share:,.0f} %"
-            answer = replace(answer, word="unclear", why=why, noisy=True)
-    return answer
+        if share > UNUSABLE_SPREAD and verdict.word != "unclear" and not limits.absolute:
+            why = f"{verdict.size}, but the samples of {run} spread by {100 * share:,.0f} %"
+            verdict = replace(verdict, word="unclear", why=why, noisy=True)
+    return verdict
 
 
 def compare_levels(
@@ -392,23 +392,23 @@ def compare_levels(
         return None
     if left is not right:
         side = left.side_of(right)
-        answer = _against(left, right.became, better)
+        verdict = _against(left, right.became, better)
         if side and a < b:
             first = next(level for level in levels.levels if level.start == left.ends)
-            answer = _changed(left, right, first, values[: right.ends], runs, better)
-        answer = replace(answer, word=side_word(side, better) if side else "same")
-        return _without_direction(answer) if answer.word == "unclear" else answer
+            verdict = _changed(left, right, first, values[: right.ends], runs, better)
+        verdict = replace(verdict, word=side_word(side, better) if side else "same")
+        return _without_direction(verdict) if verdict.word == "unclear" else verdict
     if a < b == measured[-1] and levels.side:
         return _undecided(_against(left, float(values[b]), better), levels)
     before, after = float(values[a]), float(values[b])
-    answer = _against(left, after, better)
-    answer = replace(answer, before=before, effect=left.scale.change(before, after))
+    verdict = _against(left, after, better)
+    verdict = replace(verdict, before=before, effect=left.scale.change(before, after))
     for index, name in ((b, "B"), (a, "A")):
         if left.side(float(values[index])):
             size = percent(left.effect(float(values[index])), left.unit)
             why = f"{name} is {size} beyond its level, but {STEP} nights in a row decide"
-            return replace(answer, word="unclear", why=why)
-    return _unless_blind(answer, left.scale, left.nights)
+            return replace(verdict, word="unclear", why=why)
+    return _unless_blind(verdict, left.scale, left.nights)
 
 
 def compare_sides(
@@ -419,7 +419,7 @@ def compare_sides(
     runs: tuple[int, int] = (1, 1),
     noise: float | None = None,
 ) -> Verdict:
-    """Return the answer about B against A without a common history.
+    """Return the verdict on B against A without a common history.
 
     Each is the samples of a run, or the medians of so many `runs`. `limits` are those of the
     series, and `noise` is that of one run where other runs tell it. B is worse or better where the
@@ -441,34 +441,34 @@ def compare_sides(
     effect = scale.change(a.middle, b.middle)
     least = seen(-1 if better == "higher" else 1)
     unit = limits.effect_unit(scale)
-    answer = Verdict("same", effect, a.middle, b.middle, noise, least, unit)
+    verdict = Verdict("same", effect, a.middle, b.middle, noise, least, unit)
     sides = {"B": b, "A": a}
     overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
-        answer = replace(answer, word=side_word(difference, better))
-        if answer.word == "unclear":
-            return _without_direction(answer)
-        return unless_apart(answer, limits, sides)
+        verdict = replace(verdict, word=side_word(difference, better))
+        if verdict.word == "unclear":
+            return _without_direction(verdict)
+        return unless_apart(verdict, limits, sides)
     if abs(difference) <= gate:
-        return unless_apart(_unless_blind(answer, scale), limits, sides)
-    # to the side of the change: `answer.seen` is a change for the worse
+        return unless_apart(_unless_blind(verdict, scale), limits, sides)
+    # to the side of the change: `verdict.seen` is a change for the worse
     why = f"changes below {percent(seen(difference), unit)} drown in the noise"
     if abs(difference) > threshold:
         why = "the spreads overlap"
-    why = f"{answer.size}, but {why}; more runs or `perfdag ab` decide"
-    return replace(answer, word="unclear", why=why, noisy=True)
+    why = f"{verdict.size}, but {why}; more runs or `perfdag ab` decide"
+    return replace(verdict, word="unclear", why=why, noisy=True)
 
 
-def _without_direction(answer: Verdict) -> Verdict:
+def _without_direction(verdict: Verdict) -> Verdict:
     """Return a change of a metric that has no better direction."""
-    since = f" since {day_of(answer.since)}" if answer.since else ""
-    why = f"{answer.size}{since}, and neither direction is better"
-    return replace(answer, word="unclear", why=why)
+    since = f" since {day_of(verdict.since)}" if verdict.since else ""
+    why = f"{verdict.size}{since}, and neither direction is better"
+    return replace(verdict, word="unclear", why=why)
 
 
-def worst_word(answers: Collection[Verdict]) -> Word | None:
+def worst_word(verdicts: Collection[Verdict]) -> Word | None:
     """Return the word of a run: the first of RANK that any of its series has."""
-    words = {answer.word for answer in answers}
+    words = {verdict.word for verdict in verdicts}
     return next((word for word in RANK if word in words), None)
 
 

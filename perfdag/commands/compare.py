@@ -31,7 +31,7 @@ from perfdag.units import plural, short, with_spread
 @verb(
     "compare",
     "Compare two runs or selections: first environment and parameters, then each "
-    "series with its medians and spreads, the effect, the noise of a run, and the answer. Runs "
+    "series with its medians and spreads, the effect, the noise of a run, and the verdict. Runs "
     "of one history are answered by its levels.",
     """
     examples:
@@ -46,7 +46,7 @@ from perfdag.units import plural, short, with_spread
     A run is its id, the beginning of its id, the name of its Workflow, `last`, `last~N` (N runs
     before) or `baseline:NAME`.
     A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
-    newest= (number of runs). The answers are worse, better, same and unclear. If exactly one
+    newest= (number of runs). The verdicts are worse, better, same and unclear. If exactly one
     parameter of an entry was changed, its points are compared with one another, and the change is
     printed first.
     """,
@@ -82,7 +82,7 @@ def run_compare(args: argparse.Namespace) -> int:
         print_json(asdict(comparison))
     else:
         print(comparison_text(comparison, everything=args.all))
-    worse = any(row.info.headline and row.answer.word == "worse" for row in comparison.series)
+    worse = any(row.info.headline and row.verdict.word == "worse" for row in comparison.series)
     return EXIT_GATE if args.gate and worse else EXIT_OK
 
 
@@ -94,7 +94,7 @@ HEADINGS = [
     "B median (spread)",
     "B against A",
     "noise",
-    "answer",
+    "verdict",
 ]
 LEGEND = """\
 spread: range of fewer than 6 values, else the 95 % interval of the median
@@ -104,27 +104,27 @@ noise: of one run of the series"""
 
 def _cells(row: Row) -> list[str]:
     """Return the cells of a row, as HEADINGS names them."""
-    answer = row.answer
+    verdict = row.verdict
     unit = row.info.display_unit
     sides = [
         with_spread(band.middle, band.low, band.high, unit)
         if value == band.middle
         else f"{short(value, unit)} (level)"
-        for value, band in ((answer.before, row.a), (answer.value, row.b))
+        for value, band in ((verdict.before, row.a), (verdict.value, row.b))
     ]
     return [
         row.label,
         *sides,
-        answer.size,
-        percent(answer.noise, answer.unit, sign=False),
-        f"{answer.text} ({row.note})" if row.note else answer.text,
+        verdict.size,
+        percent(verdict.noise, verdict.unit, sign=False),
+        f"{verdict.text} ({row.note})" if row.note else verdict.text,
     ]
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
     rows = [row for row in comparison.series if row.info.headline] or comparison.series
-    yield counts([row.answer.word for row in rows]) or "no series in common"
+    yield counts([row.verdict.word for row in rows]) or "no series in common"
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"
@@ -145,7 +145,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     rows, lines = comparison.series, list[str]()
     if not everything:
         changed = ("better", "worse")
-        headline = [row for row in rows if row.info.headline or row.answer.word in changed]
+        headline = [row for row in rows if row.info.headline or row.verdict.word in changed]
         rows = (headline or rows)[:MAX_ROWS]
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
@@ -156,7 +156,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     differs |= dict(comparison.changes.lines())
     lines += [f"differs  {key}: {change}" for key, change in differs.items()]
     lines += _about_environment(comparison.changes)
-    styles = [row.answer.word for row in rows]
+    styles = [row.verdict.word for row in rows]
     lines.append(text_table(HEADINGS, map(_cells, rows), right=range(1, 5), styles=styles))
     if left := len(comparison.series) - len(rows):
         lines.append(f"{left} more that are no headlines (--all shows them)")

@@ -258,8 +258,8 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
         info=series.info,
         name=series.name,
         label=series.label,
-        answer=series.answer,
-        text=series.answer.text,
+        verdict=series.verdict,
+        text=series.verdict.text,
         values=series.value.tolist(),
         low=series.low.tolist(),
         high=series.high.tolist(),
@@ -273,7 +273,7 @@ def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
 
 MAX_ROWS = 60
 """Rows of the table without --all."""
-HEADINGS = ("series", "runs", "level", "noise", "newest", "answer")
+HEADINGS = ("series", "runs", "level", "noise", "newest", "verdict")
 NOISE_HEADINGS = ("series", "runs", "within runs", "between runs", "repetitions worth")
 NOISE_LEGEND = """\
 within: median CV of the repetitions of a run; between: noise of a run, as `history` has it
@@ -294,13 +294,13 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
     rows = [line for line in series if line.info.headline or line.steps] or series
     rows = series if unlimited else rows[:MAX_ROWS]
     planned = planned_points(medians)
-    rows = sorted(rows, key=lambda row: RANK.index(row.answer.word))
+    rows = sorted(rows, key=lambda row: RANK.index(row.verdict.word))
     lines.append(
         text_table(
             HEADINGS,
             [_cells(row, planned) for row in rows],
             right=range(1, 5),
-            styles=[row.answer.word for row in rows],
+            styles=[row.verdict.word for row in rows],
         )
     )
     if len(rows) < count:
@@ -324,15 +324,15 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     A series of another point was left out of that run: with `--only`, or of the suite.
     """
     unit = series.info.display_unit
-    answer = series.answer
+    verdict = series.verdict
     absent = "absent" if series.info.point in planned else "left out"
     return (
         series.label,
         str(series.levels.measured),
         short(series.levels.levels[-1].reference, unit),
-        percent(answer.noise, answer.unit, sign=False),
+        percent(verdict.noise, verdict.unit, sign=False),
         absent if isnan(series.newest) else short(series.newest, unit),
-        answer.text,
+        verdict.text,
     )
 
 

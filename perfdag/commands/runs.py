@@ -55,7 +55,7 @@ from perfdag.units import plural, short, spark
 @verb(
     "ls",
     "List the runs of a store, the newest last: age, suite, samples by status, how far "
-    "the figures can be trusted, and the answer about the run. A run of kind ab is one "
+    "the figures can be trusted, and the verdict on the run. A run of kind ab is one "
     "variant of `perfdag ab`. Re-measurements belong to their run.",
     """
     examples:
@@ -92,7 +92,7 @@ def run_ls(args: argparse.Namespace) -> None:
     if args.json:
         print_json(lines)
     else:
-        columns = ("suite", "kind", "revision", "samples", "trust", "answer", "headline")
+        columns = ("suite", "kind", "revision", "samples", "trust", "verdict", "headline")
         names = [name for name in columns if any(line[name] for line in lines)]
         cells = [
             [line["run_id"], _age(line["run_id"]), *map(line.__getitem__, names)] for line in lines
@@ -100,7 +100,7 @@ def run_ls(args: argparse.Namespace) -> None:
         styles = list[str]()
         last: dict[str, str] = {}
         for line in lines:
-            suite, verdict = line["suite"], line["answer"]
+            suite, verdict = line["suite"], line["verdict"]
             styles.append(verdict if last.get(suite, verdict) == verdict else f"bold {verdict}")
             last[suite] = verdict
         print(text_table(["run", "age", *names], cells, styles=styles))
@@ -332,7 +332,7 @@ def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
     line: dict[str, Any] = {
         "run_id": run_id,
         "suite": suite or "-",
-        **dict.fromkeys(("kind", "samples", "trust", "revision", "answer", "headline"), ""),
+        **dict.fromkeys(("kind", "samples", "trust", "revision", "verdict", "headline"), ""),
         "report": report_key(run_id) in files,
     }
     try:
@@ -396,8 +396,8 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
             verdicts = words_by_run(every, runs)
             for at, (run, verdict) in enumerate(zip(runs.runs, verdicts, strict=True)):
                 line = by_id.get(run.run_id, {})
-                line["answer"] = verdict or "first run"
-                for worst in sorted(every, key=lambda own: RANK.index(own.answer.word))[:1]:
+                line["verdict"] = verdict or "first run"
+                for worst in sorted(every, key=lambda own: RANK.index(own.verdict.word))[:1]:
                     if isfinite(worst.value[at]):
                         value = short(worst.value[at], worst.info.display_unit)
                         bars = spark(worst.value[: at + 1].tolist())

@@ -11,7 +11,7 @@ from perfdag.analysis.gate_result import CheckResult, State
 from perfdag.analysis.verdict import CANNOT_TELL, RANK, Tuning, percent
 from perfdag.plan import Duet
 from perfdag.results.collect import collect
-from perfdag.stats.paired import Bound
+from perfdag.stats.paired import Cost
 from perfdag.store.base import Store
 from perfdag.suite.model import checks_of
 from perfdag.terminal import styled, text_table
@@ -43,9 +43,9 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
     duet, lines = outcome.duet, outcome.lines
     a, b = duet.a.options.words
-    limit = next((line.bound.limit for line in lines if line.bound), None)
+    limit = next((line.cost.limit for line in lines if line.cost), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
-    rows = [[*_cells(line), *([] if limit is None else [_cost(line.bound)])] for line in lines]
+    rows = [[*_cells(line), *([] if limit is None else [_cost(line.cost)])] for line in lines]
     notes = [*_notes(outcome), f"outcome {store.url(OUTCOME.format(duet.a.run_id))}"]
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
@@ -53,7 +53,7 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
             [head, *markdown_table(headings, rows), "", *_sentence(outcome), "", *notes]
         )
     table = text_table(
-        headings, rows, right=range(1, 6), styles=[line.judged.word for line in lines]
+        headings, rows, right=range(1, 6), styles=[line.paired.word for line in lines]
     )
     sentence = ((text, f"bold {outcome.word}") for text in _sentence(outcome))
     return "\n".join([f"A  {a}\nB  {b}", table, styled([*notes, *sentence])])
@@ -62,8 +62,8 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
 def _sentence(outcome: Outcome) -> Iterator[str]:
     """Yield what the series that matters most says: `B is 1.25 times slower than A (p 0.03)`."""
     a, b = outcome.duet.a.options.words
-    for line in sorted(outcome.lines, key=lambda line: RANK.index(line.judged.word))[:1]:
-        paired, unit = line.judged, line.info.unit
+    for line in sorted(outcome.lines, key=lambda line: RANK.index(line.paired.word))[:1]:
+        paired, unit = line.paired, line.info.unit
         text = f"{b} against {a}: {_cells(line)[3]}"
         if unit == "s" or unit in RATES:
             ratio = 1 + paired.effect
@@ -86,9 +86,9 @@ def outcome_junit(outcome: Outcome) -> bytes:
         cells = dict(zip(HEADINGS[1:], _cells(line)[1:], strict=True))
         text = "; ".join(f"{heading} {cell}" for heading, cell in cells.items())
         state: State = "ok"
-        if line.bound:
-            state = _STATES[line.bound.word]
-            text = f"{_cost(line.bound)}; {text}"
+        if line.cost:
+            state = _STATES[line.cost.word]
+            text = f"{_cost(line.cost)}; {text}"
         cases.append(CheckResult("ab", line.name, line.label, state, text))
     lacking: State = "failed"
     if outcome.duet.a.options.within is None:  # no series fails for having no value
@@ -109,9 +109,9 @@ def _cells(line: SeriesVerdict) -> list[str]:
 
     Where a limit is the question, its cell alone says what would decide.
     """
-    paired, info = line.judged, line.info
+    paired, info = line.paired, line.info
     verdict: str = paired.word
-    if paired.word == "unclear" and not line.bound:
+    if paired.word == "unclear" and not line.cost:
         verdict = f"{CANNOT_TELL}: {paired.why}"
     unit = info.display_unit if paired.absolute else ""
     ends = (percent(v, unit) for v in (paired.interval.low, paired.interval.high))
@@ -126,21 +126,21 @@ def _cells(line: SeriesVerdict) -> list[str]:
     ]
 
 
-def _cost(bound: Bound | None) -> str:
+def _cost(cost: Cost | None) -> str:
     """Return what B costs, the interval of the cost, and whether it is within the limit."""
-    if bound is None:
+    if cost is None:
         return "-"
-    word = bound.word if bound.word != "unclear" else f"{CANNOT_TELL}: {bound.why}"
-    if math.isnan(bound.cost):
-        return word
-    unit = "%" if bound.points else ""
-    cost, low, high = (percent(share, unit) for share in (bound.cost, bound.low, bound.high))
-    return f"{cost} ({low} to {high}) {word}"
+    verdict = cost.word if cost.word != "unclear" else f"{CANNOT_TELL}: {cost.why}"
+    if math.isnan(cost.share):
+        return verdict
+    unit = "%" if cost.points else ""
+    share, low, high = (percent(part, unit) for part in (cost.share, cost.low, cost.high))
+    return f"{share} ({low} to {high}) {verdict}"
 
 
 def _notes(outcome: Outcome) -> Iterator[str]:
     """Yield the method, what differs, failed samples, and series without a counterpart."""
-    bands = sorted({line.judged.interval.text() for line in outcome.lines})
+    bands = sorted({line.paired.interval.text() for line in outcome.lines})
     blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"

@@ -67,7 +67,7 @@ class Run:
     report: str | None = None
     exports: Sequence[str] = ()
     gate: GateResult | None = None
-    """The answers about the series of the run, and its checks.
+    """The verdicts on the series of the run, and its checks.
 
     None for a variant of `perfdag ab`, and where its past cannot be read."""
     published: bool = True
@@ -95,12 +95,12 @@ class Run:
         return EXIT_FAILED if "ok" not in statuses or statuses - {"ok", "skipped"} else EXIT_OK
 
     @property
-    def answer(self) -> Banner:
+    def verdict(self) -> Banner:
         """The sentence about the run, as its report has it."""
         return banner(Judged(self.summary, self.gate))
 
     def __str__(self) -> str:
-        """Return a table for each entry, counts, addresses and the answer."""
+        """Return a table for each entry, counts, addresses and the verdict."""
         judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
@@ -113,13 +113,13 @@ class Run:
         counts = judged.past.counted if judged.past else "first run"
         # One count says what the sentence says.
         counted = f" ({counts})" if "," in counts or not judged.past else ""
-        answer = self.answer
+        verdict = self.verdict
         return "\n".join(
             [
                 *tables,
                 *_lines(self),
                 *gate,
-                styled([(answer.sentence + counted, f"bold {answer.word}")]),
+                styled([(verdict.sentence + counted, f"bold {verdict.word}")]),
             ]
         )
 
@@ -133,7 +133,7 @@ class Run:
             rows=self.rows,
             report=self.report,
             exports=self.exports,
-            answer=self.gate.data() if self.gate else None,
+            gate=self.gate.data() if self.gate else None,
             trust={"level": summary.trust.level, "text": summary.trust.text},
             verdicts=summary.verdicts,
             points=[
@@ -216,7 +216,7 @@ class PointData:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as `run` and `show` print it with --json. `answer` is its gate."""
+    """A run as `run` and `show` print it with --json."""
 
     run_id: str
     suite: str
@@ -224,7 +224,7 @@ class RunData:
     rows: str
     report: str | None
     exports: Sequence[str]
-    answer: dict[str, Any] | None
+    gate: dict[str, Any] | None
     trust: dict[str, str]
     verdicts: Sequence[OwnVerdict]
     points: Sequence[PointData]
@@ -304,9 +304,9 @@ def _lines(result: Run) -> list[str]:
         f"trust   {summary.trust.text}",
     ]
     if result.gate and result.gate.runs > 1 and not gated(plan):
-        from perfdag.analysis.alerts import answer_lines
+        from perfdag.analysis.alerts import verdict_lines
 
-        lines += answer_lines(result.gate)
+        lines += verdict_lines(result.gate)
     verdicts = [
         f"verdict {verdict.title}: {verdict.text}" + (f" ({count})" if count else "")
         for verdict, count in worst_of_points(summary.verdicts)
@@ -373,7 +373,7 @@ def finish_run(
 
 
 def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
-    """Return the answers about a collected run.
+    """Return the verdicts on a collected run.
 
     None for a variant of `perfdag ab`, and where its past cannot be read.
     """
@@ -399,7 +399,7 @@ def write_report(
     summary: Summary,
     gate: GateResult | None,
 ) -> str:
-    """Write the charts and report.html of a run with the answers of its gate.
+    """Write the charts and report.html of a run with the verdicts of its gate.
 
     Return the report's URL. Raises StoreError.
     """
@@ -479,7 +479,7 @@ def step(pod: "PodContext", phase: str) -> int:
             collect(store, stored_plan(store, run_id))
         result = finish_run(store, plan, publishes=True)
         text, code = str(result), result.exit_code
-        verdict = result.answer
+        verdict = result.verdict
         context.explain_end(why or verdict.sentence)
     print_now(text)
     context.label_workflow(pod, plan, store, verdict.word or FIRST, why or verdict.sentence)

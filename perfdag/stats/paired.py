@@ -71,16 +71,16 @@ class Paired:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Cost:
     """The cost of B over A against a limit. `word` is within, beyond or unclear.
 
-    `cost` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
+    `share` and its interval are shares of A: 0.03 is 3 % more time for the same work. With `points`
     they are shares of the whole: 0.03 is 3 points. They are NaN where A has nothing to take a share
     of.
     """
 
     limit: float
-    cost: float
+    share: float
     low: float
     high: float
     word: str
@@ -130,7 +130,7 @@ def paired(
     )
 
 
-def within_limit(r: Paired, limit: float) -> Bound | None:
+def within_limit(r: Paired, limit: float) -> Cost | None:
     """Compare the cost of B with `limit`, a share of A. Return None where no direction is worse.
 
     B is within where the whole interval is below the limit, and beyond where it is above. An
@@ -142,14 +142,14 @@ def within_limit(r: Paired, limit: float) -> Bound | None:
     low, high = sorted(_cost(r, effect) for effect in (r.interval.low, r.interval.high))
     if r.a <= 0 and not r.absolute and (low, high) != (0, 0):
         why = f"A's median is {r.a:g}: there is no share of it"
-        return Bound(limit, math.nan, math.nan, math.nan, "unclear", why)
+        return Cost(limit, math.nan, math.nan, math.nan, "unclear", why)
     word, why = "unclear", f"{r.blocks} blocks allow no interval"
     if r.interval.kind == "interval" and (high < limit or low > limit):
         word, why = "within" if high < limit else "beyond", f"{r.blocks} blocks"
     elif r.interval.kind == "interval":
         # The interval has no end where B has a value of zero.
         why = _remedy(r.blocks, (high - low) / 2 / abs(limit - cost) if cost != limit else math.inf)
-    return Bound(limit, cost, low, high, word, why, r.absolute)
+    return Cost(limit, cost, low, high, word, why, r.absolute)
 
 
 def _remedy(blocks: int, width: float) -> str:

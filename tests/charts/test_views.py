@@ -320,5 +320,5 @@ def test_the_band_of_a_history_ends_where_a_change_would_be_seen(tmp_path: Path)
         put(store, synthetic.rows(night, values, metric="wall_time", unit="s", better="lower"))
     [line] = judge_run(store, "net", run_id(11), Rules()).series
     texts = " ".join(text.get_text() for text in screen.history(line).findobj(Text))
-    assert line.answer.text == "same (+9.3 % would be seen)"
+    assert line.verdict.text == "same (+9.3 % would be seen)"
     assert "band: where equal runs lie (-8.5 % to +9.3 %)" in texts

@@ -49,7 +49,7 @@ def test_one_gang_measures_both_variants_in_turn(bench: Namespace, tmp_path: Pat
     assert sorted(pod["metadata"]["labels"]["perfdag/rank"] for pod in pods) == ["0", "1"]
     outcome = json.loads(store.get(f"runs/{duet.a.run_id}/ab.json"))
     assert (
-        1.2 < outcome["series"][0]["judged"]["effect"] < 2.2
+        1.2 < outcome["series"][0]["paired"]["effect"] < 2.2
     )  # 1.5 s against 0.5 s, on a machine that may be busy
     # a finished one is shown again from here, and nothing is measured for it
     again = bench.perfdag("ab", "--resume", run_id, "--store", bench.store, "--json")

@@ -19,7 +19,7 @@ from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
 from perfdag.analysis.sentence import Judged, banner
-from perfdag.analysis.verdict import Tuning, answer_of, compare_sides, percent
+from perfdag.analysis.verdict import Tuning, compare_sides, percent, verdict_of
 from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
 from perfdag.commands.main import main
@@ -135,7 +135,7 @@ def word_of(values: Sequence[float] | np.ndarray, better: str, **limits: Any) ->
     levels = levels_of(array, **limits)
     newest = spread([array[levels.nights.at[-1]]])
     runs = [run_id(night) for night in range(len(array))]
-    return answer_of(array, newest, levels, runs, better).word
+    return verdict_of(array, newest, levels, runs, better).word
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -156,8 +156,10 @@ def test_an_absolute_check_judges_differences() -> None:
     assert word_of(values, "lower", **limits) == "same", "three points of ten asked for were judged"
     grown = np.array([0.0, 0.01, 0.02] * 5 + [0.5] * 3)
     levels = levels_of(grown, **limits)
-    answer = answer_of(grown, wide, levels, [run_id(i) for i in range(18)], "lower")
-    assert (answer.word, answer.size) == ("worse", "+0.49"), "samples that spread are no noise here"
+    verdict = verdict_of(grown, wide, levels, [run_id(i) for i in range(18)], "lower")
+    assert (verdict.word, verdict.size) == ("worse", "+0.49"), (
+        "samples that spread are no noise here"
+    )
 
 
 def test_changes_of_a_share_are_in_points(store: Store, cli: CommandLine) -> None:
@@ -166,7 +168,7 @@ def test_changes_of_a_share_are_in_points(store: Store, cli: CommandLine) -> Non
         put(store, rows(night, {"a=1": [0.03 if night >= 10 else 0.0]}, unit="1", **about))
     [line] = gate_of(store, 12).series
     text = "worse +3.0 points since 2026-01-15 (3 runs)"
-    assert (line.answer.text, line.newest_text) == (text, "newest 3 % (+3.0 points)")
+    assert (line.verdict.text, line.newest_text) == (text, "newest 3 % (+3.0 points)")
     assert f"WORSE net/{line.label} +3.0 points" in "\n".join(gate_lines(gate_of(store, 12)))
     assert text in cli(["compare", run_id(0), run_id(12), "--store", store.root]).out
     write_site(store)
@@ -203,8 +205,8 @@ def test_the_last_check_that_covers_a_series_has_the_say() -> None:
 def test_a_drift_is_told_as_one(store: Store, cli: CommandLine) -> None:
     fill(store, [100 * 1.002**night for night in range(80)])
     [line] = gate_of(store, 79).series
-    assert line.answer.word == "worse"
-    assert "; rising, +17.1 % since 2026-01-05" in line.answer.text
+    assert line.verdict.word == "worse"
+    assert "; rising, +17.1 % since 2026-01-05" in line.verdict.text
     [series] = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)["series"]
     assert series["drift"]["start"] == run_id(0)
     assert series["drift"]["change"] == pytest.approx(0.171, abs=0.002)
@@ -223,10 +225,10 @@ def test_the_date_of_a_step_has_an_interval_that_covers_the_true_night(
     assert step.first < run_id(40) < step.last
     assert step.changes.values["kernel"] == ("6.1", "6.8"), "it changed in the interval"
     text = f" to {step.last[:4]}-{step.last[4:6]}-{step.last[6:8]}, "
-    assert text in line.answer.text
+    assert text in line.verdict.text
     [series] = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)["series"]
     assert (series["steps"][0]["first"], series["steps"][0]["last"]) == (step.first, step.last)
-    assert series["answer"]["since_last"] == step.last
+    assert series["verdict"]["since_last"] == step.last
 
 
 def test_a_fix_is_good_in_its_night(store: Store, cli: CommandLine) -> None:
@@ -250,7 +252,7 @@ def test_a_fix_is_good_in_its_night(store: Store, cli: CommandLine) -> None:
     write_site(store)
     shown = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert [len(listed), len(history["runs"]), len(shown)] == [25, 25, 25]
-    assert [line["answer"] for line in listed[-2:]] == ["worse", "same"]
+    assert [line["verdict"] for line in listed[-2:]] == ["worse", "same"]
 
 
 def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:
@@ -259,7 +261,7 @@ def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:
     said = cli(["import", "history", "boot.csv"]).err
     assert "line 5: 0 s is no time; kept as an invalid sample of boot" in said
     [series] = json.loads(cli(["history", "boot", "--json"]).out)["series"]
-    assert (series["answer"]["word"], len(series["levels"])) == ("same", 1)
+    assert (series["verdict"]["word"], len(series["levels"])) == ("same", 1)
     measurement = Measurement("wall_time", 0.0)
     with pytest.raises(Invalid, match="wall_time: 0 s is no time"):
         check_possible(Metric("wall_time", "s", "lower", "time", headline=True), measurement)
@@ -274,7 +276,7 @@ def test_runs_are_not_compared_through_points_that_were_unusable(
         put(store, values + rows(night, {"size=1": [10.0 * 7**night] * 3}, **other))
     command = ["compare", run_id(0), run_id(1), "--store", store.root, "--json"]
     compared = json.loads(cli(command).out)["series"]
-    texts = {row["info"]["metric"]: row["answer"]["why"] for row in compared}
+    texts = {row["info"]["metric"]: row["verdict"]["why"] for row in compared}
     assert "but the point was unusable in B" in texts["cpu_time"]
 
 
@@ -283,24 +285,24 @@ def test_the_answer_about_a_series(store: Store, case: str) -> None:
     values, text = CASES[case]
     fill(store, values)
     [line] = gate_of(store, len(values) - 1).series
-    assert line.answer.text.startswith(text), line.answer
-    assert line.answer.effect is None or line.answer.effect >= -1
+    assert line.verdict.text.startswith(text), line.verdict
+    assert line.verdict.effect is None or line.verdict.effect >= -1
 
 
 def test_a_metric_without_a_better_direction_is_never_worse(store: Store, cli: CommandLine) -> None:
     fill(store, [100] * 10 + [140] * 4, better="none")
     listed = json.loads(cli(["ls", "--store", store.root, "--json"]).out)
-    assert [run["answer"] for run in listed[9:]] == ["same", *["unclear"] * 4]
+    assert [run["verdict"] for run in listed[9:]] == ["same", *["unclear"] * 4]
     gate = gate_of(store, 12)
-    answer = gate.series[0].answer
-    assert answer.text == "unclear: +40.0 % since 2026-01-15, and neither direction is better"
+    verdict = gate.series[0].verdict
+    assert verdict.text == "unclear: +40.0 % since 2026-01-15, and neither direction is better"
     assert not gate.failed
 
 
 def test_a_fall_of_a_rate_is_of_the_level_before(store: Store) -> None:
     fill(store, [200] * 10 + [120] * 3, metric="rate", unit="B/s", better="higher")
     [line] = gate_of(store, 12).series
-    assert line.answer.text == "worse -40.0 % since 2026-01-15 (3 runs)"
+    assert line.verdict.text == "worse -40.0 % since 2026-01-15 (3 runs)"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_a_head_that_its_base_cannot_judge_is_told_what_would(
     plan.options.rechecks = [run_id(len(base) + i) for i in range(1, len(head))]
     gate = gate_of(with_history(stores[1], stores[0].root, plan), len(base))
     [line] = gate.series
-    assert line.answer.text.startswith(f"cannot tell: {text}" if text else "worse -25.4 %")
+    assert line.verdict.text.startswith(f"cannot tell: {text}" if text else "worse -25.4 %")
     assert (gate.failed, bool(gate.unclear)) == (not text, bool(text))
 
 
@@ -347,11 +349,11 @@ def test_an_accepted_level_is_the_good_one_as_long_as_it_is_accepted(store: Stor
             series="work *", run=run_id(10), reason="a safer kernel", until="2026-01-22"
         )
     ]
-    words = [gate_of(store, night, accepted).series[0].answer.text for night in (15, 18)]
+    words = [gate_of(store, night, accepted).series[0].verdict.text for night in (15, 18)]
     assert words[0].startswith("same (")
     assert words[1] == "worse +90.0 % since 2026-01-15 (9 runs)", "the acknowledgement ended"
     accepted = [Acknowledgement(series="work *", run=run_id(10), reason="a safer kernel")]
-    text = gate_of(store, 18, accepted).series[0].answer.text
+    text = gate_of(store, 18, accepted).series[0].verdict.text
     assert text == "worse +35.7 % since 2026-01-21 (3 runs)"
 
 
@@ -363,8 +365,8 @@ def test_samples_that_spread_by_their_size_decide_nothing(
     for night in (10, 11, 12):
         put(store, rows(night, {"size=1": values}, **TIME))
     [line] = gate_of(store, 12).series
-    assert line.answer.word == "unclear"
-    assert "the samples of the run spread by 180 %" in line.answer.text
+    assert line.verdict.word == "unclear"
+    assert "the samples of the run spread by 180 %" in line.verdict.text
 
 
 def test_a_slower_node_is_worse_and_named(store: Store) -> None:
@@ -473,7 +475,7 @@ def test_every_surface_says_the_same(
     compared = cli(do[do.index("perfdag compare") :].split()[1:]).out
     assert words in compared
     assert "(level)" in compared
-    noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["answer"][
+    noise = json.loads(cli(["check", "last", *root, "--json"], 3).out)["series"][0]["verdict"][
         "noise"
     ]
     assert f"{100 * noise:.1f} %" in compared
@@ -493,7 +495,7 @@ def test_every_surface_says_the_same(
     summary = summarise(load_rows(store, runs=[run_id(14)]))
     gate = judge(store, stored_plan(store, run_id(14)), summary)
     assert gate is not None
-    assert [line.answer.text for line in gate.series] == [words]
+    assert [line.verdict.text for line in gate.series] == [words]
 
 
 @pytest.mark.parametrize(
@@ -522,9 +524,9 @@ def test_every_surface_says_the_same_of_few_runs(
     said = {
         "check, show and the end of a run": gate.word,
         "report": banner(Judged(summary, gate)).word,
-        "ls": row["answer"],
-        "compare": compared[0]["answer"]["word"],
-        "history": history[0]["answer"]["word"],
+        "ls": row["verdict"],
+        "compare": compared[0]["verdict"]["word"],
+        "history": history[0]["verdict"]["word"],
         "index": nights[-1]["word"],
         "history page": line["word"],
         "comparison page": pair[0],
@@ -532,7 +534,7 @@ def test_every_surface_says_the_same_of_few_runs(
     assert said == dict.fromkeys(said, word)
     first = [gate_of(store, night).word for night in range(1, runs)]
     assert [run["word"] for run in nights[1:]] == first, "what was said of a run stays"
-    assert line["answer"] == pair[1] == gate.series[0].answer.text
+    assert line["answer"] == pair[1] == gate.series[0].verdict.text
 
 
 SUITE = """\
@@ -584,7 +586,7 @@ def test_two_runs_alone_fail_no_gate(store: Store) -> None:
     assert (gate.word, gate.failed, gate.alerts) == ("worse", False, [])
     text = "\n".join(gate_lines(gate))
     assert "worse +72.9 % (two runs alone; fails no gate)" in text
-    assert "answer  1 worse (2 runs of history)" in text, "once, and no `worse: 1 worse`"
+    assert "verdict 1 worse (2 runs of history)" in text, "once, and no `worse: 1 worse`"
 
 
 def test_a_series_that_a_run_left_out_does_not_fail_it(store: Store) -> None:

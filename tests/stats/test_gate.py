@@ -474,7 +474,7 @@ def test_one_very_bad_night_is_suspicious_not_a_regression(store: Store) -> None
     gate = judge(store, 29)
     assert not gate.failed
     assert [item.name for item in gate.suspects] == ["iperf streams=8 throughput"]
-    assert gate.suspects[0].answer.effect == pytest.approx(-0.3, abs=0.04)
+    assert gate.suspects[0].verdict.effect == pytest.approx(-0.3, abs=0.04)
     assert judge(store, 28).suspects == []
     assert judge(store, 29, Check(metric="*", page=False)).suspects == [], "it fails no gate"
 
@@ -490,7 +490,7 @@ def test_a_slower_machine_is_named_by_its_canaries_but_not_by_stolen_time(store:
         steal = rows(night, {"canary": [0.5 if worse else 0.01] * 4}, **about)
         put(store, rows(night, {"streams=1": [1e10] * 3}) + cpu + steal)
     gate = judge(store, 12)
-    assert {line.info.metric: line.answer.word for line in gate.canaries} == {
+    assert {line.info.metric: line.verdict.word for line in gate.canaries} == {
         "cpu": "worse",
         "steal": "worse",
     }

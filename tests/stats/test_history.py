@@ -325,7 +325,7 @@ def test_compare_finds_the_step_and_what_changed(store: Store, cli: CommandLine)
     outcome = json.loads(cli([*command, "--json"]).out)
     assert outcome["changes"]["values"] == {"kernel": ["6.1.112", "6.1.119"]}
     words = {
-        item["label"]: item["answer"]["word"]
+        item["label"]: item["verdict"]["word"]
         for item in outcome["series"]
         if item["info"]["metric"] == "throughput"
     }
@@ -334,7 +334,7 @@ def test_compare_finds_the_step_and_what_changed(store: Store, cli: CommandLine)
         "iperf throughput, 1 stream": "same",
         "iperf throughput, 4 streams": "same",
     }
-    assert outcome["series"][0]["answer"]["word"] == "worse"
+    assert outcome["series"][0]["verdict"]["word"] == "worse"
     assert "differs  kernel: 6.1.112 -> 6.1.119" in cli([*command, "--gate"], 3).out
 
 
@@ -410,7 +410,7 @@ def test_compare_names_a_changed_parameter_first_and_compares_over_it(
     outcome = json.loads(cli(["compare", run_id(19), "last", "--store", store.root, "--json"]).out)
     assert outcome["parameters"] == {"iperf.duration": ["1", "2"]}
     # the noise is that of the 19 nights before the change
-    assert {item["label"]: item["answer"]["word"] for item in outcome["series"]} == {
+    assert {item["label"]: item["verdict"]["word"] for item in outcome["series"]} == {
         "iperf throughput, 1 stream": "worse",
         "iperf throughput, 4 streams": "worse",
     }
@@ -423,7 +423,7 @@ def test_compare_honours_the_checks_of_the_suite(store: Store, cli: CommandLine)
 
     def word() -> str:
         command = ["compare", run_id(19), "last", "--store", store.root, "--json"]
-        return str(json.loads(cli(command).out)["series"][0]["answer"]["word"])
+        return str(json.loads(cli(command).out)["series"][0]["verdict"]["word"])
 
     assert word() == "same"
     text = "name: net\nentries:\n  - {benchmark: command, name: iperf, params: {argv: [ls]}}\n"
@@ -449,7 +449,7 @@ def test_equal_nights_are_equal_and_selections_tell_the_noise_themselves(store: 
         outcome = compare_selections(
             (store, select(RunStore(store), a)), (store, select(RunStore(store), b))
         )
-        assert {row.answer.word for row in outcome.series} == {"same"}
+        assert {row.verdict.word for row in outcome.series} == {"same"}
 
 
 def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_two_clusters_by_a_baseline(store: Store, tmp_path: Path) -> None:
     assert main(["baseline", "set", "acceptance", "month=2026-01", "--store", store.root]) == 0
     a, b = select(RunStore(store), "baseline:acceptance"), select(RunStore(green), "last")
     outcome = compare_selections((store, a), (green, b))
-    assert {row.answer.word for row in outcome.series} == {"worse"}
+    assert {row.verdict.word for row in outcome.series} == {"worse"}
 
 
 def test_a_baseline_is_shown_with_its_runs(store: Store, cli: CommandLine) -> None:
@@ -548,9 +548,9 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
         ).out
     )
     [line] = [item for item in outcome["series"] if item["info"]["metric"] == "wall_time"]
-    assert line["judged"]["word"] == "worse"
-    assert line["judged"]["p"] == pytest.approx(2 / 256)
-    assert line["judged"]["effect"] > 1
+    assert line["paired"]["word"] == "worse"
+    assert line["paired"]["p"] == pytest.approx(2 / 256)
+    assert line["paired"]["effect"] > 1
     assert set(outcome["blocks"]) <= {"ABBA", "BAAB"}
     assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
     out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown"]).out
@@ -568,7 +568,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     [line] = json.loads(
         cli(["ab", "--resume", outcome["a"]["run_id"], "--within", "9900%", "--json"]).out
     )["series"]
-    assert (line["bound"]["word"], line["bound"]["limit"]) == ("within", 99)
+    assert (line["cost"]["word"], line["cost"]["limit"]) == ("within", 99)
     assert (
         cli(["ab", "duel.yaml", "--b", "command.argv=[ls]", "--within", "half"], 2).err
         == "perfdag ab: --within: not a share: 'half'; write it as 5% or 0.05\n"

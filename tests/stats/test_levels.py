@@ -208,7 +208,7 @@ def test_a_rate_that_falls_by_two_fifths_costs_two_thirds_more_time() -> None:
     bound = within_limit(duet(100.0, 60.0, "higher"), 0.5)
     assert bound is not None
     assert bound.word == "beyond"
-    assert bound.cost == pytest.approx(2 / 3, rel=0.01)
+    assert bound.share == pytest.approx(2 / 3, rel=0.01)
 
 
 def test_each_look_at_a_duet_costs_evidence() -> None:

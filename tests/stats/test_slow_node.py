@@ -72,7 +72,7 @@ def test_check_names_it_and_fails_where_the_suite_asks(
     lines = cli(["check", "last", "--store", "store", *files], code).out.splitlines()
     [at] = [at for at, line in enumerate(lines) if line.endswith(": -87 % against the others")]
     assert lines[at].startswith(f"{word:8}iperf throughput, node node-5: ")
-    assert at < lines.index("answer  first run: there is none before it to compare with")
+    assert at < lines.index("verdict first run: there is none before it to compare with")
     assert lines[at] in Path("check.md").read_text()
     case = ElementTree.parse("check.xml").find(".//testcase[@classname='net.slow']")
     assert case is not None
