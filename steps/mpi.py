@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -57,21 +57,20 @@ _CPUS = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
 # -- what the hosts must have ----------------------------------------------------------------------
 
 
-def few_cpus(shape: Shape, ranks: int) -> list[Problem]:
-    """Return why the ranks of a pod would exceed its CPU quota, or an empty list.
+def few_cpus(shape: Shape, ranks: int) -> Iterator[Problem]:
+    """Yield that the ranks of a pod would exceed its CPU quota.
 
     A request without a limit sets no quota. oversubscribe does not help, although this check
     passes: a quota throttles spinning ranks, and a throttled sample is invalid.
     """
     limit = shape.resources.amounts("limits").get("cpu")
-    if limit is None or parse_quantity(limit) >= ranks:
-        return []
-    text = (
-        f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
-        f" throttled by its CPU quota; raise it to {ranks}, use fewer, or write it"
-        " below resources.requests, which sets no quota"
-    )
-    return [Problem("cpu-quota", text)]
+    if limit is not None and parse_quantity(limit) < ranks:
+        yield Problem(
+            "cpu-quota",
+            f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"
+            f" throttled by its CPU quota; raise it to {ranks}, use fewer, or write it"
+            " below resources.requests, which sets no quota",
+        )
 
 
 def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: str) -> None:

@@ -389,10 +389,10 @@ def parse(texts: Mapping[str, str], params: TorchbenchParams) -> list[Measuremen
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise Failed(f"the report of run.py lacks {error}") from None
-    for used, wanted, name in checks:
-        if wanted is not None and used != wanted:
+    for used, requested, name in checks:
+        if requested is not None and used != requested:
             raise Invalid(
-                f"{params.model}: {name} {wanted} was requested, run.py used {used}",
+                f"{params.model}: {name} {requested} was requested, run.py used {used}",
                 measurements=rows,
             )
     return rows
@@ -400,27 +400,28 @@ def parse(texts: Mapping[str, str], params: TorchbenchParams) -> list[Measuremen
 
 def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]:
     walls = [float(time) for time in report["wall_s"]]
-    own = [float(time) for time in report["gpu_s"]] if params.device == "cuda" else walls
-    n = len(own)
-    if not n == len(walls) == params.iterations or not min(*own, *walls) > 0:
+    batches = [float(time) for time in report["gpu_s"]] if params.device == "cuda" else walls
+    n = len(batches)
+    if not n == len(walls) == params.iterations or not min(*batches, *walls) > 0:
         raise Failed(f"{n} of {params.iterations} iterations have a time")
-    whole, used = float(report["process_s"]), float(report["user_s"]) + float(report["system_s"])
+    seconds = float(report["process_s"])
+    cpu_seconds = float(report["user_s"]) + float(report["system_s"])
     rows = [
-        Measurement("batch_time", statistics.median(own), n=n),
-        Measurement("batch_time_spread", min(own), "min", n=n),
-        Measurement("batch_time_spread", statistics.fmean(own), "mean", n=n),
-        Measurement("batch_time_spread", max(own), "max", n=n),
+        Measurement("batch_time", statistics.median(batches), n=n),
+        Measurement("batch_time_spread", min(batches), "min", n=n),
+        Measurement("batch_time_spread", statistics.fmean(batches), "mean", n=n),
+        Measurement("batch_time_spread", max(batches), "max", n=n),
         *(
-            Measurement("batch_time_spread", nearest_rank(own, part), stat, n=n)
+            Measurement("batch_time_spread", nearest_rank(batches, part), stat, n=n)
             for stat, part in (("p90", 0.9), ("p99", 0.99))
             if n >= needed(part)
         ),
-        *bins("iteration_time", "iteration", own, PARTS),
+        *bins("iteration_time", "iteration", batches, PARTS),
         Measurement("time_to_first_batch", report["construct_s"] + report["first_call_s"]),
-        Measurement("wall_time", whole),
+        Measurement("wall_time", seconds),
         Measurement("user_time", float(report["user_s"])),
         Measurement("system_time", float(report["system_s"])),
-        Measurement("cpu", used / whole),
+        Measurement("cpu", cpu_seconds / seconds),
         Measurement("cpu_memory", float(report["max_rss_bytes"])),
     ]
     if FIXED_BATCHES.get(params.model, params.batch_size) == params.batch_size:

@@ -186,9 +186,8 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
 
     def seconds(self, params: InterferenceParams) -> float:
         # In Offline, a copy completes together as many samples as it did alone.
-        return (
-            params.copies + (params.copies if params.scenario == "offline" else 1.5)
-        ) * params.seconds()
+        together = params.copies if params.scenario == "offline" else 1.5
+        return (params.copies + together) * params.seconds()
 
     def measure(self, gang: Gang, params: InterferenceParams) -> list[tuple[Host, Result]]:
         hosts = [gang.hosts[number % len(gang.hosts)] for number in range(params.copies)]
