@@ -329,7 +329,9 @@ async def test_a_run_that_stands_still_is_stopped_and_says_why(
     server = ApiServer(workflow_of(place(), phase="Running", nodes=nodes))
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [gang_pod({"phase": "Running"})]})
     server.on("PATCH .*/pods/p0", lambda _: {})
-    assert await watch_pods(server.client(), place(), 0.0, 0.0) == [0], "`argo retry` measures it"
+    async with asyncio.timeout(10):
+        unmeasured = await watch_pods(server.client(), place(), 0.0, 0.0)
+    assert unmeasured == [0], "`argo retry` measures it"
     ends = [patch.path.rpartition("/")[2] for patch in server.requests if patch.method == "PATCH"]
     assert ends == ["wf", "p0", "wf", "p0", "wf"], "the batch is final before its pod ends"
     [workflow] = server.of("Workflow")
