@@ -181,6 +181,14 @@ def test_the_evidence_against_a_node_has_the_noise_of_few_samples() -> None:
     assert outlier.sigmas == pytest.approx(math.log(2) / error, rel=0.01)
 
 
+def test_nodes_that_differ_anyway_name_nobody() -> None:
+    levels = {"a": 100.0, "b": 104.0, "c": 96.0, "d": 103.0, "e": 97.0, "f": 108.0}
+    assert (
+        outliers({name: [level - 0.01, level, level + 0.01] for name, level in levels.items()})
+        == []
+    )
+
+
 def test_an_odd_duet_has_one_block_more_of_either_kind() -> None:
     more = {Counter(blocks(9, seed)).most_common(1)[0][0] for seed in range(20)}
     assert more == {"ABBA", "BAAB"}
