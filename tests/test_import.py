@@ -315,7 +315,8 @@ def test_another_format_or_file_is_named(cli: CommandLine) -> None:
         (
             ["kubeperf", "a.yaml"],
             "argument COMMAND: invalid choice: 'kubeperf' (choose from 'kube-perftest', "
-            "'perfscale-load-generator', 'history')\n",
+            "'perfscale-load-generator', 'history', 'hyperfine', 'pytest-benchmark', 'asv', "
+            "'google-benchmark')\n",
         ),
         (["kube-perftest", "absent.yaml"], "absent.yaml: no such file\n"),
     ):

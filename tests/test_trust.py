@@ -81,7 +81,7 @@ def test_the_headline_is_the_trust_in_the_worst_point(samples: list[Sample], tex
     trust = summarise(table).trust
     assert trust.text == text
     assert trust.text.startswith(trust.level)
-    assert f"<p>trust {text}</p>" in report_of(table)
+    assert f">trust {text}</span>" in report_of(table)
 
 
 NIC = {"name": "eth0", "driver": "mlx5_core", "speed": 25e9}
