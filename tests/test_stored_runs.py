@@ -132,7 +132,7 @@ def test_ls_shows_the_runs_of_a_store(
         "kind",
         "samples",
         "trust",
-        "answer",
+        "verdict",
         "headline",
     ]
     cells = [re.split(r"  +", line) for line in lines if line.startswith("20")]
