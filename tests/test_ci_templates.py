@@ -78,7 +78,7 @@ def test_the_action_runs_checks_and_posts(op: str, code: int, word: str) -> None
     assert result.returncode == code, result.stderr
     assert f"## ci: gate {word}" in Path("summary").read_text()
     comments = Path("comments").read_text()
-    assert comments.startswith("secret pr comment 7 --body-file perfdag-summary.md\n## ci: gate")
+    assert comments.startswith("secret pr comment 7 --body-file perfdag-summary.md\n### ci: gate")
     assert Path("perfdag-check.xml").exists()
 
 

@@ -167,10 +167,10 @@ AB_KEYS = {
     "": "a b blocks changes damaged series suite unpaired",
     "a": "run_id words",
     "changes": "folders recorded unknown values",
-    "series": "bound info judged label name",
-    "series bound": "cost high limit low points why word",
-    "series judged": "a absolute b better blocks effect interval min_effect p why word",
-    "series judged interval": "coverage high low middle n",
+    "series": "cost info label name paired",
+    "series cost": "high limit low points share why word",
+    "series paired": "a absolute b better blocks effect interval min_effect p why word",
+    "series paired interval": "coverage high low middle n",
 }
 """The keys of the JSON of `ab` by place; other tools read them."""
 
