@@ -129,7 +129,8 @@ def test_an_interrupted_run_and_duet_go_on_with_what_is_printed(
             patch.setattr(MeasuringLoop, "measure", Mock(side_effect=KeyboardInterrupt))
             stopped = cli([verb, *where, *more], 130)
         assert "delay" in pasted(cli, stopped.err, verb)
-    [a] = [run for run in RunStore(FolderStore(STORE)).known if run.endswith("a")]
+    known = RunStore(FolderStore(STORE)).known
+    [a] = [run for run in known if run.endswith("a") and f"{run[:-1]}b" in known]
     shown = cli(["check", a, "--store", STORE], 2).err
     assert "delay" in pasted(cli, shown.replace("`perfdag ab`", "ab"), "ab")
 

@@ -65,12 +65,12 @@ def _sentence(outcome: Outcome) -> Iterator[str]:
     for line in sorted(outcome.lines, key=lambda line: RANK.index(line.paired.word))[:1]:
         paired, unit = line.paired, line.info.unit
         text = f"{b} against {a}: {_cells(line)[3]}"
-        if unit == "s" or unit in RATES:
+        sure = paired.word in ("worse", "better")
+        if sure and (unit == "s" or unit in RATES):
             ratio = 1 + paired.effect
             how = "slower" if (ratio > 1) == (unit == "s") else "faster"
             text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
         text = f"{line.label}: {text}" if outcome.lines[1:] else text
-        sure = paired.word in ("worse", "better")
         yield f"{text} (p {paired.p:.2g})" if sure else f"{text}: {_cells(line)[-1]}"
 
 
