@@ -681,16 +681,20 @@ def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurem
     """
     receiver, sender = ("client", "server") if params.reverse else ("server", "client")
     sent = _iperf2_streams(texts.get(sender, ""), params, shortest=0.9 * params.duration)
-    # The receiver counts from its first read, which is late for many streams on a busy machine.
     received = _iperf2_streams(texts.get(receiver, ""), params)
+    # As in iperf's own sum, the time is that of the longest stream at its sender. A receiver counts
+    # from its first read, which is so late for many streams on a busy machine that its rates are
+    # too high.
+    seconds = max(8 * size / rate for size, rate in sent)
     rows = [
-        Measurement("throughput", sum(rate for _, rate in received)),
-        Measurement("sent_throughput", sum(rate for _, rate in sent)),
+        Measurement("throughput", 8 * sum(size for size, _ in received) / seconds),
+        Measurement("sent_throughput", 8 * sum(size for size, _ in sent) / seconds),
         Measurement("bytes", sum(size for size, _ in received)),
     ]
-    for number, (size, rate) in enumerate(received, 1):
-        rows.append(Measurement("bytes", size, subject=f"stream {number}"))
-        rows.append(Measurement("stream_throughput", rate, subject=f"stream {number}"))
+    for number, (size, _) in enumerate(received, 1):
+        stream = f"stream {number}"
+        rows.append(Measurement("bytes", size, subject=stream))
+        rows.append(Measurement("stream_throughput", 8 * size / seconds, subject=stream))
     return rows
 
 

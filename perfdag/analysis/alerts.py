@@ -4,6 +4,7 @@ Beside them stand the records of what was told of each run.
 """
 
 import http.client
+import itertools
 import logging
 import math
 import os
@@ -42,10 +43,13 @@ def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | N
     """Mark the alerts that the run before, or an earlier check of this run, had already."""
     for alert in alerts:
         records = [record for record in (previous, own) if record]
-        old = [each for record in records for each in record.alerts if each.kind == alert.kind]
+        earlier = itertools.chain.from_iterable(record.alerts for record in records)
+        alike = [alert_before for alert_before in earlier if alert_before.kind == alert.kind]
+        reported = set[str]().union(*(alert_before.keys for alert_before in alike))
+        sent = set[str]().union(*(alert_before.keys for alert_before in alike if alert_before.sent))
         # One more series of a cause makes a known alert fresh.
-        alert.fresh = not set(alert.keys) <= {key for each in old for key in each.keys}
-        alert.sent = set(alert.keys) <= {key for each in old if each.sent for key in each.keys}
+        alert.fresh = not set(alert.keys) <= reported
+        alert.sent = set(alert.keys) <= sent
 
 
 def read_records(store: Store, suite: str) -> dict[str, Record]:
@@ -92,7 +96,8 @@ def case_alerts(gate: GateResult) -> list[Alert]:
             causes.setdefault((case.group, *case.cause), []).append(case)
     alerts = []
     for (group, entry, detail), cases in causes.items():
-        kind, count = _KINDS[group], len(cases)
+        kind = _KINDS[group]
+        count = len(cases)
         about = f"{entry}: {count} series"
         if detail == POINTS:
             about = f"{entry}: {plural(count, 'point')} without a value"
@@ -123,7 +128,9 @@ def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
 
 def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.verdict.effect or 0))
-    info, verdict, left = worst.info, worst.verdict, worst.worsening
+    info = worst.info
+    verdict = worst.verdict
+    left = worst.worsening
     assert left is not None  # worse_alerts looks at it
     title = f"WORSE {gate.suite}/{worst.label} {verdict.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
@@ -350,7 +357,8 @@ MOST_ROWS = 30
 
 def _markdown_cells(line: Series) -> list[str]:
     """Return the cells of a series, as MARKDOWN names them."""
-    verdict, unit = line.verdict, line.info.display_unit
+    verdict = line.verdict
+    unit = line.info.display_unit
     return [
         MARKS[verdict.word],
         line.label,

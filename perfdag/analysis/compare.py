@@ -62,10 +62,9 @@ def match(
     in B. Points that agree in everything else are a pair. A value that only one side has among
     several is a removed or new point.
     """
-    a, b = _by_entry(left), _by_entry(right)
-    shared = {point for points in a.values() for point in points} & {
-        point for points in b.values() for point in points
-    }
+    a = _by_entry(left)
+    b = _by_entry(right)
+    shared = set[str]().union(*a.values()) & set[str]().union(*b.values())
     pairs: dict[str, str] = {}
     differs: dict[str, tuple[str, str]] = {}
     for entry in a.keys() & b.keys():
@@ -195,7 +194,8 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
     """
     tuning = Tuning(read_checks(b[0], b[1].runs[-1]))
     damaged: list[str] = []
-    left, right = _side(*a, damaged), _side(*b, damaged)
+    left = _side(*a, damaged)
+    right = _side(*b, damaged)
     past = _Past(b[0], a[1], b[1], a[0].root == b[0].root, tuning, damaged)
     pairs, parameters = match(left.series.values(), right.series.values())
     # A re-measurement has some points alone, and their tools.
@@ -226,15 +226,18 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
         for key, info in right.series.items()
         if key not in keys
     ]
-    rows, refused = list[Row](), list[str]()
+    rows = list[Row]()
+    refused = list[str]()
     for key in [key for key in right.series if key in keys]:
-        info, old = right.series[key], left.series[keys[key]]
+        info = right.series[key]
+        old = left.series[keys[key]]
         name = info.named(points[info.point].name)
         label = info.titled(points[info.point].label)
         if old.unit != info.unit:
             refused.append(f"{label}: unit {old.unit} in A and {info.unit} in B, not compared")
             continue
-        values, new = left.values[keys[key]], spread(right.values[key])
+        values = left.values[keys[key]]
+        new = spread(right.values[key])
         verdict = past.verdict(info, values, new, keys[key] == key)
         both = {"B": info.point, "A": old.point}
         verdict = _usable(verdict, {x: unusable[x].get(point) for x, point in both.items()})
@@ -271,7 +274,8 @@ class _Past:
         damaged.extend(key for key in everything.damaged if key not in damaged)
         cluster = next((run.cluster for run in everything.runs if run.run_id in b.runs), "")
         medians = everything.on_cluster(cluster)
-        self.runs, self.tuning = [run.run_id for run in medians.runs], tuning
+        self.runs = [run.run_id for run in medians.runs]
+        self.tuning = tuning
         keys = [info.key for info in medians.series]
         self.values: dict[_Key, Array] = dict(zip(keys, medians.value, strict=True))
         self.nights = {key: medians.nights(row) for row, key in enumerate(keys)}
@@ -309,7 +313,8 @@ class _Past:
 
 def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     """Read the rows of a side: repetitions of a single run, or run medians of several."""
-    suites, runs = [selection.suite], list(selection.runs)
+    suites = [selection.suite]
+    runs = list(selection.runs)
     table = load_rows(store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged)
     if not table.num_rows:
         why = explain_unreadable(store, damaged[0]) if damaged else "no rows"
@@ -351,7 +356,8 @@ def _usable(verdict: Verdict, shares: Mapping[str, float | None]) -> Verdict:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    info, verdict = row.info, row.verdict
+    info = row.info
+    verdict = row.verdict
     effect = abs(verdict.effect or 0)
     return not info.headline, RANK.index(verdict.word), -effect, info.entry, row.label
 
@@ -479,7 +485,9 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         for plan in (duet.a, duet.b)
     )
     a, b = (_block_medians(rows, plan, len(duet.blocks)) for plan in (duet.a, duet.b))
-    lines, unpaired, absent = list[SeriesVerdict](), list[str](), list[str]()
+    lines = list[SeriesVerdict]()
+    unpaired = list[str]()
+    absent = list[str]()
     compared: set[int] = set()
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
@@ -530,7 +538,8 @@ def _compare_series(
 ) -> tuple[Paired, Cost | None]:
     """Compare one series. Check what alerts against the limit of the duet."""
     both = np.concatenate([a, b])
-    both, limit = both[np.isfinite(both)], duet.a.options.within
+    both = both[np.isfinite(both)]
+    limit = duet.a.options.within
     min_effect, absolute = tuning.effect(info, both)
     compare = partial(
         paired, a, b, better=info.better, min_effect=min_effect, looks=duet.a.options.looks
@@ -555,7 +564,8 @@ def _block_medians(
     for row in rows.filter(pc.equal(rows["run_id"], plan.run_id)).to_pylist():
         identity = row["series_id"]
         if row["point"] in number and identity not in infos:  # no canary
-            infos[identity], blocks[identity] = SeriesInfo.of(row), [[] for _ in range(count)]
+            infos[identity] = SeriesInfo.of(row)
+            blocks[identity] = [[] for _ in range(count)]
         if identity in infos:
             blocks[identity][(row["repetition"] - 1) // A_BLOCK].append(row["value"])
     return {

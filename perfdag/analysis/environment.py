@@ -165,7 +165,8 @@ def changes(before: Environment, after: Environment, past: Sequence[Environment]
     values: dict[str, tuple[str, str]] = {}
     unknown = {*_unknown(before), *_unknown(after)}
     for key in {*before, *after} - {_UNKNOWN, _FOLDER}:
-        old, new = _value(before, key), _value(after, key)
+        old = _value(before, key)
+        new = _value(after, key)
         if key == REVISION and old == new and (new or "").endswith(CHANGES):
             unknown.add("changes that no commit has")
         if old == new or _is_new_in_every_run(key, past):

@@ -190,11 +190,13 @@ class _Judge:
     def __init__(
         self, store: Store, suite: str, run_id: str, rules: Rules, summary: Summary | None
     ) -> None:
-        self.store, self.rules = store, rules
+        self.store = store
+        self.rules = rules
         self.everything = read_run_medians(store, suite)
         measured = self.everything.measured_again(run_id)
         if measured:
-            run_id, summary = measured, None
+            run_id = measured
+            summary = None
         self.plan = _plan(store, run_id)
         known = {run.run_id: run.cluster for run in self.everything.runs}
         lost: list[str] = []
@@ -257,7 +259,8 @@ class _Judge:
 
     def judge(self) -> None:
         """Fill the gate: verdicts, cases, alerts and suspects."""
-        gate, points = self.gate, self.run.points
+        gate = self.gate
+        points = self.run.points
         gate.series = [line for line in self.lines if line.info.point in points]
         records = read_records(self.store, gate.suite)
         earlier = [run.run_id for run in self.past.runs[: self.at] if run.run_id in records]
@@ -306,7 +309,8 @@ class _Judge:
         bad = state in ("failed", "absent") or group == "slow"
         accepted = bad and (accepted or self._acknowledged(label, key))
         if accepted:
-            state, text = "ok", f"{text} (acknowledged)"
+            state = "ok"
+            text = f"{text} (acknowledged)"
         self.gate.cases.append(CheckResult(group, name, title, state, text, key, label, cause))
         return accepted
 
@@ -338,7 +342,8 @@ class _Judge:
         """Add the verdicts of the benchmarks themselves."""
         states: dict[str, State] = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
         for verdict in self.summary.verdicts:
-            name, state = verdict.name, states[verdict.word]
+            name = verdict.name
+            state = states[verdict.word]
             title = f"{verdict.title}: {verdict.rule}"
             text = f"{verdict.word}: {verdict.note}"
             self._add("verdict", name, title, state, text, name, (verdict.entry, ""))
@@ -349,7 +354,8 @@ class _Judge:
         Return the ids of these series, and whether their absence is acknowledged. Only earlier runs
         with the same trigger and a point in common count, and what `--only` left out is not absent.
         """
-        run, earlier = self.run, enumerate(self.past.runs[: self.at])
+        run = self.run
+        earlier = enumerate(self.past.runs[: self.at])
         same = [
             i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
         ][-MISSED_FOR:]
@@ -393,7 +399,8 @@ class _Judge:
         for key, count in counts.items():
             if count.ok or key in reported:
                 continue
-            point, why = planned.get(key), _no_value(count)
+            point = planned.get(key)
+            why = _no_value(count)
             name = f"{count.entry} {point.label if point else key}".strip()
             title = point.full_title if point else name
             if point and point.optional and measured:
@@ -412,8 +419,11 @@ class _Judge:
                 self._without_data(rule, absent)
             for line in covered:
                 state, text = self._holds(rule, line)
-                key, name, what = line.info.series_id, line.name, rule.text()
-                accepted, cause = self._acknowledged(name, key), (line.info.entry, what)
+                key = line.info.series_id
+                name = line.name
+                what = rule.text()
+                accepted = self._acknowledged(name, key)
+                cause = (line.info.entry, what)
                 about = line.label, state, text, f"{what} {key}", cause, name
                 self._add("threshold", f"{name}: {what}", *about, accepted=accepted)
 
@@ -450,7 +460,8 @@ class _Judge:
         It is reported with the absent series that explain it: those that it covers, or those of its
         entries where no series of them is left.
         """
-        name, series = rule.text(), [line.info for line in self.lines]
+        name = rule.text()
+        series = [line.info for line in self.lines]
         about = {info.entry for info in series if covers(rule, info)}
         gone = set[str]() if about & {line.info.entry for line in self.measured} else about
         losses = [
@@ -462,14 +473,16 @@ class _Judge:
         state: State = "absent"
         text = "the run has no value of it"
         if points and all(point.statuses.keys() == {"skipped"} for point in points):
-            state, text = "skipped", points[0].reasons[0]
+            state = "skipped"
+            text = points[0].reasons[0]
         cause = None if losses else (rule.entry or "", name)
         accepted = bool(losses) and all(losses)
         self._add("threshold", name, name, state, text, name, cause, accepted=accepted)
 
     def _holds(self, rule: Check, line: Series) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""
-        info, value = line.info, float(line.value[self.at])
+        info = line.info
+        value = float(line.value[self.at])
         try:
             limit = self._limit(rule, line)
             if rule.percentile is not None:
@@ -492,7 +505,8 @@ class _Judge:
         same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.key[1]))
         ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
         rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
-        of_stat, has_subject = pc.equal(rows["stat"], info.stat), pc.is_valid(rows["subject"])
+        of_stat = pc.equal(rows["stat"], info.stat)
+        has_subject = pc.is_valid(rows["subject"])
         # A pod or device has one value, whatever statistic of them the series is.
         of_subject = pc.and_(has_subject, pc.equal(rows["stat"], "value"))
         masks = (pc.and_(has_subject, of_stat), of_subject, of_stat)
@@ -528,8 +542,10 @@ class _Judge:
 
 
 OPERATORS = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
-PRESENT_OF, PRESENT = 5, 3
-"""A headline series is expected if 3 of the 5 runs up to its newest one had it, or both of 2 ..."""
+PRESENT_OF = 5
+"""Runs up to the newest one of a series, of which ..."""
+PRESENT = 3
+"""... so many have an expected headline series, or both where there are only two, ..."""
 MISSED_FOR = 30
 """... and one of so many earlier runs did. A loss is reported until it is acknowledged or old."""
 

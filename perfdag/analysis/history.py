@@ -170,7 +170,8 @@ class Series:
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict at the newest run that has a value, against the levels or the run before."""
-        measured, better = np.flatnonzero(np.isfinite(self.value)).tolist(), self.info.better
+        measured = np.flatnonzero(np.isfinite(self.value)).tolist()
+        better = self.info.better
         newest = self.band(measured[-1])
         if self.lost:
             return Verdict("failed", why=self.lost)
@@ -264,8 +265,10 @@ def series_of(
     A series that the run left out is judged at the last run that has it.
     """
     runs = [run.run_id for run in medians.runs]
-    first, planned = _newest_whole(medians), planned_points(medians)
-    points, found = point_names(medians.series), list[Series]()
+    first = _newest_whole(medians)
+    planned = planned_points(medians)
+    points = point_names(medians.series)
+    found = list[Series]()
     accepted = of_names(accepted, {info.named(points[info.point].name) for info in medians.series})
     for i, info in enumerate(medians.series):
         if info.canary != canaries:
@@ -284,7 +287,8 @@ def series_of(
         lost = _why_nothing(medians.runs[first], info, runs[at]) if absent else ""
         newest = float(medians.value[i, at]) if at >= first else math.nan
         arrays = medians.value[i], medians.low[i], medians.high[i], medians.n[i]
-        stands, moved = (levels, steps, worsening), _moved_nodes(medians, levels)
+        stands = (levels, steps, worsening)
+        moved = _moved_nodes(medians, levels)
         found.append(Series(info, name, label, *arrays, *stands, lost, newest, starts, runs, moved))
     return found
 
@@ -309,7 +313,8 @@ def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | N
     """
     words: list[set[Word | None]] = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
-        measured, better = line.levels.nights.at.tolist(), line.info.better
+        measured = line.levels.nights.at.tolist()
+        better = line.info.better
         early = measured[:STEP]
         for a, b in pairwise(early):
             words[b].add(compare_sides(line.band(a), line.band(b), line.levels, better).word)
@@ -494,7 +499,8 @@ def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
         runs = [np.array(own) for own in values.get(line.info.series_id, {}).values()]
         inside = [own.std(ddof=1) / abs(own.mean()) for own in runs if own.size > 2 and own.mean()]
         within = median(inside) if inside else None
-        level, worth = line.levels.levels[-1], None
+        level = line.levels.levels[-1]
+        worth = None
         if within is not None and len(runs) >= 20 and not level.unit:
             # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs
             part = 1.57 * within**2
@@ -515,7 +521,8 @@ def node_outliers(series: Sequence[Series], rows: pa.Table, tuning: Tuning) -> l
     points: set[str] = set()
     nodes: set[str] = set()
     for line in series:
-        info, own = line.info, values.get(line.info.series_id, {})
+        info = line.info
+        own = values.get(line.info.series_id, {})
         min_effect, absolute = tuning.effect(
             info, np.array([v for each in own.values() for v in each])
         )
@@ -531,7 +538,8 @@ def node_outliers(series: Sequence[Series], rows: pa.Table, tuning: Tuning) -> l
     agreeing: dict[tuple[str, str], set[str]] = {}
     for point, suspect in suspected:
         agreeing.setdefault((suspect.outlier.node, suspect.word), set()).add(point)
-    enough, sure = confirming(len(points), len(nodes)), lone_gate(len(points))
+    enough = confirming(len(points), len(nodes))
+    sure = lone_gate(len(points))
     facts = facts_of_nodes(rows)
     found = [
         replace(suspect, differs=difference(facts, suspect.outlier.node))

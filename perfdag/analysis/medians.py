@@ -340,7 +340,7 @@ def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> Ru
     return merge_months(
         suite,
         [months[month] for month in sorted(months)],
-        {r for runs in stored.values() for r in runs},
+        set[str]().union(*stored.values()),
         damaged,
     )
 

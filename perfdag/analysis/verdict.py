@@ -174,7 +174,8 @@ class Verdict:
     @property
     def _between(self) -> str:
         """The days from which on and up to which the level may have begun, where they differ."""
-        first, last = day_of(self.since_first), day_of(self.since_last)
+        first = day_of(self.since_first)
+        last = day_of(self.since_last)
         if self.earlier:
             return f"{first} or earlier to {last}, "
         return f"{first} to {last}, " if first != last else ""
@@ -263,7 +264,8 @@ def verdict_of(
     """
     measured = np.flatnonzero(np.isfinite(values))
     newest = float(values[measured[-1]])
-    level, now = levels.levels[-1], standing(levels.levels, better, accepted)
+    level = levels.levels[-1]
+    now = standing(levels.levels, better, accepted)
     word = now.word(level, level.nights, bool(levels.side), better)
     near = _against(level, newest, better)
     moved = now.good.effect(newest)
@@ -387,7 +389,8 @@ def compare_levels(
     measurements.
     """
     measured = np.flatnonzero(np.isfinite(values))
-    left, right = levels.at(a), levels.at(b)
+    left = levels.at(a)
+    right = levels.at(b)
     if left is None or right is None or (measured < max(a, b)).sum() < STEP:
         return None
     if left is not right:
@@ -400,7 +403,8 @@ def compare_levels(
         return _without_direction(verdict) if verdict.word == "unclear" else verdict
     if a < b == measured[-1] and levels.side:
         return _undecided(_against(left, float(values[b]), better), levels)
-    before, after = float(values[a]), float(values[b])
+    before = float(values[a])
+    after = float(values[b])
     verdict = _against(left, after, better)
     verdict = replace(verdict, before=before, effect=left.scale.change(before, after))
     for index, name in ((b, "B"), (a, "A")):
