@@ -91,7 +91,7 @@ def test_pairs_name_a_slow_node(bench: Namespace) -> None:
         for text in figure.texts
         if text.get_gid() == "title"
     ]
-    for metric in ("throughput", "transaction_rate"):
+    for metric in ("throughput", "transaction rate"):
         [title] = [each for each in titles if f"Slow in {metric} between nodes" in each]
         assert title.count("(node-") == 1, title
         assert f"({slow}) (-" in title
