@@ -220,7 +220,7 @@ async def test_an_open_loop_holds_its_rate_over_a_slow_server() -> None:
     schedule = Schedule("constant", 100)
     submitted = await sent(Slow(0.3).submit, 150, schedule, 60)
     summary = submitted.summary()
-    assert summary["rate_share"] > 0.98
+    assert summary["rate_share"] > 0.9
     assert summary["held"] is True
     gaps = [
         submission.intended_ns - submitted.submissions[0].intended_ns
