@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.benchmark.registry import metric_label, point_words
+from perfdag.results.schema import is_valid
 from perfdag.results.summary import PointState, Series, unusable
 from perfdag.units import short, with_spread
 
@@ -113,9 +114,8 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
 
     A subject such as `second 3` is the number 3 of the coordinate `second`.
     """
-    mask = pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["status"], "ok"))
-    mask = pc.and_(mask, pc.equal(rows["phase"], "measure"))
-    own = rows.filter(pc.fill_null(pc.and_(mask, pc.is_valid(rows["subject"])), False))
+    of_subject = pc.and_(pc.equal(rows["metric"], metric), pc.is_valid(rows["subject"]))
+    own = rows.filter(pc.fill_null(pc.and_(of_subject, is_valid(rows)), False))
     points: dict[str, dict[tuple[str, str, str], Series]] = {}
     # points_of leaves out the rows of subjects, which are series of their own here
     for row in own.to_pylist():

@@ -169,7 +169,7 @@ def series_data(clusters: Clusters, lost: Iterable[Data]) -> dict[str, list[Data
         by_benchmark.setdefault(row["benchmark"], []).append(row)
     for here, series in clusters:
         for line in series:
-            data = _series(line) | _answers(line)
+            data = _series(line) | _pair_verdicts(line)
             data["cluster"] = here.runs[0].cluster
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     return by_benchmark
@@ -204,8 +204,8 @@ def _series(line: Series) -> Data:
     }
 
 
-def _answers(line: Series) -> Data:
-    """Return the answers about any two runs of a series: of the first ones, and by their levels.
+def _pair_verdicts(line: Series) -> Data:
+    """Return the verdicts on any two runs of a series: of the first ones, and by their levels.
 
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
     has those about two in one level, and `between` those about two in different newest levels.

@@ -49,7 +49,7 @@ from perfdag.results.run_store import (
     stored_plan,
     with_history,
 )
-from perfdag.results.schema import explain_unreadable, load_rows
+from perfdag.results.schema import explain_unreadable, is_valid, load_rows
 from perfdag.results.selections import baseline, explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
@@ -503,8 +503,7 @@ class _Judge:
         table = self.summary.table
         same = pc.and_(pc.equal(table["point"], info.point), pc.equal(table["metric"], info.metric))
         same = pc.and_(same, pc.equal(pc.fill_null(table["coords"], ""), info.key[1]))
-        ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
-        rows = table.filter(pc.fill_null(pc.and_(same, ok), False))
+        rows = table.filter(pc.fill_null(pc.and_(same, is_valid(table)), False))
         of_stat = pc.equal(rows["stat"], info.stat)
         has_subject = pc.is_valid(rows["subject"])
         # A pod or device has one value, whatever statistic of them the series is.

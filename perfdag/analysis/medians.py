@@ -182,7 +182,7 @@ class MonthlyRollup:
         ]
         for row in rows.select(SERIES_COLUMNS).take(pa.array(new, pa.int64())).to_pylist():
             self.series[row["series_id"]] = SeriesInfo.of(row)
-        self.rows.append(_medians(rows, which, run.run_id))
+        self.rows.append(_medians(rows, which, first, run.run_id))
 
 
 def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
@@ -193,11 +193,15 @@ def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
     return merge_months(suite, [month], set(month.runs), [])
 
 
-def _medians(rows: pa.Table, which: NDArray[np.int64], run_id: str) -> pa.Table:
-    """Return the row of each series of one run. `which` are the series as numbers."""
+def _medians(
+    rows: pa.Table, which: NDArray[np.int64], first: NDArray[np.int64], run_id: str
+) -> pa.Table:
+    """Return the row of each series of one run.
+
+    `which` are the series as numbers, and `first` has the first row of each.
+    """
     bands = spreads(which, numbers(rows["value"]))
     figures = [(band.middle, band.low, band.high, band.n) for band in bands.values()]
-    first = np.unique(which, return_index=True)[1]
     names = rows.select(["series_id", "unit"]).take(pa.array(first))
     columns = [pa.repeat(run_id, len(bands)), *names.columns, *zip(*figures, strict=True)]
     return pa.table(columns, schema=_ROLLUP)

@@ -288,8 +288,6 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     """
     cpu = _cpu(root)
     distribution = _search(r'^PRETTY_NAME="?([^"\n]+)"?', root / "etc/os-release")
-    total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
-    load = _search(r"^\S+ \S+ ([\d.]+) ", root / "proc/loadavg")
     arguments = read_text(root / "proc/cmdline")
     sysctls = {name: read_text(root / "proc/sys" / name.replace(".", "/")) for name in _SYSCTLS}
     return {
@@ -303,12 +301,8 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
             root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
         ),
         "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
-        "memory_bytes": int(total) * 1024
-        if total
-        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        # The tasks per CPU of the last 15 minutes in halves: what neighbours did before, as
-        # /proc/loadavg counts the tasks of the whole node, in a pod too.
-        "load": round(2 * float(load) / (cpu["cpu_threads"] or 1)) / 2 if load else None,
+        "memory_bytes": _memory_bytes(root),
+        "load": _load(root, cpu["cpu_threads"] or 1),
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
         "virtualisation": _virtualisation(root),
@@ -319,6 +313,22 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         "python": platform.python_version(),
     }
+
+
+def _memory_bytes(root: Path) -> int:
+    total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
+    if total:
+        return int(total) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _load(root: Path, cpus: int) -> float | None:
+    """Return the tasks per CPU of the last 15 minutes in halves: what neighbours did before.
+
+    /proc/loadavg counts the tasks of the whole node, in a pod too.
+    """
+    load = _search(r"^\S+ \S+ ([\d.]+) ", root / "proc/loadavg")
+    return round(2 * float(load) / cpus) / 2 if load else None
 
 
 def _cpu(root: Path) -> dict[str, Any]:

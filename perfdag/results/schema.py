@@ -262,11 +262,16 @@ def load(
     return _with_keys_as_columns(table)
 
 
-def is_measured(table: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the rows to analyse: ok, no warm-up, and of the whole sample."""
+def is_valid(table: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the rows of valid samples, without warm-up."""
     ok = pc.and_(pc.equal(table["status"], "ok"), pc.equal(table["phase"], "measure"))
+    return pc.fill_null(ok, False)
+
+
+def is_measured(table: pa.Table) -> pa.ChunkedArray:
+    """Return a mask of the rows to analyse: valid, and of the whole sample."""
     is_whole = pc.and_(pc.is_finite(table["value"]), pc.is_null(table["subject"]))
-    return pc.fill_null(pc.and_(ok, is_whole), False)
+    return pc.fill_null(pc.and_(is_valid(table), is_whole), False)
 
 
 def codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:

@@ -18,7 +18,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
 from perfdag.results.labels import differences_by_point, point_settings, setting, words
 from perfdag.results.schema import codes, is_measured, numbers, objects
-from perfdag.stats.robust import Spread, median, median_ranks, spread
+from perfdag.stats.robust import Spread, median, spread, spread_ranks
 from perfdag.units import plural, short
 
 
@@ -274,7 +274,8 @@ def _series_of(rows: pa.Table) -> Iterator[Series]:
     """Yield the series of measured rows in their order, each with its values in their order."""
     which, ids = codes(rows["series_id"])
     values = numbers(rows["value"])
-    by_series, bands = group_values(which, values), spreads(which, values)
+    by_series = group_values(which, values)
+    bands = spreads(which, values)
     number = {name: i for i, name in enumerate(ids)}
     for row in _first_rows(rows, ("series_id",), SERIES_COLUMNS):
         series = Series.of(row)
@@ -298,9 +299,9 @@ def spreads(which: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, 
     order = np.lexsort((values, which))
     groups, starts, counts = np.unique(which[order], return_index=True, return_counts=True)
     ordered = values[order]
-    ranks = {n: median_ranks(n) or (1, n, 0.0) for n in set(counts.tolist())}
-    low = starts + np.array([ranks[n][0] - 1 for n in counts.tolist()], np.int64)
-    high = starts + np.array([ranks[n][1] - 1 for n in counts.tolist()], np.int64)
+    by_count = {n: spread_ranks(n) for n in set(counts.tolist())}
+    ranks = np.array([by_count[n] for n in counts.tolist()], np.int64).reshape(-1, 2)
+    low, high = (starts[:, None] + ranks - 1).T
     middle = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
     figures = (middle, ordered[low], ordered[high], counts)
     bands = map(Spread, *(array.tolist() for array in figures))

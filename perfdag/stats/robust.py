@@ -90,12 +90,21 @@ def median_ranks(n: int, coverage: float = 0.95) -> tuple[int, int, float] | Non
     return best
 
 
+def spread_ranks(n: int, coverage: float = 0.95) -> tuple[int, int]:
+    """Return the ranks of the ends of a spread of n values, counted from 1.
+
+    They are those of the range of fewer than six values, or from six on of the median's interval.
+    """
+    low, high, _ = median_ranks(n, coverage) or (1, n, 0.0)
+    return low, high
+
+
 def spread(values: Iterable[Any], coverage: float = 0.95) -> Spread:
     """Return the median with the range of fewer than six values, or from six on its interval."""
     array = ordered(values)
     if not array:
         return Spread(math.nan, math.nan, math.nan, 0)
-    low, high, _ = median_ranks(len(array), coverage) or (1, len(array), 0.0)
+    low, high = spread_ranks(len(array), coverage)
     middle = statistics.median(array)
     return Spread(middle, array[low - 1], array[high - 1], len(array), coverage)
 

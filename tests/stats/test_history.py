@@ -23,6 +23,8 @@ from perfdag.commands.main import main
 from perfdag.plan import make_plan, stored_duet
 from perfdag.results.run_store import RunStore, SelectionError, stored_plan
 from perfdag.results.selections import select
+from perfdag.results.summary import spreads
+from perfdag.stats.robust import spread
 from perfdag.steps.loop import MeasuringLoop
 from perfdag.store.base import FolderStore, Store, StoreError
 from perfdag.store.s3 import open_store
@@ -151,6 +153,15 @@ def test_a_series_in_another_unit_is_named_and_not_mixed(store: Store, cli: Comm
         unit = f"run {run_id(2)} and 1 more: iperf throughput in B/s, in bit/s before"
         assert result.damaged == [unit]
     assert "in B/s, in bit/s before" in cli(["history", "net", "--store", store.root]).err
+
+
+def test_spreads_of_all_series_at_once_are_those_of_each() -> None:
+    rng = np.random.default_rng(1)
+    which = rng.permutation(np.repeat(np.arange(12), np.arange(1, 13)))
+    values = rng.normal(size=len(which))
+    each = {number: spread(values[which == number].tolist()) for number in range(12)}
+    assert spreads(which, values) == each
+    assert spreads(which[:0], values[:0]) == {}
 
 
 def test_medians_and_spread_of_a_run(store: Store) -> None:
