@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 import pytest
 from hypothesis import settings
 
+from perfdag import redaction
 from perfdag.commands.main import main
 from perfdag.commands.options import log_to_stderr
 from perfdag.hosts import disturbance
@@ -124,6 +125,12 @@ def canary_figures() -> Iterator[None]:
 def in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes ./perfdag-results into the checkout."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_secret_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers as secret is not removed from the output of the next."""
+    monkeypatch.setattr(redaction, "_values", {})
 
 
 @pytest.fixture
