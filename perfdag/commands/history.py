@@ -67,7 +67,7 @@ from perfdag.units import plural, short
       perfdag history net --failures 'no route'
       perfdag history net --json
 
-    Three measurements in a row beyond a level begin the next. docs/statistics.md has the rules.
+    docs/statistics.md has the rule by which a new level begins.
     """,
     option(
         "suite",
