@@ -107,10 +107,12 @@ async def test_the_recipe_of_the_page_starts_vmis_whose_kinds_are_new_to_the_clu
     template = tmp_path / "vmi.yaml"
     template.write_text(built_in()["vmi"].read_text().replace("kubevirt.io", group))
     page = (simulation.FOLDER.parents[1] / "docs" / "scale.md").read_text()
-    recipe = re.findall(r"^    (kubectl .*kubevirt.*)$", page, re.M)
+    recipe = re.findall(r"^    ((?:until )?kubectl .*kubevirt.*)$", page, re.M)
+    assert len(recipe) == 3
     try:
         for command in recipe:
-            subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+            command = command.replace("kubevirt.io", group)
+            subprocess.run(command, shell=True, cwd=tmp_path, check=True, timeout=60)
         words = ["--template", str(template), "--namespace", namespace, "-o", str(tmp_path / "out")]
         output = await run_cli("scale", "vmi", "burst", "--count", "3", "--timeout", "60", *words)
         assert re.search(r"creation_to_running +created +3 +0 ", output), output
