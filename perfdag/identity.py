@@ -1,4 +1,4 @@
-"""What ids are made of: canonical JSON, its hash, and mappings laid over one another.
+"""What ids are made of: canonical JSON, its hash, and mappings laid over one another or grouped.
 
     digest("iperf", canonical({"streams": 8}))  # 16 hexadecimal digits
 
@@ -6,10 +6,21 @@ Equal values give equal ids on every machine and in every release, so that a his
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import orjson
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items of each key, both in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def canonical(value: Any) -> str:

@@ -4,11 +4,14 @@ Values are known from variables of this process with secret names. A value that 
 cuts is not recognised.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+logger = logging.getLogger("perfdag")
+"""What perfdag says of its progress, without secret values."""
 MARK = "[redacted]"
 SHORTEST = 6
 """Characters below which a value is not searched in texts: it would match too much."""

@@ -20,28 +20,21 @@ from perfdag.benchmark.contract import (
     VERDICT,
     Benchmark,
     Better,
+    CommandResult,
     Failed,
+    Form,
     Gang,
     Measurement,
     Metric,
     Output,
     Params,
+    PositiveDuration,
     ShortForm,
     Skip,
     read_report,
 )
-from perfdag.hosts.base import CommandResult
-from perfdag.problems import Form
-from perfdag.units import PositiveDuration, to_base, usual_direction
+from perfdag.units import to_base, usual_direction
 
-VARIABLE = Form("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
-FIGURE = Form(
-    "the name of a metric: at most 63 of a-z, 0-9 and _, and a letter first",
-    r"^[a-z][a-z0-9_]{0,62}$",
-)
-_OUTPUTS = ("stdout", "stderr")
-_NUMBER_AND_UNIT = re.compile(r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*")
-_UNIT = re.compile(r"[ \t]?([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]+(/[a-z]+)?)")
 _SPELLING = 1.2
 """Two units whose factors are closer are one prefix: a TB is 0.91 TiB."""
 WALL_TIME = Metric("wall_time", "s", "lower", "wall time of the command", headline=True)
@@ -124,7 +117,7 @@ class Figure(Params):
         return self._read_json(texts.get("stdout", ""), self.json_path or "")
 
     def _read_match(self, texts: Mapping[str, str], regex: str) -> float:
-        for role in _OUTPUTS:
+        for role in ("stdout", "stderr"):
             text = texts.get(role, "")
             matches = [*re.finditer(regex, text, re.M)]
             if matches:
@@ -139,7 +132,8 @@ class Figure(Params):
             raise ValueError(f"no {path!r} in the JSON")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{path} is no number")
-        with_unit = _NUMBER_AND_UNIT.fullmatch(str(value))
+        number_and_unit = r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*"
+        with_unit = re.fullmatch(number_and_unit, str(value))
         if with_unit is None:
             return float(value) * to_base(self.unit)[1]
         return float(with_unit[1]) * self._factor(with_unit[2])
@@ -152,7 +146,8 @@ class Figure(Params):
         figure is in `unit`.
         """
         base, factor = to_base(self.unit)
-        printed = _UNIT.match(after)
+        unit = r"[ \t]?([A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]+(/[a-z]+)?)"
+        printed = re.match(unit, after)
         if printed is None:
             return factor
         try:
@@ -178,10 +173,13 @@ def _lookup(node: Any, keys: Sequence[str]) -> Iterator[Any]:
                 yield from _lookup(node[key], keys[end:])
 
 
-Figures = dict[Annotated[str, FIGURE], Figure]
+NAME_OF_FIGURE = Form(
+    "the name of a metric: at most 63 of a-z, 0-9 and _, and a letter first",
+    r"^[a-z][a-z0-9_]{0,62}$",
+)
+Figures = dict[Annotated[str, NAME_OF_FIGURE], Figure]
 _FIGURES: TypeAdapter[Figures] = TypeAdapter(Figures)
-
-
+VARIABLE = Form("the name of a variable", r"^[A-Za-z_][A-Za-z0-9_.-]*$")
 SHELL_OPERATORS = ("|", "||", "&&", ">", ">>", "<", "2>&1", "&")
 
 
@@ -207,19 +205,17 @@ class CommandParams(Params):
             figures = _FIGURES.validate_python(params.get("metrics") or {})
         except ValidationError:  # reported with the entry
             return ()
-        own = [
-            Metric(
-                name,
-                to_base(each.unit)[0],
-                each.better or usual_direction(to_base(each.unit)[0]),
-                name,
-                headline=True,
-                lowest=-math.inf,
-                elapsed=False,  # nobody knows what it sums up
+        if not figures:
+            return ()
+        metrics = []
+        for name, figure in figures.items():
+            unit, _ = to_base(figure.unit)
+            better = figure.better or usual_direction(unit)
+            # nobody knows what it sums up, so it may exceed the wall time
+            metrics.append(
+                Metric(name, unit, better, name, headline=True, lowest=-math.inf, elapsed=False)
             )
-            for name, each in figures.items()
-        ]
-        return (*own, replace(WALL_TIME, headline=False)) if own else ()
+        return (*metrics, replace(WALL_TIME, headline=False))
 
     @field_validator("argv")
     @classmethod

@@ -17,8 +17,10 @@ from perfdag.benchmark.contract import (
     AtMost,
     Benchmark,
     CommandResult,
+    Duration,
     Equal,
     Failed,
+    Form,
     Gang,
     Host,
     Identity,
@@ -27,24 +29,23 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    PositiveDuration,
     Problem,
     Remark,
     Shape,
     ShortForm,
+    Size,
     Skip,
     Tool,
+    needed,
     read_report,
 )
 from perfdag.hosts import gpu_use
 from perfdag.hosts.local import filesystem
-from perfdag.problems import Form
 from perfdag.shape import Volume
-from perfdag.stats.robust import needed
-from perfdag.units import Duration, PositiveDuration, Size
 
 JOB = "worker"
 """The name of fio's job."""
-_SYNCHRONOUS = ("sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "splice")
 # fio would replace or cut off text with one of these characters, and use another file.
 FilePath = Annotated[
     str,
@@ -168,7 +169,7 @@ class FioParams(Params):
             yield Problem(
                 "small-share", f"size / nrfiles is {share} B, less than one I/O of bs {self.bs} B"
             )
-        if self.iodepth > 1 and self.ioengine in _SYNCHRONOUS:
+        if self.iodepth > 1 and self.ioengine not in ("libaio", "io_uring", "posixaio"):
             yield Problem(
                 "one-in-flight",
                 f"iodepth {self.iodepth}: {self.ioengine} has one I/O in flight;"
@@ -212,12 +213,8 @@ _LATENCIES = (
     ("submission_latency", "slat_ns"),
 )
 _MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-_DISK_SCRATCH = "/var/tmp"
-"""On a disk by the FHS, where /tmp may be in memory."""
 RAMPS = 0.05
 """Share by which I/Os in flight may exceed the depth: those under way at both ends count whole."""
-_PRERUN = f"{JOB}.prerun.txt"
-"""fio's name for the output of exec_prerun."""
 _SKEW = 0.1
 """Share of the measured time by which the hosts may start apart.
 
@@ -473,12 +470,7 @@ class Fio(Benchmark[FioParams]):
             gang.output.notes += cached_direct(params, filesystems)
             if servers:
                 gang.output.texts["job"] = job_file(params, targets[0])
-                started = starts_of(targets, servers)
-                gang.output.texts["hosts"] = json.dumps(started)
-                rough = [host["name"] for host in started if host["step"]]
-                if rough:
-                    text = f"date prints no nanoseconds on {', '.join(rough)}"
-                    gang.output.notes.append(f"{text}: the hosts' starts are known to 1 s")
+                gang.output.texts["hosts"] = json.dumps(starts_of(targets, servers))
         return parse(gang.output.texts, params)
 
 
@@ -518,7 +510,7 @@ def prepared_targets(gang: Gang, params: FioParams) -> Iterator[list[Target]]:
             root = params.directory or gang.volume or gang.scratch
             facts = filesystem(host, params.file or root)
             if root == gang.scratch and params.direct and facts.get("type") in _MEMORY:
-                root = _DISK_SCRATCH
+                root = "/var/tmp"  # on a disk by the FHS, where /tmp may be in memory
                 facts = filesystem(host, params.file or root)
             device = params.file or (root if facts.get("type") == "block" else None)
             _refuse(gang, host, params, device, facts)
@@ -637,19 +629,21 @@ def _client(
 
 
 def starts_of(targets: Sequence[Target], servers: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the server, the name, the start (s, its own clock) and its step of each host.
+    """Return the server, the name and the start (s, its own clock) of each host.
 
-    A `date` without nanoseconds, as of BusyBox, prints %N or N for them: its step is 1 s.
+    A `date` without nanoseconds, as of BusyBox, prints %N or N for them: whole seconds are enough
+    for runs of 10 s and more.
     """
     names = gpu_use.by_name([target.host for target in targets])
     started = []
     for target, server, name in zip(targets, servers, names, strict=True):
-        read = target.host.run(["cat", f"{target.folder}/{_PRERUN}"], timeout=10)
+        # fio's name for the output of exec_prerun
+        read = target.host.run(["cat", f"{target.folder}/{JOB}.prerun.txt"], timeout=10)
         text = read.check("reading when a job began").stdout
-        if not (match := re.match(r"\s*(\d+)(\.\d+)?", text)):
+        match = re.match(r"\s*\d+(\.\d+)?", text)
+        if match is None:
             raise Failed(f"date on {name} printed no time: {text.strip()[:80]!r}")
-        start = {"started": float(match[0]), "step": 0.0 if match[2] else 1.0}
-        started.append({"server": server, "name": name, **start})
+        started.append({"server": server, "name": name, "started": float(match[0])})
     return started
 
 
@@ -728,14 +722,13 @@ def parse(texts: Mapping[str, str], params: FioParams) -> list[Measurement]:
         for host in hosts:
             rows += _rows(by_server[host["server"]], params, host["name"])
         starts = [float(host["started"]) for host in hosts]
-        step = max(float(host.get("step", 0.0)) for host in hosts)
         skew = max(starts) - min(starts)
         runtimes = [min(job[kind]["runtime"] for kind in params.kinds) for job in clients]
         measured = min(runtimes) / 1000
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failed(f"fio's report lacks {error}: not the JSON of a whole run") from error
-    rows.append(Measurement("start_skew", skew, n=len(starts), step=step))
-    if skew - step > _SKEW * measured:
+    rows.append(Measurement("start_skew", skew, n=len(starts)))
+    if skew > _SKEW * measured:
         raise Invalid(
             f"the hosts started within {skew:.2f} s of each other, more than {_SKEW:.0%} of the"
             f" {measured:.3g} s measured: use a longer runtime, or synchronise their clocks",

@@ -10,11 +10,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from perfdag.benchmark.contract import VERDICT, Measurement, Metric, VerdictWord, verdict
-from perfdag.identity import canonical
+from perfdag.benchmark.contract import VERDICT, Measurement, Metric, Shape, VerdictWord, verdict
+from perfdag.identity import canonical, grouped
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
-from perfdag.shape import Shape
 from perfdag.stats.robust import SIGMA_OF_MAD, median, ordered
 
 Pair = tuple[int, int]
@@ -48,9 +47,10 @@ class Hunt:
         self.slow: dict[int, float] = {}
         self.unknown: list[int] = []
         self._random = random.Random(f"{seed}:hunt")
-        self._worse, self._counts = [0.0] * hosts, [0] * hosts
+        self._worse: list[list[float]] = [[] for _ in range(hosts)]
         self._residuals: list[float] = []
-        self._open, self._cleared = set(range(hosts)), list[int]()
+        self._open = set(range(hosts))
+        self._cleared: list[int] = []
         self._suspects: list[int] = []
         self._alone: list[Pair] = []
         self._control: list[float] = []
@@ -60,8 +60,9 @@ class Hunt:
         """Return the pairs to measure at once next, or none at the end."""
         if not self._open:
             return self._alone[:1]
-        unsettled, others = self._shuffled(self._open), self._shuffled(self._cleared)
-        others += self._shuffled(self._suspects)
+        unsettled = self._shuffled(self._open)
+        others = self._shuffled(self._cleared) + self._shuffled(self._suspects)
+        # A cleared partner shows the speed of an open host alone. Two open ones share the blame.
         partners = [others.pop(0) for _ in unsettled[: len(others)]]
         rest = unsettled[len(partners) :] + others
         matched = list(zip(unsettled, partners, strict=False))
@@ -80,7 +81,8 @@ class Hunt:
 
     def slowness(self, host: int) -> float:
         """Return the part of the typical speed that the pairs of a host lack."""
-        return 1 - math.exp(-self._worse[host] / max(self._counts[host], 1))
+        worse = self._worse[host]
+        return 1 - math.exp(-sum(worse) / max(len(worse), 1))
 
     def _shuffled(self, hosts: "set[int] | list[int]") -> list[int]:
         return self._random.sample(sorted(hosts), len(hosts))
@@ -91,11 +93,10 @@ class Hunt:
         for pair, log in zip(pairs, logs, strict=True):
             if math.isfinite(log):
                 for host in pair:
-                    self._worse[host] += log - level
-                    self._counts[host] += 1
+                    self._worse[host].append(log - level)
                 self._residuals.append(log - level)
-        enough, last = len(self._residuals) >= FEWEST_PAIRS, self.rounds >= ROUNDS
-        if enough or last:
+        last = self.rounds >= ROUNDS
+        if last or len(self._residuals) >= FEWEST_PAIRS:
             self._settle(last)
 
     def _settle(self, last: bool) -> None:
@@ -104,12 +105,12 @@ class Hunt:
         better = [-off for off in self._residuals if off < 0]
         sigma = max(SIGMA_OF_MAD * median(better) if better else 0.0, LEAST_SIGMA)
         effect = max(MIN_EFFECT, EFFECT_SIGMAS * sigma)
+        # the logarithm of how much likelier a host is slow by the effect than not slow at all
         scores = [
-            effect * (worse - count * effect / 2) / sigma**2
-            for worse, count in zip(self._worse, self._counts, strict=True)
+            effect * (sum(worse) - len(worse) * effect / 2) / sigma**2 for worse in self._worse
         ]
         for host in sorted(self._open):
-            if last and not self._counts[host]:
+            if last and not self._worse[host]:
                 self.unknown.append(host)
             elif scores[host] > SUSPECT or (last and scores[host] > CLEAR):
                 self._suspects.append(host)
@@ -217,18 +218,19 @@ def _speed(record: SampleRecord) -> float | None:
 
 def _merged(measured: Sequence[Measured]) -> SampleRecord:
     """Return one record of all pairs: their medians at once, then the headline of each pair."""
-    good = [each for each in measured if each[-1].status == "ok"]
+    good = [pair for pair in measured if pair[-1].status == "ok"]
     failed = [f"{name}: {record.error}" for name, *_, record in measured if record.status != "ok"]
-    first, noise = good[0][-1], [record.noise for *_, record in measured if record.noise]
-    series: dict[str, list[dict[str, Any]]] = {}
+    first = good[0][-1]
+    noise = [record.noise for *_, record in measured if record.noise]
+    of_rounds = [row for _, number, _, record in good if number for row in record.rows]
+    series = grouped(
+        of_rounds, key=lambda row: canonical([row["metric"], row["stat"], row.get("coords")])
+    )
     rows: list[dict[str, Any]] = []
     for name, number, together, record in good:
-        for row in record.rows if number else ():
-            key = canonical([row["metric"], row["stat"], row.get("coords")])
-            series.setdefault(key, []).append(row)
-        if (own := _headline(record)) is not None:
-            coords = {**own.get("coords", {}), "round": number, "pairs_at_once": together}
-            rows.append({**own, "coords": coords, "subject": name, "headline": False})
+        if (row := _headline(record)) is not None:
+            coords = {**row.get("coords", {}), "round": number, "pairs_at_once": together}
+            rows.append({**row, "coords": coords, "subject": name, "headline": False})
     medians = [
         {**group[0], "value": median([row["value"] for row in group]), "n": len(group)}
         for group in series.values()
@@ -249,10 +251,10 @@ def _verdict(state: Hunt, names: Sequence[str], facts: Mapping[str, Any]) -> Mea
     notes = []
     for host, slowness in state.slow.items():
         differs = difference(facts, names[host], EXPLAINED)
-        why = f" ({differs})" if differs else ""
-        notes.append(f"{names[host]} is {100 * slowness:.0f} % slow{why}")
+        cause = f" ({differs})" if differs else ""
+        notes.append(f"{names[host]} is {100 * slowness:.0f} % slow{cause}")
     if state.unknown:
         notes.append(f"too few values: {', '.join(names[host] for host in state.unknown[:6])}")
-    word: VerdictWord = "failed" if state.slow else "inconclusive" if state.unknown else "passed"
+    value: VerdictWord = "failed" if state.slow else "inconclusive" if state.unknown else "passed"
     cleared = f"{len(names)} hosts cleared in {state.rounds} rounds"
-    return verdict(word, RULE, "; ".join(notes) or cleared)
+    return verdict(value, RULE, "; ".join(notes) or cleared)

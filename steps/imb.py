@@ -3,14 +3,17 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from perfdag.benchmark.contract import (
+    RDMA_WANTED,
     Benchmark,
     Equal,
     Failed,
+    Form,
     Gang,
     Identity,
     Invalid,
@@ -18,14 +21,14 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    PositiveDuration,
+    Problem,
+    Shape,
     ShortForm,
     Tool,
     need_tools,
 )
-from perfdag.problems import Form, Problem
-from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
-from perfdag.units import PositiveDuration
 
 PAIRS = (
     "PingPong",
@@ -48,11 +51,8 @@ KNOWN = (*PAIRS, *STREAMS, *BANDS, *COLLECTIVES, *SYNCS)
 GIB = 2**30
 OPENMPI_PROGRAM = "/opt/imb/IMB-MPI1"
 """IMB-MPI1 of the image imb-openmpi."""
-_OWN_MEMORY = GIB
-"""Bytes of buffers that IMB allows a rank by default (-mem)."""
 _OWN_VOLUME = 40 * 2**20
 """Bytes of a size after which IMB stops repeating it by default."""
-_HEADER = re.compile(r"^# Benchmarking (\S+)\s*$", re.M)
 PRINTED_BANDWIDTH = 0.5e4
 """B/s by which a bandwidth can be off: IMB rounds MB/s to two decimals."""
 PRINTED = 0.5e-8
@@ -60,11 +60,6 @@ PRINTED = 0.5e-8
 # An exception from the 100 of other tools: through shared memory a message takes 0.2 to 0.5 us,
 # which IMB prints as 1 part in 40 to 100. A change of 5 % is still seen.
 STEPS = 20
-_TITLES = re.compile(r"^.*#repetitions.*\n", re.M)
-_PROCESSES = re.compile(r"# #processes = (\d+)")
-_EXIT_LINE = re.compile(
-    r"^\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
-)
 _COLUMNS = {
     "#bytes": "bytes",
     "#repetitions": "repetitions",
@@ -290,16 +285,12 @@ class Imb(Benchmark[ImbParams]):
     def seconds(self, params: ImbParams) -> float:
         # Measured on two shared cores: a start costs 0.3 s, and a size below 64 KiB costs about
         # 15 ms for 1000 repetitions.
-        rounds = params.rounds()
-        repeated = (
-            (size, min(params.iterations, max(1, _OWN_VOLUME // max(size, 1))))
-            for size in params.sizes()
-        )
-        work = sum(
-            min(params.time_per_size, repetitions * rounds * (12e-6 + size / 2e9))
-            for size, repetitions in repeated
-        )
-        return 0.4 + 0.01 * (params.ranks - 2) + work
+        seconds = 0.4 + 0.01 * (params.ranks - 2)
+        for size in params.sizes():
+            repetitions = min(params.iterations, max(1, _OWN_VOLUME // max(size, 1)))
+            message = 12e-6 + size / 2e9
+            seconds += min(params.time_per_size, repetitions * params.rounds() * message)
+        return seconds
 
     def limit(self, params: ImbParams) -> float:
         # IMB begins no size after time_per_size for all but two of them. It takes about a second
@@ -325,10 +316,14 @@ class Imb(Benchmark[ImbParams]):
             argv = openmpi_command(gang, mpirun, params)
             env = mpi.OPENMPI_ENVIRONMENT
         else:
-            argv, env = intel_command(gang, params)
+            root = mpi.intel_root(gang.hosts[0])
+            env = mpi.intel_environment(gang, root, params.transport, params.oversubscribe)
+            argv = mpi.intel_mpirun(gang, root, params.ranks)
+            argv += [f"{root}/bin/IMB-MPI1", *arguments(params)]
         finished = gang.lead.run(argv, timeout=gang.timeout, env=env)
         log = finished.stdout + finished.stderr
-        intel = " ".join(["Intel MPI", *mpi.INTEL.findall(log)[:1]])
+        number = re.search(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)", log)
+        intel = f"Intel MPI {number[1]}" if number else "Intel MPI"
         gang.output = Output(
             {"stdout": finished.stdout, "stderr": finished.stderr},
             [argv],
@@ -341,25 +336,17 @@ class Imb(Benchmark[ImbParams]):
         )
         finished.check("mpirun IMB-MPI1")
         rows = parse(gang.output.texts, params)
-        _, _, stray = _read(finished.stdout, params)
-        gang.output.notes += [f"left out of the table: {line}" for line in stray]
         wrong = mpi.wrong_placement(log, gang.hosts, params.ranks)
         interface = env.get("FI_TCP_IFACE")
-        # libfabric does not fail for a missing interface: it takes another one.
-        unwanted = {*mpi.NICS.findall(log)} - {interface}
+        # libfabric does not fail for a missing interface: it takes another one. The NIC table of
+        # I_MPI_DEBUG=3 has those that the ranks were pinned to.
+        used = re.findall(r"(?m)MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", log)
+        unwanted = {*used} - {interface}
         if interface and unwanted:
             wrong = f"interface {interface} was requested, MPI used {', '.join(sorted(unwanted))}"
         if wrong:
             raise Invalid(wrong, measurements=rows)
         return rows
-
-
-def intel_command(gang: Gang, params: ImbParams) -> tuple[list[str], dict[str, str]]:
-    """Return mpirun of Intel MPI with IMB-MPI1, and its environment."""
-    root = mpi.intel_root(gang.hosts[0])
-    env = mpi.intel_environment(gang, root, params.transport, params.oversubscribe)
-    argv = mpi.intel_mpirun(gang, root, params.ranks)
-    return [*argv, f"{root}/bin/IMB-MPI1", *arguments(params)], env
 
 
 def openmpi_command(gang: Gang, mpirun: str, params: ImbParams) -> list[str]:
@@ -375,8 +362,7 @@ def openmpi_command(gang: Gang, mpirun: str, params: ImbParams) -> list[str]:
         layers="self,vader" if params.transport == "shm" else "self,tcp",
         interface=mpi.interface_of(gang) if params.transport == "tcp" else None,
     )
-    program = params.program or OPENMPI_PROGRAM
-    return [*argv, program, *arguments(params)]
+    return [*argv, params.program or OPENMPI_PROGRAM, *arguments(params)]
 
 
 def arguments(params: ImbParams) -> list[str]:
@@ -386,7 +372,7 @@ def arguments(params: ImbParams) -> list[str]:
     if params.benchmark in SYNCS:
         return argv
     argv += ["-msglog", f"{params.min_log}:{params.max_log}"]
-    if params.memory() > _OWN_MEMORY:
+    if params.memory() > GIB:  # what IMB allows a rank without -mem
         argv += ["-mem", f"{params.memory() / GIB + 1e-6:.6f}"]
     return argv
 
@@ -398,7 +384,7 @@ def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
     if MPI used another transport.
     """
     log = texts.get("stdout", "")
-    rows, stopped, _ = _read(log, params)
+    rows, stopped = _read(log, params)
     measured = _by_size(rows, params)
     if not stopped:
         measured = _headlines(rows, params) + measured
@@ -410,50 +396,43 @@ def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
     return measured
 
 
-def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | None, list[str]]:
+def _read(log: str, params: ImbParams) -> tuple[list[dict[str, float]], str | None]:
     """Return the rows of the requested benchmark's table, and why IMB left out larger sizes.
 
-    The reason is None if every size is present. The third are lines among the rows that are none,
-    such as a warning of MPI. Raises Failed if the table is absent, cut, garbled, or of another
-    number of ranks.
+    The reason is None if every size is present. Raises Failed if the table is absent, cut, garbled,
+    or of another number of ranks.
     """
     name = params.benchmark
-    _, *parts = _HEADER.split(log)
+    _, *parts = re.split(r"(?m)^# Benchmarking (\S+)\s*$", log)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     if name not in sections:
         ran = ", ".join(sections) or "nothing"
         raise Failed(f"IMB printed no table of {name}; it ran {ran}")
     body = sections[name]
-    ranks = _PROCESSES.search(body)
+    ranks = re.search(r"# #processes = (\d+)", body)
     if ranks is None or int(ranks[1]) != params.ranks:
         printed = ranks[1] if ranks else "nothing"
         raise Failed(f"{params.ranks} ranks were requested, IMB says {printed}")
-    head = _TITLES.search(body)
+    head = re.search(r"(?m)^.*#repetitions.*\n", body)
     rows: list[dict[str, float]] = []
-    stray: list[str] = []
-    since: list[str] = []  # lines since the last row, which may be what follows the table
+    exit_line = r"\s*(\d+)\s+(out-of-mem|time-out|int-overflow)\.?;\s*(?:needed X=\s*([\d.]+) GB)?"
     stop = None
     try:
         columns = [_COLUMNS[title] for title in head[0].split()] if head else []
     except KeyError as error:
         raise Failed(f"cannot read the table of {name}: {error} is no column of it") from None
     for line in body[head.end() :].splitlines() if head else ():
-        if stop := _EXIT_LINE.match(line):
+        if stop := re.match(exit_line, line):
             break
-        try:
+        with suppress(ValueError):  # a warning of MPI among the rows, or what follows the table
             rows.append(dict(zip(columns, map(float, line.split()), strict=True)))
-        except ValueError:
-            since.append(line.strip()[:200])
-        else:
-            stray += filter(None, since)
-            since = []
-    end = int(stop[1]) if stop else None
-    expected = [size for size in params.sizes() if end is None or size < end]
+    end = int(stop[1]) if stop else math.inf
+    expected = [size for size in params.sizes() if size < end]
     if [int(row.get("bytes", 0)) for row in rows] != expected:
-        ignored = f"; left out: {stray[0]}" if stray else ""
-        sizes = f"{len(rows)} of {len(expected)} message sizes, or others{ignored}"
-        raise Failed(f"the table of {name} has {sizes}")
-    return rows, _stop_reason(stop, params) if stop else None, stray
+        raise Failed(
+            f"the table of {name} has {len(rows)} of {len(expected)} message sizes, or others"
+        )
+    return rows, _stop_reason(stop, params) if stop else None
 
 
 def _stop_reason(stop: re.Match[str], params: ImbParams) -> str:

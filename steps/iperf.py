@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,26 +14,32 @@ from perfdag.benchmark.contract import (
     AtMost,
     Benchmark,
     Between,
+    Duration,
     Failed,
+    Form,
     FreeOptions,
     Gang,
+    Host,
     Identity,
     Invalid,
     Measurement,
     Metric,
     Output,
     Params,
+    PositiveDuration,
+    Problem,
     Remark,
+    Shape,
     ShortForm,
+    Size,
     Skip,
     Tool,
     need_tools,
     read_report,
 )
-from perfdag.hosts.base import Host
-from perfdag.problems import Form, Problem
-from perfdag.shape import Cpus, Shape
-from perfdag.units import BitRate, Duration, PositiveDuration, Size, parse_cpu_list
+from perfdag.hosts.local import allowed_cpus
+from perfdag.shape import Cpus
+from perfdag.units import BitRate
 
 BUSY = 0.95
 """Share of its cores above which a side, not the network, limits the throughput."""
@@ -85,9 +90,6 @@ FREE = FreeOptions(
 """Options of iperf3 3.18 (`iperf3 --help`) that `extra_args` may not have."""
 
 
-CONGESTION = Form("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$")
-
-
 class IperfParams(Params):
     """Options of iperf3. Rates are bit/s for each stream, as the tool takes them."""
 
@@ -118,10 +120,9 @@ class IperfParams(Params):
     window: Size | None = Field(
         None, ge=1024, le=1 << 29, description="socket buffer in bytes; unset: the kernel tunes it"
     )
-    congestion: Annotated[str, CONGESTION] | None = Field(
-        None,
-        description="TCP congestion control, for example cubic or bbr",
-    )
+    congestion: (
+        Annotated[str, Form("the name of a congestion control", r"^[a-z][a-z0-9_-]{0,15}$")] | None
+    ) = Field(None, description="TCP congestion control, for example cubic or bbr")
     zerocopy: bool = Field(False, description="send with sendfile; tcp only")
     port: int | None = Field(
         None, ge=1024, le=65535, description="port of the server; unset: a free one"
@@ -165,8 +166,7 @@ class IperfParams(Params):
 
     def _is_set(self, name: str) -> bool:
         """Return whether a parameter differs from its default."""
-        default: object = type(self).model_fields[name].default
-        return bool(getattr(self, name) != default)
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
 class Iperf(Benchmark[IperfParams]):
@@ -327,15 +327,23 @@ class Iperf(Benchmark[IperfParams]):
         need_tools(gang.hosts, [IPERF2 if params.implementation == "iperf2" else IPERF3])
 
     def run(self, gang: Gang, params: IperfParams) -> list[Measurement]:
-        if params.implementation == "iperf2":
-            return run_iperf2(gang, params)
         client, server = gang.hosts
+        cpus = gang.shape.hosts.cpus
         port = params.port or server.free_port()
-        serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
-        serve += ["--port", str(port)]
-        connect = client_command(params, server.target, port)
-        with server.serve(serve, port=port, cpus=gang.shape.hosts.cpus.server) as serving:
-            finished = client.run(connect, timeout=gang.timeout, cpus=gang.shape.hosts.cpus.client)
+        if params.implementation == "iperf2":
+            program = "iperf"
+            serve = iperf2_command(params, "--server", server.address, port)
+            connect = iperf2_command(params, "--client", server.target, port)
+            about = client.run(["iperf", "--version"], timeout=10)
+            head = about.stdout + about.stderr
+        else:
+            program = "iperf3"
+            serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
+            serve += ["--port", str(port)]
+            connect = client_command(params, server.target, port)
+            head = ""  # its report has the version
+        with server.serve(serve, port=port, cpus=cpus.server) as serving:
+            finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
             # A refusal is in the JSON; the exit code is 0 or 1, by version. The server ends after
             # one test, but never if the client failed.
             refused = '"error"' in finished.stdout[-2000:]
@@ -346,19 +354,20 @@ class Iperf(Benchmark[IperfParams]):
             "server": served.stdout,
             "client_stderr": finished.stderr,
             "server_stderr": served.stderr,
-            "cores": json.dumps(_cores(client, server, gang.shape.hosts.cpus)),
         }
-        version = re.search(r'"version":\s*"iperf (\S+)', finished.stdout)
+        if program == "iperf3":
+            texts["cores"] = json.dumps(_cores(client, server, cpus))
+        number = re.search(r'(?:iperf version|"version":\s*"iperf) (\S+)', head + finished.stdout)
         gang.output = Output(
             {role: text for role, text in texts.items() if text},
             [serve, connect],
-            f"iperf3 {version[1] if version else ''}".strip(),
+            f"{program} {number[1] if number else ''}".strip(),
             {"server_address": server.target, "client_address": client.address},
             comparable=False,
         )
         if not refused:
-            finished.check("iperf3")
-        if tested and served.code != 0:
+            finished.check(program)
+        if tested and served.code != 0 and program == "iperf3":
             # Another process answered the client on this port.
             error = re.search(r'"error":\s*"(.*)"', served.stdout)
             reason = error[1] if error else served.tail()
@@ -398,21 +407,10 @@ def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
     """Count the cores that each side may run on. `shared` marks that both run on the same ones."""
     cores: dict[str, Any] = {}
     for role, host, pins in (("client", client, cpus.client), ("server", server, cpus.server)):
-        if count := allowed_cores(host, pins):
-            cores[role] = count
+        if allowed := allowed_cpus(host, pins):
+            cores[role] = len(allowed)
     same = client.name == server.name and cpus.client == cpus.server
     return cores | {"shared": True} if same and len(cores) == 2 else cores
-
-
-@lru_cache  # every sample would cost a command over ssh
-def allowed_cores(host: Host, pins: str | None) -> int | None:
-    """Return how many cores a process of a host may run on, or None if it does not say.
-
-    It is the kernel's answer (proc(5)): nproc prints OMP_NUM_THREADS, if there is one.
-    """
-    argv = ["grep", "^Cpus_allowed_list:", "/proc/self/status"]
-    _, _, allowed = host.run(argv, timeout=10, cpus=pins).stdout.partition(":")
-    return len(parse_cpu_list(allowed.strip())) if allowed.strip() else None
 
 
 def parse(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:
@@ -455,8 +453,8 @@ def _refusal(error: str) -> Skip | Failed:
 
 
 def _version(report: dict[str, Any]) -> tuple[int, ...]:
-    match = re.search(r"iperf (\d+(?:\.\d+)+)", str(report["start"]["version"]))
-    return tuple(int(part) for part in match[1].split(".")) if match else (0,)
+    number = re.search(r"iperf ([\d.]+)", str(report["start"]["version"]))
+    return tuple(map(int, number[1].split("."))) if number else (0,)
 
 
 def _verify(report: dict[str, Any], params: IperfParams) -> None:
@@ -506,8 +504,7 @@ def _verify(report: dict[str, Any], params: IperfParams) -> None:
 
 def _sent(end: dict[str, Any], suffix: str) -> dict[str, Any]:
     """Return what was sent. Before 3.11 a UDP report has `sum` alone, with the lost datagrams."""
-    total: dict[str, Any] = end.get(f"sum_sent{suffix}") or end[f"sum{suffix}"]
-    return total
+    return dict(end.get(f"sum_sent{suffix}") or end[f"sum{suffix}"])
 
 
 def _arrived(side: dict[str, Any]) -> float:
@@ -519,9 +516,11 @@ def _totals(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
     """Return what was received and sent in all, and by direction where there are two."""
     rows: list[Measurement] = []
     rates: list[float] = []
+    sent_rates: list[float] = []
     for name, suffix in _DIRECTIONS[: params.directions]:
         coords = {"direction": name} if params.bidirectional else {}
         sent = _sent(end, suffix)
+        sent_rates.append(float(sent["bits_per_second"]))
         received = end.get(f"sum_received{suffix}")
         counted = received or sent
         arrived = 1.0 if received else _arrived(sent)
@@ -543,11 +542,11 @@ def _totals(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
                 rows.append(Measurement("out_of_order", float(sum(reordered)), n=packets))
         elif "retransmits" in sent:  # only Linux and FreeBSD report them
             rows.append(Measurement("retransmits", float(sent["retransmits"]), coords=coords))
-    total = sum(
-        float(_sent(end, suffix)["bits_per_second"])
-        for _, suffix in _DIRECTIONS[: params.directions]
-    )
-    return [Measurement("throughput", sum(rates)), Measurement("sent_throughput", total), *rows]
+    return [
+        Measurement("throughput", sum(rates)),
+        Measurement("sent_throughput", sum(sent_rates)),
+        *rows,
+    ]
 
 
 def _streams(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
@@ -621,13 +620,12 @@ def _cpu(
     bound = any(
         load >= BUSY * min(int(cores.get(role) or threads), threads)
         for role, load in (("client", client), ("server", server))
-    ) or (cores.get("shared") and client + server >= BUSY * int(cores["client"]))
+    )
+    if cores.get("shared") and client + server >= BUSY * int(cores["client"]):
+        bound = True
     sender, receiver = (server, client) if params.reverse else (client, server)
-    return [
-        Measurement("sender_cpu", sender),
-        Measurement("receiver_cpu", receiver),
-        Measurement("cpu_bound", float(bool(bound))),
-    ]
+    figures = {"sender_cpu": sender, "receiver_cpu": receiver, "cpu_bound": float(bound)}
+    return [Measurement(name, value) for name, value in figures.items()]
 
 
 # -- iperf 2 ---------------------------------------------------------------------------------------
@@ -645,33 +643,6 @@ def iperf2_command(params: IperfParams, role: str, address: str, port: int) -> l
     if role == "--client" and params.reverse:
         argv.append("--reverse")
     return argv
-
-
-def run_iperf2(gang: Gang, params: IperfParams) -> list[Measurement]:
-    """Measure with iperf 2, whose receiver prints a line of CSV for each stream."""
-    client, server = gang.hosts
-    cpus = gang.shape.hosts.cpus
-    port = params.port or server.free_port()
-    serve = iperf2_command(params, "--server", server.address, port)
-    connect = iperf2_command(params, "--client", server.target, port)
-    version = client.run(["iperf", "--version"], timeout=10)
-    with server.serve(serve, port=port, cpus=cpus.server) as serving:
-        finished = client.run(connect, timeout=gang.timeout, cpus=cpus.client)
-        served = serving.wait(5.0) if finished.code == 0 else serving.stop()
-    match = re.search(r"iperf version (\S+)", version.stdout + version.stderr)
-    gang.output = Output(
-        {
-            "client": finished.stdout,
-            "server": served.stdout,
-            "stderr": finished.stderr + served.stderr,
-        },
-        [serve, connect],
-        f"iperf {match[1] if match else 2}",
-        {"server_address": server.target, "client_address": client.address},
-        comparable=False,
-    )
-    finished.check("iperf")
-    return parse_iperf2(gang.output.texts, params)
 
 
 def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:
@@ -698,9 +669,6 @@ def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurem
     return rows
 
 
-_IPERF2_STREAM = re.compile(r"^\d{14}(?:,[^,\n]*){4},(\d+),0\.0+-([\d.]+),(\d+),(\d+)\n", re.M)
-
-
 def _iperf2_streams(
     text: str, params: IperfParams, shortest: float = 0.0
 ) -> list[tuple[float, float]]:
@@ -708,9 +676,10 @@ def _iperf2_streams(
 
     The line of their sum has no number, but -1.
     """
+    lines = re.findall(r"(?m)^\d{14}(?:,[^,\n]*){4},\d+,0\.0+-([\d.]+),(\d+),(\d+)\n", text)
     streams = [
         (float(size), float(rate))
-        for _, end, size, rate in _IPERF2_STREAM.findall(text)
+        for end, size, rate in lines
         if float(end) >= shortest and int(rate) > 0
     ]
     if len(streams) != params.streams:

@@ -19,13 +19,14 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    PositiveDuration,
     Problem,
     Shape,
     ShortForm,
+    Size,
     Tool,
+    needed,
 )
-from perfdag.stats.robust import needed
-from perfdag.units import PositiveDuration, Size
 
 _DATAGRAM = 65507
 """Most bytes of payload in a UDP datagram over IPv4."""

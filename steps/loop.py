@@ -66,11 +66,14 @@ OVERLAP = 0.5
 class ProgressListener(Protocol):
     """Receives the progress of a loop."""
 
-    def started(self, point: Point, repetition: int) -> None: ...
-    def finished(self, point: Point, record: SampleRecord) -> None: ...
+    def started(self, point: Point, repetition: int) -> None:
+        """Receive a sample that begins."""
+
+    def finished(self, point: Point, record: SampleRecord) -> None:
+        """Receive a sample that is stored."""
+
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Receive a sample that is not measured: stored before, or its point is precise enough."""
-        ...
 
 
 class GangLost(Exception):
@@ -414,8 +417,9 @@ class MeasuringLoop:
                 records = self._group(group, batch)
             for position, record in zip(group, records, strict=True):
                 if position in missing:
-                    name = self.plan.key(position)
-                    self.store.put(sample_key(self.plan.run_id, name), record.dump())
+                    self.store.put(
+                        sample_key(self.plan.run_id, self.plan.key(position)), record.dump()
+                    )
                     self._remember(self.plan.order[position][0], record)
                     self._listener.finished(self.plan.point_at(position), record)
         if round_now is not None:
@@ -480,6 +484,7 @@ class MeasuringLoop:
             try:
                 return [future.result() for future in running]
             except (KeyboardInterrupt, SystemExit):
+                # A thread cannot be interrupted: it ends when the program that it waits for does.
                 self._halted.set()
                 for pid in descendants(os.getpid()):
                     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -9,8 +9,8 @@ import os
 import platform
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -24,7 +24,8 @@ from perfdag.benchmark.contract import (
     Skip,
     Tool,
 )
-from perfdag.units import parse_cpu_list, parse_quantity
+from perfdag.hosts.local import allowed_cpus
+from perfdag.units import parse_quantity
 
 Transport = Literal["tcp", "shm", "rdma"]
 WIRE = "rc,dc,ud,self"
@@ -42,16 +43,6 @@ MPIRUN = Tool(
     },
 )
 _PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm2", "psm3", "opx", "efa")
-_PROVIDER = re.compile(r"MPI startup\(\): libfabric provider: (\S+)")
-INTEL = re.compile(r"MPI startup\(\): Intel\(R\) MPI Library, Version (\S+)")
-_TUNING = re.compile(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"')
-NICS = re.compile(r"MPI startup\(\): \d+\s+\d+\s+(\S+)\s*$", re.M)
-"""Interfaces that the ranks were pinned to (the NIC table of I_MPI_DEBUG=3)."""
-_PINS = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+(\S+)\s+\{")
-_BTLS = re.compile(r"mca: bml: Using (\w+) btl for send to")
-_NODES = re.compile(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)")
-_SELECTED = re.compile(r"select: component (\w+) selected")
-_CPUS = re.compile(r"^Cpus_allowed_list:\s*([0-9,-]+)$", re.M)
 
 
 # -- what the hosts must have ----------------------------------------------------------------------
@@ -79,20 +70,11 @@ def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: s
     Spinning ranks that share a CPU measure the scheduler. The kubelet's static CPU manager gives
     a pod its own CPUs, so each pod is checked, and each node.
     """
-    per_host = ranks // len(hosts)
-    of_node: dict[str, set[int]] = {}
-    wanted: Counter[str] = Counter()
-    for host in () if oversubscribe else hosts:
-        # A system without /proc does not say which CPUs a process may use.
-        status = host.run(["cat", "/proc/self/status"], timeout=10).stdout
-        if allowed := _CPUS.search(status):
-            own = parse_cpu_list(allowed[1])
-            _check_cpus(host.name, own, per_host)
-            of_node[host.name] = of_node.get(host.name, set()) | own
-            wanted[host.name] += per_host
-    for name, cpus in of_node.items():
-        _check_cpus(name, cpus, wanted[name])
-    for host in hosts if transport == "rdma" else ():
+    if not oversubscribe:
+        _require_cpus(hosts, ranks // len(hosts))
+    if transport != "rdma":
+        return
+    for host in hosts:
         if not host.run(["ls", "/sys/class/infiniband"], timeout=10).stdout.strip():
             raise Skip(
                 f"{host.name} has no RDMA device: nothing in /sys/class/infiniband"
@@ -100,8 +82,20 @@ def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: s
             )
 
 
-def _check_cpus(name: str, cpus: set[int], processes: int) -> None:
-    if len(cpus) < processes:
+def _require_cpus(hosts: Sequence[Host], per_host: int) -> None:
+    """Raise Skip if a host, or all hosts of a node together, have too few CPUs."""
+    of_node = defaultdict[str, set[int]](set)
+    processes = Counter[str]()
+    for host in hosts:
+        _check_cpus(host.name, allowed_cpus(host), per_host)
+        of_node[host.name] |= allowed_cpus(host)
+        processes[host.name] += per_host
+    for name, cpus in of_node.items():
+        _check_cpus(name, cpus, processes[name])
+
+
+def _check_cpus(name: str, cpus: Set[int], processes: int) -> None:
+    if 0 < len(cpus) < processes:  # a system without /proc does not say which ones it has
         raise Skip(
             f"{name} has {len(cpus)} CPUs for {processes} processes;"
             " use fewer, or set oversubscribe: true"
@@ -204,9 +198,9 @@ def intel_mpirun(gang: Gang, root: str, ranks: int) -> list[str]:
 
 def intel_fabric(log: str) -> str | None:
     """Return the fabric in MPI's log: `shm` or a libfabric provider; None if not reported."""
-    if provider := _PROVIDER.search(log):
+    if provider := re.search(r"MPI startup\(\): libfabric provider: (\S+)", log):
         return provider[1]
-    tuning = _TUNING.search(log)
+    tuning = re.search(r'Load tuning file: "\S*tuning_\w*?(shm|ofi)\S*"', log)
     return "shm" if tuning and tuning[1] == "shm" else None
 
 
@@ -220,8 +214,6 @@ for folder in $PATH; do
     done
 done
 """
-_OPENMPI = re.compile(r"^(/.*?): .*\((?:Open MPI|OpenRTE)\) (\S+)", re.M)
-"""Its 4.1 says OpenRTE under the name mpirun.openmpi."""
 
 
 def find_openmpi(host: Host) -> tuple[str, str]:
@@ -231,7 +223,8 @@ def find_openmpi(host: Host) -> tuple[str, str]:
     environment, so every mpirun on PATH is asked. Raises Skip if none is Open MPI's.
     """
     answers = host.run(["sh", "-c", _ASK_EACH_MPIRUN], timeout=30).stdout
-    match = _OPENMPI.search(answers)
+    # Its 4.1 says OpenRTE under the name mpirun.openmpi.
+    match = re.search(r"(?m)^(/.*?): .*\((?:Open MPI|OpenRTE)\) (\S+)", answers)
     if match is None:
         others = "; ".join(answers.splitlines()) or "there is no mpirun"
         raise Skip(f"no mpirun on {host.name} is Open MPI's ({others}): {MPIRUN.remedy}")
@@ -248,7 +241,6 @@ def openmpi_mpirun(
     ranks: int,
     transport: Transport,
     *,
-    bind: str = "none",
     oversubscribe: bool = False,
     export: Mapping[str, str] | None = None,
     layers: str = "self,vader,tcp",
@@ -273,7 +265,7 @@ def openmpi_mpirun(
         f"{f'[{address}]' if ':' in address else address}:{count}"
         for address, count in placed.items()
     )
-    argv = [mpirun, "-np", str(ranks), "--host", hosts, "--bind-to", bind, "--wdir", "/"]
+    argv = [mpirun, "-np", str(ranks), "--host", hosts, "--bind-to", "none", "--wdir", "/"]
     options = {"pml_base_verbose": "10"}
     if len(placed) > 1:
         if len(set(placed.values())) == 1:
@@ -309,13 +301,8 @@ def openmpi_layer(log: str) -> str | None:
 
     `ob1` serves TCP and shared memory, `ucx` RDMA.
     """
-    layers = set(_SELECTED.findall(log))
+    layers = set(re.findall(r"select: component (\w+) selected", log))
     return "+".join(sorted(layers)) if layers else None
-
-
-def openmpi_btls(log: str) -> set[str]:
-    """Return the BTLs between ranks, from btl_base_verbose, except for a rank with itself."""
-    return set(_BTLS.findall(log)) - {"self"}
 
 
 # -- what a run used -------------------------------------------------------------------------------
@@ -324,7 +311,8 @@ def openmpi_btls(log: str) -> set[str]:
 def wrong_transport(log: str, requested: Transport, openmpi: bool) -> str | None:
     """Return why the run did not use the requested transport, or None."""
     if openmpi and requested != "rdma":
-        used = openmpi_btls(log)
+        # BTLs between ranks, from btl_base_verbose, but for a rank with itself
+        used = set(re.findall(r"mca: bml: Using (\w+) btl for send to", log)) - {"self"}
         # Two names of one BTL: Open MPI 5.0 prints sm and still accepts vader.
         fits = len(used) == 1 and used <= ({"tcp"} if requested == "tcp" else {"vader", "sm"})
     else:
@@ -347,18 +335,17 @@ def wrong_placement(log: str, hosts: Sequence[Host], ranks: int) -> str | None:
     there is nothing to compare.
     """
     # Of Intel MPI the CPU pinning table of I_MPI_DEBUG=3, of Open MPI btl_base_verbose.
-    node_of = {rank: node for rank, _, node in _PINS.findall(log)} or dict(_NODES.findall(log))
-    placed = Counter(node_of.values())
+    pinned = re.findall(r"MPI startup\(\): (\d+)\s+\d+\s+(\S+)\s+\{", log)
+    sent = re.findall(r"send to \[\[\d+,1\],(\d+)\] on node (\S+)", log)
+    placed = Counter(dict(pinned or sent).values())
     nodes = Counter(host.name for host in hosts)
-    wanted = {name: count * ranks // len(hosts) for name, count in nodes.items()}
-    if (
-        placed.total() != ranks
-        or len(placed) > len(nodes)
-        or sorted(placed.values()) == sorted(wanted.values())
-    ):
+    requested = sorted(count * ranks // len(hosts) for count in nodes.values())
+    if placed.total() != ranks or len(placed) > len(nodes):
         return None
-    found = ", ".join(f"{count} on {name}" for name, count in sorted(placed.items()))
+    if sorted(placed.values()) == requested:
+        return None
+    listed = ", ".join(f"{count} on {name}" for name, count in sorted(placed.items()))
     return (
         f"{ranks} ranks were requested on {len(nodes)} nodes ({', '.join(nodes)}),"
-        f" MPI placed {found}"
+        f" MPI placed {listed}"
     )

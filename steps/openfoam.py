@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from perfdag.benchmark.contract import (
+    RDMA_WANTED,
     Benchmark,
     Failed,
     Gang,
@@ -24,14 +25,14 @@ from perfdag.benchmark.contract import (
     Network,
     Output,
     Params,
+    Problem,
     Remark,
+    Shape,
     ShortForm,
     Skip,
     Tool,
     bins,
 )
-from perfdag.problems import Problem
-from perfdag.shape import RDMA_WANTED, Shape
 from perfdag.steps import mpi
 from perfdag.steps.on_host import RANK_LINE
 from perfdag.units import parse_quantity, short
@@ -60,7 +61,6 @@ MAX_CELLS = 894
 """Cells along an edge. From 895 on, the faces exceed OpenFOAM's usual 32-bit labels."""
 # A tenth more than measured with OpenFOAM 1912: blockMesh and icoFoam take 905 B a cell.
 BASE_MEMORY, MEMORY_PER_CELL = 50 << 20, 1000
-DEBIAN_ROOT = "/usr/share/openfoam"
 PARTS = 20
 """Parts of a run for which the time of a step is reported."""
 _RUNAWAY = 10.0
@@ -72,6 +72,11 @@ _PRINTED = 1 + 1e-5
 class OpenFoamParams(Params):
     """The size of the cavity and its solver. `procs` is spread evenly over `nodes`."""
 
+    retired: ClassVar[Mapping[str, Any]] = {
+        "procs_per_node": None,
+        "decomposition": "hierarchical",
+        "bind": "none",
+    }
     size: Literal["XS", "S", "M", "XL", "XXL"] | None = Field(
         None,
         description="published size: S 100^3, M 200^3, XL 400^3, XXL 800^3 cells; XS is 20^3,"
@@ -110,19 +115,10 @@ class OpenFoamParams(Params):
     )
     procs: int = Field(1, ge=1, le=65536, description="MPI processes in all")
     nodes: int = Field(1, ge=1, le=4096, description="hosts they run on")
-    procs_per_node: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="if set, checked against procs / nodes"
-    )
-    decomposition: Literal["hierarchical", "simple"] = Field(
-        "hierarchical", description="how the mesh is cut"
-    )
     transport: Literal["tcp", "rdma"] = Field(
         "tcp",
         description="between hosts: tcp, or rdma by UCX without a fallback;"
         " within a host shared memory",
-    )
-    bind: Literal["none", "core"] = Field(
-        "none", description="core: pin ranks; only where a pod owns its CPUs"
     )
     oversubscribe: bool = Field(False, description="allow more processes than CPUs")
 
@@ -135,12 +131,6 @@ class OpenFoamParams(Params):
                 "uneven-procs",
                 f"procs ({self.procs}) is not divisible by nodes ({self.nodes});"
                 f" nodes may be {', '.join(map(str, divisors(self.procs)))}",
-            )
-        if self.procs_per_node and self.procs_per_node * self.nodes != self.procs:
-            yield Problem(
-                "other-procs-per-node",
-                f"procs_per_node ({self.procs_per_node}) times nodes ({self.nodes})"
-                f" is not procs ({self.procs})",
             )
         if self.transport == "rdma" and self.nodes == 1:
             yield Problem(
@@ -189,6 +179,7 @@ class Case:
 def split(procs: int) -> tuple[int, int, int]:
     """Return nx >= ny >= nz with nx*ny*nz = procs and the least surface between parts."""
     pairs = product(divisors(procs), repeat=2)
+    # The product is fixed, so the least sum has the most equal sides and the least surface.
     triples = [(x, y, procs // x // y) for x, y in pairs if procs % (x * y) == 0]
     return min((t for t in triples if t[0] >= t[1] >= t[2]), key=sum)
 
@@ -215,7 +206,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         "step": "step {}",
         "procs": "{} ranks",
         "nodes": "{} nodes",
-        "procs_per_node": "{} ranks a node",
         "solver": "{}",
         "transport": {"tcp": "TCP", "shm": "shared memory", "rdma": "RDMA"},
         "stop": {"iterations": "fixed iterations", "tolerance": "fixed tolerance"},
@@ -223,8 +213,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
         "delta_t": "steps of {} s",
         "pressure_iterations": "{} pressure iterations",
         "tolerance": "tolerance {}",
-        "decomposition": "{} decomposition",
-        "bind": {"none": "not bound", "core": "bound to cores"},
     }
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("solve_time", "s", "lower", "wall time of the time loop", headline=True),
@@ -342,7 +330,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 mpirun,
                 params.procs,
                 params.transport,
-                bind=params.bind,
                 oversubscribe=params.oversubscribe,
                 export=variables,
             )
@@ -393,7 +380,7 @@ _CLOCK = [sys.executable, "-m", "perfdag.steps.on_host"]
 
 def environment() -> dict[str, str]:
     """Return OpenFOAM's environment. Raises Skip if OpenFOAM is not installed."""
-    root = os.environ.get("WM_PROJECT_DIR") or DEBIAN_ROOT
+    root = os.environ.get("WM_PROJECT_DIR") or "/usr/share/openfoam"  # where Debian has it
     if not (Path(root) / "etc" / "controlDict").exists():
         raise Skip(
             f"{root} has no etc/controlDict: install openfoam,"
@@ -410,7 +397,7 @@ def environment() -> dict[str, str]:
 
 # -- the case --------------------------------------------------------------------------------------
 
-_DICTIONARIES = {
+_FILES = {
     "system/blockMeshDict": """scale {edge:g};
 vertices ( (0 0 0) (1 0 0) (1 1 0) (0 1 0) (0 0 1) (1 0 1) (1 1 1) (0 1 1) );
 blocks ( hex (0 1 2 3 4 5 6 7) ({n} {n} {n}) simpleGrading (1 1 1) );
@@ -454,13 +441,11 @@ snGradSchemes {{ default orthogonal; }}
 PISO {{ nCorrectors 2; nNonOrthogonalCorrectors 0; pRefCell 0; pRefValue 0; }}
 """,
     "system/decomposeParDict": """numberOfSubdomains {procs};
-method {method};
-{method}Coeffs {{ n ({parts}); delta 0.001; order xyz; }}
+method hierarchical;
+hierarchicalCoeffs {{ n ({parts}); delta 0.001; order xyz; }}
 """,
     "constant/transportProperties": "nu [0 2 -1 0 0 0 0] {viscosity:g};\n",
-}
-_FIELDS = {
-    "U": """dimensions [0 1 -1 0 0 0 0];
+    "0/U": """dimensions [0 1 -1 0 0 0 0];
 internalField uniform (0 0 0);
 boundaryField
 {{
@@ -468,7 +453,7 @@ boundaryField
     walls {{ type noSlip; }}
 }}
 """,
-    "p": """dimensions [0 2 -2 0 0 0 0];
+    "0/p": """dimensions [0 2 -2 0 0 0 0];
 internalField uniform 0;
 boundaryField
 {{
@@ -481,7 +466,8 @@ boundaryField
 
 def files(params: OpenFoamParams) -> dict[str, str]:
     """Return the files of the case: path below its folder -> text."""
-    case, n = params.case, params.case.pressure_iterations
+    case = params.case
+    n = case.pressure_iterations
     kind = (
         "solver PCG; preconditioner DIC;"
         if params.solver == "PCG"
@@ -501,29 +487,21 @@ def files(params: OpenFoamParams) -> dict[str, str]:
         "end": case.delta_t * case.time_steps,
         "pressure": f"{kind} {end}",
         "procs": params.procs,
-        "method": params.decomposition,
         "parts": " ".join(map(str, split(params.procs))),
     }
-    kinds = [(path, text, "dictionary") for path, text in _DICTIONARIES.items()]
-    kinds.append(("0/U", _FIELDS["U"], "volVectorField"))
-    kinds.append(("0/p", _FIELDS["p"], "volScalarField"))
+    kinds = {"0/U": "volVectorField", "0/p": "volScalarField"}
     return {
-        path: f"FoamFile {{ version 2.0; format ascii; class {kind};"
+        path: f"FoamFile {{ version 2.0; format ascii; class {kinds.get(path, 'dictionary')};"
         f" object {path.rpartition('/')[2]}; }}\n\n{text.format(**values)}"
-        for path, text, kind in kinds
+        for path, text in _FILES.items()
     }
 
 
 # -- the log ---------------------------------------------------------------------------------------
 
 _STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$", re.M)
-_SOLVE = re.compile(
-    r"Solving for p, Initial residual = (\S+), Final residual = (\S+), No Iterations (\d+)"
-)
-_COURANT = re.compile(r"^Courant Number mean: (\S+) max: (\S+)")
+_SOLVE = re.compile(r"Solving for p, Initial residual = .*, Final residual = (\S+), .* (\d+)$")
 _RANK = re.compile(rf"{RANK_LINE}(\d+) user_s=([\d.]+) system_s=([\d.]+)\s*")
-# Debian prints OPENFOAM=, OpenCFD a tag or commit before it, and the Foundation no OPENFOAM=.
-_VERSION = re.compile(r"^Build\s*:\s*(?:.*\bOPENFOAM=)?(\S+)", re.M)
 
 
 @dataclass
@@ -560,11 +538,11 @@ def read_log(text: str) -> Log:
     for at, line in _STAMPED.findall(text):
         if line.startswith("Starting time loop"):
             log.begin = float(at)
-        elif match := _COURANT.match(line):
-            step = Step(float(match[2]))
+        elif match := re.match(r"Courant Number mean: \S+ max: (\S+)", line):
+            step = Step(float(match[1]))
         elif step and (match := _SOLVE.search(line)):
-            step.residuals.append(float(match[2]))
-            step.iterations += int(match[3])
+            step.residuals.append(float(match[1]))
+            step.iterations += int(match[2])
         elif step and line.startswith("ExecutionTime = "):
             step.end = float(at)
             log.steps.append(step)
@@ -589,8 +567,9 @@ def failure_reason(text: str) -> str | None:
 
 def version(log: str) -> str | None:
     """Return the version in the log's head, for example 1912, or None."""
-    match = _VERSION.search(_STAMPED.sub(r"\2", log))
-    return match[1] if match else None
+    # Debian prints OPENFOAM=, OpenCFD a tag or commit before it, and the Foundation no OPENFOAM=.
+    build = re.search(r"(?m)^Build\s*:\s*(?:.*\bOPENFOAM=)?(\S+)", _STAMPED.sub(r"\2", log))
+    return build[1] if build else None
 
 
 def parse(texts: Mapping[str, str], params: OpenFoamParams) -> list[Measurement]:
@@ -650,11 +629,10 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
     if total <= 0:
         raise Failed("the time loop took no time; the clock in the log is wrong")
     n = len(durations)
+    spread = {"p50": median(durations), "min": min(durations), "max": max(durations)}
     return [
         Measurement("solve_time", total, n=n),
-        Measurement("step_time", median(durations), "p50", n=n),
-        Measurement("step_time", min(durations), "min", n=n),
-        Measurement("step_time", max(durations), "max", n=n),
+        *(Measurement("step_time", seconds, stat, n=n) for stat, seconds in spread.items()),
         Measurement("cell_steps_rate", params.case.cells**3 * n / total),
         Measurement("wall_time", exited),
         Measurement("startup_time", begin),

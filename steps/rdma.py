@@ -10,10 +10,12 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import (
+    RDMA_WANTED,
     AtMost,
     Benchmark,
     Equal,
     Failed,
+    Form,
     FreeOptions,
     Gang,
     Host,
@@ -23,15 +25,16 @@ from perfdag.benchmark.contract import (
     Metric,
     Network,
     Params,
+    PositiveDuration,
+    Problem,
     Remark,
+    Shape,
     ShortForm,
+    Size,
     Skip,
     Tool,
+    needed,
 )
-from perfdag.problems import Form, Problem
-from perfdag.shape import RDMA_WANTED, Shape
-from perfdag.stats.robust import needed
-from perfdag.units import PositiveDuration, Size
 
 CM_READY = 1.0
 """Seconds for a server with rdma_cm to listen: no table of sockets shows RDMA's port space."""
@@ -47,8 +50,6 @@ NO_DEVICE = (
     "No IB devices found",
     "IB device not found",
 )
-_NOT_LOCKED = "Couldn't allocate MR"
-"""Message of a failed ibv_reg_mr(), most often at RLIMIT_MEMLOCK."""
 _BANDWIDTHS = (
     "#bytes",
     "#iterations",
@@ -103,9 +104,6 @@ FREE = FreeOptions(
 """Options of perftest 25.04 (`ib_write_bw --help`) that `extra_args` may not have."""
 
 
-DEVICE = Form("the name of a device, such as mlx5_0", r"^[A-Za-z0-9_.-]{1,64}$")
-
-
 class RdmaParams(Params):
     """Parameters of both benchmarks.
 
@@ -135,9 +133,10 @@ class RdmaParams(Params):
     connection: Literal["RC", "UC", "UD", "XRC", "DC"] = Field(
         "RC", description="connection type; read knows no UC or UD, write no UD"
     )
-    device: Annotated[str, DEVICE] | None = Field(
-        None, description="RDMA device, for example mlx5_0; default the first"
-    )
+    device: (
+        Annotated[str, Form("the name of a device, such as mlx5_0", r"^[A-Za-z0-9_.-]{1,64}$")]
+        | None
+    ) = Field(None, description="RDMA device, for example mlx5_0; default the first")
     port: int = Field(1, ge=1, le=255, description="port of the device")
     gid_index: Annotated[int, Field(ge=0, le=64)] | None = Field(
         None, description="index in the GID table (RoCE version and address)"
@@ -306,7 +305,9 @@ class Rdma(Benchmark[R], Generic[R]):
             output.texts[f"server{number}"] = served.stdout + served.stderr
             if skip := _without_device(serve[0], client, finished.stdout + finished.stderr):
                 raise skip
-            if finished.code != 0 and any(_NOT_LOCKED in text for text in output.texts.values()):
+            # The message of a failed ibv_reg_mr(), most often at RLIMIT_MEMLOCK.
+            unlocked = [text for text in output.texts.values() if "Couldn't allocate MR" in text]
+            if finished.code != 0 and unlocked:
                 raise Failed(
                     f"{serve[0]} could not lock its buffers; raise LimitMEMLOCK of the container"
                     " runtime, or run as uid 0 with privileges: [rdma], which adds IPC_LOCK"
@@ -347,20 +348,14 @@ def _without_device(program: str, host: Host, log: str) -> Skip | None:
     return Skip(f"{program} finds no RDMA device on {host.name}: {reason}")
 
 
-_PAIR = re.compile(
-    r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index|rdma_cm QPs"
-    r"|TX depth)\s*: (.+?)\s*$"
-)
-
-
 def read_info(text: str) -> dict[str, str]:
     """Return what a report's head says of the link: device, transport, connection, MTU, type."""
-    parts = re.split(r"\t{2,}|[\r\n]+", text)
-    pairs = [pair for part in parts if (pair := _PAIR.match(part))]
-    return {pair[1].lower().replace(" ", "_"): pair[2] for pair in pairs}
-
-
-_TITLE = re.compile(r"tps average|[\w.%]+(?: \w+)*\[[^]]*\]|\S+")
+    form = (
+        r"^ ?(Device|Number of qps|Transport type|Connection type|Mtu|Link type|GID index"
+        r"|rdma_cm QPs|TX depth)\s*: (.+?)\s*$"
+    )
+    lines = re.sub(r"\t{2,}|\r", "\n", text)  # a line may have two pairs
+    return {key.lower().replace(" ", "_"): value for key, value in re.findall(form, lines, re.M)}
 
 
 def _read(texts: Mapping[str, str], params: RdmaParams, titles: Sequence[str]) -> list[list[float]]:
@@ -375,7 +370,7 @@ def _read(texts: Mapping[str, str], params: RdmaParams, titles: Sequence[str]) -
         for line in texts.get(f"client{number}", "").splitlines():
             cells = line.split()
             if line.lstrip().startswith("#bytes"):
-                header = _TITLE.findall(line)
+                header = re.findall(r"tps average|[\w.%]+(?: \w+)*\[[^]]*\]|\S+", line)
                 if absent := [title for title in titles if title not in header]:
                     raise Failed(f"perftest's table lacks {', '.join(absent)}: {line.strip()}")
             elif line.startswith("---"):
@@ -458,7 +453,8 @@ def parse_bandwidth(texts: Mapping[str, str], params: BandwidthParams) -> list[M
         raise Failed("perftest reports no bandwidth")
     rows = [Measurement("highest_bandwidth", best)]
     for size, count, peak, average, rate in table:
-        coords, n = {"message_bytes": int(size)}, int(count)
+        coords = {"message_bytes": int(size)}
+        n = int(count)
         rows.append(Measurement("bandwidth", average * 1e9, "mean", coords, n))
         # 0: perftest omits the peak with `duration` and above 20,000 iterations.
         if peak > 0:
@@ -517,10 +513,11 @@ def parse_latency(texts: Mapping[str, str], params: LatencyParams) -> list[Measu
     typical = table[0][2 if timed else 4] * 1e-6
     if typical <= 0:
         raise Failed("perftest reports a latency of zero")
-    smallest = {"message_bytes": int(table[0][0])}
-    rows = [Measurement("lowest_latency", typical, coords=smallest, step=PRINTED)]
+    coords = {"message_bytes": int(table[0][0])}
+    rows = [Measurement("lowest_latency", typical, coords=coords, step=PRINTED)]
     for size, iterations, *values in table:
-        coords, n = {"message_bytes": int(size)}, int(iterations)
+        coords = {"message_bytes": int(size)}
+        n = int(iterations)
         if timed:
             rows.append(Measurement("latency", values[0] * 1e-6, "mean", coords, n))
             rows.append(Measurement("exchange_rate", values[1], "mean", coords, n))

@@ -6,7 +6,6 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from pydantic import Field
 from perfdag.benchmark.contract import (
     Benchmark,
     Failed,
+    Form,
     Gang,
     Host,
     Invalid,
@@ -26,14 +26,13 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Skip,
     bins,
+    needed,
 )
 from perfdag.hosts import gpu_use
-from perfdag.problems import Form
-from perfdag.stats.robust import nearest_rank, needed
+from perfdag.stats.robust import nearest_rank
 from perfdag.steps.torchbench_runner import MARK, NO_TORCH
 
 COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
-IMAGE_CHECKOUT = "/opt/torchbench"
 RUNNER = Path(__file__).with_name("torchbench_runner.py")
 PARTS = 100
 """Most parts of a run for which the time of a batch is reported."""
@@ -47,17 +46,15 @@ OFFLINE = {
     "TRANSFORMERS_OFFLINE": "1",
 }
 """Environment without a network: a model that wants to download fails at once."""
-# Messages of urllib, requests and transformers.
-_NO_NETWORK = re.compile(
+_NO_NETWORK = (
     r"127\.0\.0\.1:9|urlopen error|OfflineModeIsEnabled|ProxyError|We couldn't connect to 'http"
 )
+"""Messages of urllib, requests and transformers."""
 # run.py refuses the others, except amp on a CPU, which it accepts and computes as fp32.
 _PRECISIONS = {
     "cpu": ("fp32", "bf16", "amp_bf16"),
     "cuda": ("fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16"),
 }
-_USED = ("precision", "threads", "cuda", "cudnn")
-"""Values of the report that the row keeps."""
 
 
 class TorchbenchParams(Params):
@@ -250,7 +247,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
         return 15 + batches * sample * params.batch_size
 
     def require(self, gang: Gang, params: TorchbenchParams) -> None:
-        host, folder = gang.hosts[0], checkout(params)
+        host = gang.hosts[0]
+        folder = checkout(params)
         for file in ("run.py", f"torchbenchmark/models/{params.model}/__init__.py"):
             if host.run(["test", "-f", f"{folder}/{file}"], timeout=10).code != 0:
                 raise Skip(
@@ -262,7 +260,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
             raise Skip(problem)
 
     def run(self, gang: Gang, params: TorchbenchParams) -> list[Measurement]:
-        host, folder = gang.hosts[0], checkout(params)
+        host = gang.hosts[0]
+        folder = checkout(params)
         commit = commit_of(host, folder)
         self._download_weights(gang, params)
         argv = [params.python or sys.executable, str(RUNNER), "run", folder, str(params.warmup)]
@@ -270,8 +269,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
         env = {**OFFLINE, "PYTHONDONTWRITEBYTECODE": "1"}
         if params.threads:
             env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(params.threads))
-        watching = params.device == "cuda"
-        with gpu_use.watched([host]) if watching else nullcontext(gpu_use.Watch()) as watch:
+        with_gpus = [host] if params.device == "cuda" else []
+        with gpu_use.watched(with_gpus) as watch:
             finished = host.run(argv, timeout=gang.timeout, env=env, cwd=gang.scratch)
             gang.output.texts |= finished.texts()
             gang.output.argv.append(argv)
@@ -281,7 +280,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
                 if "ended" in report:
                     watch.spans[host.name].append((report["began"], report["ended"]))
         log = finished.stdout + finished.stderr
-        if finished.code != 0 and _NO_NETWORK.search(log):
+        if finished.code != 0 and re.search(_NO_NETWORK, log):
             raise Failed(
                 f"{params.model} lacks weights or data, which could not be downloaded before the"
                 " run: download them where there is a network, and copy them here"
@@ -298,7 +297,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
         gang.output.tool = ", ".join(filter(None, (*versions, report.get("precision"))))
         gang.output.comparable = False
         gang.output.facts |= {"torchbench_commit": commit, **watch.hosts.get(host.name, {})}
-        gang.output.facts |= {name: report[name] for name in _USED if report.get(name) is not None}
+        for name in ("precision", "threads", "cuda", "cudnn"):
+            if report.get(name) is not None:
+                gang.output.facts[name] = report[name]
         rows = parse(gang.output.texts, params)
         if watch.against:
             raise Invalid(watch.against, measurements=rows)
@@ -309,7 +310,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
         Raises Skip if torch is missing. Another failure is explained by the run that follows.
         """
-        host, python = gang.hosts[0], params.python or sys.executable
+        host = gang.hosts[0]
+        python = params.python or sys.executable
         if (host.name, python, params.model) in self._constructed:
             return
         argv = [python, str(RUNNER), "construct", checkout(params), params.model]
@@ -326,7 +328,8 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
 def checkout(params: TorchbenchParams) -> str:
     """Return the folder of pytorch/benchmark."""
-    return params.path or os.environ.get("PERFDAG_TORCHBENCH") or IMAGE_CHECKOUT
+    in_image = "/opt/torchbench"
+    return params.path or os.environ.get("PERFDAG_TORCHBENCH") or in_image
 
 
 def commit_of(host: Host, folder: str) -> str:
@@ -404,31 +407,24 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
     n = len(batches)
     if not n == len(walls) == params.iterations or not min(*batches, *walls) > 0:
         raise Failed(f"{n} of {params.iterations} iterations have a time")
-    seconds = float(report["process_s"])
-    cpu_seconds = float(report["user_s"]) + float(report["system_s"])
-    rows = [
-        Measurement("batch_time", statistics.median(batches), n=n),
-        Measurement("batch_time_spread", min(batches), "min", n=n),
-        Measurement("batch_time_spread", statistics.fmean(batches), "mean", n=n),
-        Measurement("batch_time_spread", max(batches), "max", n=n),
-        *(
-            Measurement("batch_time_spread", nearest_rank(batches, part), stat, n=n)
-            for stat, part in (("p90", 0.9), ("p99", 0.99))
-            if n >= needed(part)
-        ),
-        *bins("iteration_time", "iteration", batches, PARTS),
-        Measurement("time_to_first_batch", report["construct_s"] + report["first_call_s"]),
-        Measurement("wall_time", seconds),
-        Measurement("user_time", float(report["user_s"])),
-        Measurement("system_time", float(report["system_s"])),
-        Measurement("cpu", cpu_seconds / seconds),
-        Measurement("cpu_memory", float(report["max_rss_bytes"])),
-    ]
+    rows = [Measurement("batch_time", statistics.median(batches), n=n)]
     if FIXED_BATCHES.get(params.model, params.batch_size) == params.batch_size:
-        rate = params.batch_size / statistics.median(walls)
-        rows.insert(1, Measurement("samples_rate", rate, n=n))
+        rows.append(Measurement("samples_rate", params.batch_size / statistics.median(walls), n=n))
+    spread = {"min": min(batches), "mean": statistics.fmean(batches), "max": max(batches)}
+    for percent in (90, 99):
+        if n >= needed(percent / 100):
+            spread[f"p{percent}"] = nearest_rank(batches, percent / 100)
+    rows += [Measurement("batch_time_spread", value, stat, n=n) for stat, value in spread.items()]
+    rows += bins("iteration_time", "iteration", batches, PARTS)
+    figures = {
+        "time_to_first_batch": report["construct_s"] + report["first_call_s"],
+        "wall_time": report["process_s"],
+        "user_time": report["user_s"],
+        "system_time": report["system_s"],
+        "cpu": (report["user_s"] + report["system_s"]) / report["process_s"],
+        "cpu_memory": report["max_rss_bytes"],
+    }
     if report["device"] == "cuda":
-        rows.append(Measurement("gpu_memory", float(sum(report["gpu_peak_bytes"]))))
-        rows.append(Measurement("gpus_used", float(report["gpus_used"])))
-        rows.append(Measurement("gpus_visible", float(report["gpus_visible"])))
-    return rows
+        figures["gpu_memory"] = sum(report["gpu_peak_bytes"])
+        figures |= {name: report[name] for name in ("gpus_used", "gpus_visible")}
+    return rows + [Measurement(name, float(value)) for name, value in figures.items()]

@@ -8,7 +8,7 @@ The interpreter that has torch runs this program, so it imports nothing of perfd
         The last line is `perfdag-torchbench {json}`: times in s, memory in bytes.
 """
 
-import importlib.util
+import importlib
 import json
 import resource
 import sys
@@ -41,13 +41,10 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
     start = time.monotonic()
     sys.path.insert(0, checkout)
     sys.argv = ["run.py", *arguments]
-    spec = importlib.util.spec_from_file_location("torchbench_run_py", Path(checkout) / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: Any = importlib.import_module("run")
     report: dict[str, Any] = {}
-    measure, summarise = module.run_one_step, module.printResultSummaryTime
+    measure = module.run_one_step
+    summarise = module.printResultSummaryTime
 
     def measured(func: Any, *args: Any, **named: Any) -> Any:
         import torch
@@ -75,7 +72,8 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         report["precision"] = model.dargs.precision
         return summarise(result, model, *args, **named)
 
-    module.run_one_step, module.printResultSummaryTime = measured, summarised
+    module.run_one_step = measured
+    module.printResultSummaryTime = summarised
     module.main()
     report.update(final_report(module), process_s=time.monotonic() - start)
     sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
@@ -85,14 +83,14 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
 @contextmanager
 def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
     """Raise a NotImplementedError that a model's train() returns, as invoke() drops it."""
-    own = getattr(model, test, None)
+    invoked = getattr(model, test, None)
     # Without train(), run.py trains in stages: forward, backward and optimizer_step.
-    if own is None:
+    if invoked is None:
         yield
         return
 
     def checked(*args: Any, **named: Any) -> Any:
-        result = own(*args, **named)
+        result = invoked(*args, **named)
         if isinstance(result, Exception):
             raise result
         return result
@@ -101,7 +99,7 @@ def _returned_errors_raised(model: Any, test: str) -> Iterator[None]:
     try:
         yield
     finally:
-        setattr(model, test, own)
+        setattr(model, test, invoked)
 
 
 def final_report(module: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdag import IMAGES
-from perfdag.benchmark.contract import Rights
+from perfdag.benchmark.contract import Rights, rbac_rule
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, MEASURING, PRIORITY_CLASSES, SSH_PORT, account_of
 
@@ -51,49 +51,41 @@ class Installation:
         return {**SHARED, "app.kubernetes.io/instance": self.namespace}
 
 
-def _rule(group: str, resources: str, verbs: str, names: tuple[str, ...] = ()) -> Object:
-    """Return a rule of RBAC; resources and verbs are words of one text."""
-    rule: Object = {"apiGroups": [group], "resources": resources.split()}
-    if names:
-        rule["resourceNames"] = [*names]
-    return {**rule, "verbs": verbs.split()}
-
-
 # docs/reference/rights.md has the reason for each rule; a test compares them
-_EXECUTOR = _rule("argoproj.io", "workflowtaskresults", "create patch")
-_NETWORKS = _rule("k8s.cni.cncf.io", "network-attachment-definitions", "get")
+_EXECUTOR = rbac_rule("argoproj.io", "workflowtaskresults", "create patch")
+_NETWORKS = rbac_rule("k8s.cni.cncf.io", "network-attachment-definitions", "get")
 RUN = [
     _EXECUTOR,
-    _rule("argoproj.io", "workflows", "patch"),
-    _rule("coordination.k8s.io", "leases", "create get"),
-    _rule("", "secrets persistentvolumeclaims", "create"),
-    _rule("", "services", "create get"),
+    rbac_rule("argoproj.io", "workflows", "patch"),
+    rbac_rule("coordination.k8s.io", "leases", "create get"),
+    rbac_rule("", "secrets persistentvolumeclaims", "create"),
+    rbac_rule("", "services", "create get"),
     _NETWORKS,
-    _rule("scheduling.volcano.sh", "podgroups", "create"),
+    rbac_rule("scheduling.volcano.sh", "podgroups", "create"),
 ]
 WATCHDOG = [
     _EXECUTOR,
-    _rule("argoproj.io", "workflows", "get patch"),
-    _rule("", "events", "list"),
-    _rule("", "pods", "list patch"),
-    _rule("", "pods/status", "patch"),
+    rbac_rule("argoproj.io", "workflows", "get patch"),
+    rbac_rule("", "events", "list"),
+    rbac_rule("", "pods", "list patch"),
+    rbac_rule("", "pods/status", "patch"),
 ]
 FINISH = [
     _EXECUTOR,
-    _rule("argoproj.io", "workflows", "get patch"),
-    _rule("coordination.k8s.io", "leases", "delete"),
+    rbac_rule("argoproj.io", "workflows", "get patch"),
+    rbac_rule("coordination.k8s.io", "leases", "delete"),
 ]
-MEASURE = [_EXECUTOR, _rule("", "pods", "list")]
-CREATE = [_EXECUTOR, _rule("argoproj.io", "workflows", "create get")]
+MEASURE = [_EXECUTOR, rbac_rule("", "pods", "list")]
+CREATE = [_EXECUTOR, rbac_rule("argoproj.io", "workflows", "create get")]
 CLUSTER = [
-    _rule("", "nodes", "list"),
-    _rule("", "persistentvolumes", "list"),
-    _rule("", "namespaces", "get", ("kube-system",)),
-    _rule("", "configmaps", "get", ("cluster-autoscaler-status",)),
-    _rule("apps", "daemonsets", "list"),
-    _rule("storage.k8s.io", "storageclasses csidrivers", "list"),
+    rbac_rule("", "nodes", "list"),
+    rbac_rule("", "persistentvolumes", "list"),
+    rbac_rule("", "namespaces", "get", ("kube-system",)),
+    rbac_rule("", "configmaps", "get", ("cluster-autoscaler-status",)),
+    rbac_rule("apps", "daemonsets", "list"),
+    rbac_rule("storage.k8s.io", "storageclasses csidrivers", "list"),
     _NETWORKS,
-    _rule("scheduling.k8s.io", "priorityclasses", "get", PRIORITY_CLASSES),
+    rbac_rule("scheduling.k8s.io", "priorityclasses", "get", PRIORITY_CLASSES),
 ]
 """What the steps plan and recheck read of the whole cluster."""
 

@@ -38,8 +38,10 @@ from perfdag.hosts.base import (
     Skip as Skip,
     install_command,
 )
-from perfdag.problems import Problem as Problem
-from perfdag.shape import Shape as Shape, Strict
+from perfdag.problems import Form as Form, Problem as Problem
+from perfdag.shape import RDMA_WANTED as RDMA_WANTED, Shape as Shape, Strict
+from perfdag.stats.robust import needed as needed
+from perfdag.units import Duration as Duration, PositiveDuration as PositiveDuration, Size as Size
 
 if TYPE_CHECKING:
     import pyarrow
@@ -222,6 +224,17 @@ class Gang:
     def lead(self) -> Host:
         """The host that starts programs which span several hosts."""
         return self.starter or self.hosts[0]
+
+
+def rbac_rule(groups: str, resources: str, verbs: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a rule of Kubernetes' RBAC, whose texts have several values separated by a space.
+
+    The core group is the empty text. `names` are those of the only objects that it is about.
+    """
+    rule: dict[str, Any] = {"apiGroups": groups.split(" "), "resources": resources.split(" ")}
+    if names:
+        rule["resourceNames"] = [*names]
+    return {**rule, "verbs": verbs.split(" ")}
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from perfdag.runs import RunError
 from perfdag.runs.cluster import check_pod_security, installed_template, store_of
 from perfdag.shape import Shape
 from perfdag.steps.loop import lacking_gpus, needs_cluster
-from perfdag.steps.pods.cluster import Requirement, has_class, list_readable, requirements
+from perfdag.steps.pods.cluster import Requirement, has_class, requirements
 from perfdag.store.base import AddressError, StoreError, check_cluster_address
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import load_suite
@@ -251,7 +251,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
         findings = [await _check_version(client)]
         findings += [item async for item in check_argo(client)]
         findings += [item async for item in check_installation(client, namespace, root, plan)]
-        findings += check_nodes(await list_readable(client, "v1/Node"), shapes)
+        findings += check_nodes(await client.list_readable("v1/Node"), shapes)
         if plan:
             findings += [item async for item in check_requirements(client, plan, namespace)]
         return findings
@@ -292,7 +292,7 @@ async def check_argo(client: Kube) -> AsyncIterator[Finding]:
         except KubeError:
             yield Finding("missing", f"Argo Workflows: no kind {kind}", advice)
             return
-    for deployment in await list_readable(client, "apps/v1/Deployment") or []:
+    for deployment in await client.list_readable("apps/v1/Deployment") or []:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             if version := re.search(r"workflow-controller:v?(\d+)\.(\d+)", container["image"]):
                 text = f"Argo's controller is {container['image']}"
@@ -414,7 +414,7 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
         if (benchmark := registry.get(point.benchmark)).api.named
         and benchmark.Params.model_validate(point.params).uses_api
     }
-    accounts = await list_readable(client, "v1/ServiceAccount", namespace)
+    accounts = await client.list_readable("v1/ServiceAccount", namespace)
     existing = {account["metadata"]["name"] for account in accounts or []}
     for name in sorted(using):
         if accounts is not None and account_of(name) not in existing:

@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import socket
+from functools import partial
 from typing import Any
 
 from perfdag import signals
@@ -296,7 +297,7 @@ def _client(args: argparse.Namespace) -> int:
     )
 
     async def serve() -> None:
-        server = await control.serve(where, control.Control(load), token)
+        server = await control.serve(where, partial(control.answer, load), token)
         port = server.sockets[0].getsockname()[1]
         logger.info(f"requests to queue {load.queue!r} at {load.frontend}, control on port {port}")
         stopped = asyncio.create_task(until_signal().wait())

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,12 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
 from perfdag.hosts import facts as host_facts
 from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server, Usage
+from perfdag.units import parse_cpu_list
 
 _PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
@@ -370,6 +372,17 @@ class LocalHost(Host):
 
             facts["gpus"] = gpus(self)
         return facts
+
+
+@lru_cache  # every sample would cost a command over ssh
+def allowed_cpus(host: Host, pins: str | None = None) -> frozenset[int]:
+    """Return the CPUs that a process of a host may use; none where the system does not say.
+
+    It is the kernel's answer (proc(5)): nproc prints OMP_NUM_THREADS, if there is one.
+    """
+    status = host.run(["cat", "/proc/self/status"], timeout=10, cpus=pins).stdout
+    cpus = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
+    return frozenset(parse_cpu_list(cpus[1]) if cpus else ())
 
 
 def filesystem(host: Host, path: str) -> dict[str, Any]:

@@ -68,6 +68,16 @@ class KubeError(PerfdagError):
         return self.status in (0, 429) or self.status >= 500
 
 
+def status_of(body: Object) -> Object:
+    """Return the status of an object, empty where it has none yet."""
+    return body.get("status") or {}
+
+
+def annotations_of(body: Object) -> Object:
+    """Return the annotations of an object, empty where it has none."""
+    return body["metadata"].get("annotations") or {}
+
+
 @contextmanager
 def ignore_status(*statuses: int) -> Iterator[None]:
     """Suppress a KubeError with one of these HTTP statuses, as contextlib.suppress does."""
@@ -443,6 +453,17 @@ class Kube:
         path = await self.path(kind, namespace)
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         return cast(Objects, (await self.request("GET", path, params=selectors))["items"] or [])
+
+    async def list_readable(
+        self, kind: str, namespace: str | None = None, *, labels: str = ""
+    ) -> Objects | None:
+        """Return the objects of a kind; None where it does not exist or may not be listed.
+
+        Raises KubeError.
+        """
+        with ignore_status(403, 404):
+            return await self.list(kind, namespace, labels=labels)
+        return None
 
     async def logs(
         self, pod: str, namespace: str, *, tail: int | None = None

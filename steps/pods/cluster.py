@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdag.kube.client import Kube, KubeError, Object, ignore_status
+from perfdag.kube.client import Kube, KubeError, Object, annotations_of, ignore_status
 from perfdag.kube.patch import of_roles
 from perfdag.kube.pods import nodes_with, takes, without_simulated, zones_of
 from perfdag.shape import ACROSS, Shape, Volume
@@ -20,16 +20,6 @@ _DAEMONS = re.compile(
 Canal is Calico with Flannel.
 """
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
-
-
-async def list_readable(kube: Kube, kind: str, namespace: str | None = None) -> list[Object] | None:
-    """Return the objects of a kind; None where there is no such kind, or it may not be read.
-
-    Raises KubeError.
-    """
-    with ignore_status(403, 404):
-        return await kube.list(kind, namespace)
-    return None
 
 
 async def read(kube: Kube, path: str) -> Object | None:
@@ -59,9 +49,9 @@ async def cluster_facts(kube: Kube) -> Object:
     What may not be read is None. Raises KubeError.
     """
     version = await kube.request("GET", "/version")
-    nodes = await list_readable(kube, "v1/Node")
-    drivers = await list_readable(kube, "storage.k8s.io/v1/CSIDriver")
-    daemons = await list_readable(kube, "apps/v1/DaemonSet")
+    nodes = await kube.list_readable("v1/Node")
+    drivers = await kube.list_readable("storage.k8s.io/v1/CSIDriver")
+    daemons = await kube.list_readable("apps/v1/DaemonSet")
     return {
         "kubernetes": version.get("gitVersion"),
         "nodes": nodes and {node["metadata"]["name"]: _node(node) for node in nodes},
@@ -125,19 +115,19 @@ async def requirements(
     kube: Kube, shapes: Sequence[Shape], namespace: str
 ) -> list[list[Requirement]]:
     """Return what the pods of each shape require, and whether it is there. Raises KubeError."""
-    nodes = await list_readable(kube, "v1/Node")
+    nodes = await kube.list_readable("v1/Node")
     on_demand = await read(kube, "/apis/karpenter.sh") or await read(
         kube, "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
     )
     if on_demand:
         nodes = None  # more are added when pods wait
     measuring = None if nodes is None else without_simulated(nodes)
-    classes = await list_readable(kube, "storage.k8s.io/v1/StorageClass")
-    volumes = await list_readable(kube, "v1/PersistentVolume")
+    classes = await kube.list_readable("storage.k8s.io/v1/StorageClass")
+    volumes = await kube.list_readable("v1/PersistentVolume")
     names = {item["spec"].get("storageClassName") or "" for item in volumes or []}
     for item in classes or []:
         names.add(item["metadata"]["name"])
-        if (item["metadata"].get("annotations") or {}).get(_DEFAULT) == "true":
+        if annotations_of(item).get(_DEFAULT) == "true":
             names.add("")
     all_read = classes is not None and volumes is not None
     required = []
@@ -151,7 +141,9 @@ async def requirements(
             await _attachment(kube, name, shape, namespace) for name in shape.network.attachments
         ]
         if shape.scheduler == "volcano":
-            of_shape.append(await _volcano(kube))
+            met = await read(kube, "/apis/scheduling.volcano.sh/v1beta1") is not None
+            problem = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
+            of_shape.append(Requirement("volcano", "Volcano", met, problem))
         required.append(of_shape)
     return required
 
@@ -167,17 +159,13 @@ async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int
     return reasons
 
 
-def _is_device(name: str) -> bool:
-    return "/" in name or name.startswith("hugepages-")
-
-
 def _resources(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:
-    devices = {name: value for name, value in shape.resources.both.items() if _is_device(name)}
     # the capacity: an unhealthy device, not allocatable, may recover
     states = [node["status"] for node in nodes or []]
     capacities = [state.get("capacity") or state.get("allocatable") or {} for state in states]
-    for name, value in {**shape.hugepages, **devices}.items():
-        if not parse_quantity(value):
+    for name, value in {**shape.hugepages, **shape.resources.both}.items():
+        is_device = "/" in name or name.startswith("hugepages-")
+        if not is_device or not parse_quantity(value):
             continue
         count = None if nodes is None else len(nodes_with(name, nodes))
         text = name if count is None else f"{name} on {plural(count, 'node')}"
@@ -250,9 +238,3 @@ async def _attachment(kube: Kube, network: str, shape: Shape, namespace: str) ->
             problem = "the cluster has no Multus (it serves no NetworkAttachmentDefinition)"
             missing = "network"
     return Requirement(missing, f"Multus network {network}", met, f"network {network}: {problem}")
-
-
-async def _volcano(kube: Kube) -> Requirement:
-    problem = "the cluster has no Volcano (it serves no PodGroup of scheduling.volcano.sh)"
-    met = await read(kube, "/apis/scheduling.volcano.sh/v1beta1") is not None
-    return Requirement("volcano", "Volcano", met, problem)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from perfdag.hosts.local import hidden
-from perfdag.kube.client import KubeError, Object, run_with_client
+from perfdag.kube.client import KubeError, Object, run_with_client, status_of
 from perfdag.kube.patch import (
     DESCRIPTION,
     MESSAGE,
@@ -193,7 +193,7 @@ def label_workflow(
     workflow = _patch_workflow(
         context, {"annotations": annotations, "labels": labels}, "its report"
     )
-    reference = (workflow.get("status") or {}).get("artifactRepositoryRef") or {}
+    reference = status_of(workflow).get("artifactRepositoryRef") or {}
     if reference.get("artifactRepository"):  # without one, Argo fails a step that has a file
         with suppress(NotStoredError):
             Path(REPORT).write_bytes(store.get(report))

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,12 @@ def items(batches: "Batches", refusals: Refusals) -> list[dict[str, str]]:
 
     A batch that the cluster refuses has no number, and its text says why.
     """
-    plans = {plan.run_id: plan for plan, _ in batches.values()}
-    texts = {run_id: batch_texts(plan) for run_id, plan in plans.items()}
     argo_items = []
     for number, (plan, index) in batches.items():
-        item = {"benchmark": texts[plan.run_id][index], "n": str(number)}
+        batch = plan.batches[index]
+        item = {"benchmark": _text_of(plan, batch), "n": str(number)}
         if number in refusals:
-            _, entry = plan.kind(plan.batches[index])
+            _, entry = plan.kind(batch)
             refusal = _plain(f"{entry}: {refusals[number][1]}")
             item = {"benchmark": refusal[:ITEM_LENGTH], "n": ""}
         argo_items.append(item)
@@ -108,35 +107,12 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
 
 
-def batch_texts(plan: Plan) -> list[str]:
-    """Return what each batch measures, for people, in at most ITEM_LENGTH characters."""
-    texts = [_parts_of(plan, batch) for batch in plan.batches]
-    shared: dict[str, set[str]] = {}
-    for parts in texts:
-        shared[parts[0]] = shared.get(parts[0], {*parts}) & {*parts}
-    return [_fit(parts, shared[parts[0]]) for parts in texts]
+def _text_of(plan: Plan, batch: Batch) -> str:
+    """Return what a batch measures, for people: the entry, what varies, where, and which rounds.
 
-
-def _fit(parts: Sequence[str], shared: Set[str]) -> str:
-    """Return a text of at most ITEM_LENGTH characters from its parts, of which the first stays.
-
-    Argo shows nothing else that tells the batches of an entry apart, so a long text loses first
-    what they share, from its end. Then its longest part is cut.
+    Argo shows nothing else that tells the batches of a point apart, so the rounds stay where
+    ITEM_LENGTH cuts the text.
     """
-    kept = list(parts)
-    alone = shared == {*parts}  # the only batch of its entry
-    for part in reversed(parts[1:]):
-        if part in shared and not alone and len("".join(kept)) > ITEM_LENGTH:
-            kept.remove(part)
-    excess = len("".join(kept)) - ITEM_LENGTH
-    if excess > 0:
-        longest = max(kept, key=len)
-        kept[kept.index(longest)] = longest[:-excess]
-    return "".join(kept)[:ITEM_LENGTH]
-
-
-def _parts_of(plan: Plan, batch: Batch) -> list[str]:
-    """Return what a batch measures: the entry, what varies, where, and which rounds."""
     samples = [plan.order[position] for position in batch.samples]
     points = [plan.points[index] for index in sorted({index for index, _ in samples})]
     values_by_name = defaultdict[str, list[str]](list)
@@ -144,25 +120,26 @@ def _parts_of(plan: Plan, batch: Batch) -> list[str]:
         name, _, value = setting.partition("=")
         values_by_name[name].append(value)
     benchmark = points[0].benchmark
-    parts = [points[0].entry]
+    text = points[0].entry
     for name in reading_order(benchmark, values_by_name):
-        parts.append(f", {_setting(benchmark, name, values_by_name[name])}")
+        text += f", {_setting(benchmark, name, values_by_name[name])}"
     shape = plan.shapes[batch.shape]
     if shape.volume:
-        parts.append(f" on {shape.volume.storage_class or shape.volume.kind}")
+        text += f" on {shape.volume.storage_class or shape.volume.kind}"
     if shape.hosts.count > 1:
-        parts.append(f" {network_of(shape)} network")
-    rounds = sorted({repetition for _, repetition in samples if repetition > 0})
-    last = max(point.rounds for point in points)
-    parts.append(f", round {_span([*map(str, rounds)])} of {last}" if rounds else ", warm-up")
-    return parts
+        text += f" {network_of(shape)} network"
+    end = ", warm-up"
+    if rounds := sorted({repetition for _, repetition in samples if repetition > 0}):
+        last = max(point.rounds for point in points)
+        end = f", round {_span([str(number) for number in rounds])} of {last}"
+    return text[: ITEM_LENGTH - len(end)] + end
 
 
 def _setting(benchmark: str, name: str, values: Sequence[str]) -> str:
     """Return the values of a parameter for people: `1..8 streams`, `random read/random write`."""
     span = _span(values)
-    words = [span] if ".." in span else dict.fromkeys(values)
-    return _plain("/".join(short_form(benchmark, name, each) for each in words))
+    distinct = [span] if ".." in span else dict.fromkeys(values)
+    return _plain("/".join(short_form(benchmark, name, value) for value in distinct))
 
 
 def _span(values: Sequence[str]) -> str:
@@ -302,7 +279,6 @@ The Workflow owns it. Kubernetes deletes the objects with the Lease, so the last
 to delete Secrets or claims."""
 PORT_ATTEMPTS = 20
 """Attempts to find node ports that no other Service has."""
-OTHER_PATH = "let it have one, or measure network.path: pod or host"
 
 
 def _object(api: str, kind: str, name: str, **fields: Any) -> Object:
@@ -313,8 +289,9 @@ def secret(context: PodContext) -> Object:
     """Return a Secret with new SSH keys."""
     with tempfile.TemporaryDirectory() as folder:
         keys = make_keys(Path(folder))
-    name = f"perfdag-ssh-{context.workflow_uid}"
-    return _object("v1", "Secret", name, type="Opaque", stringData=keys)
+    return _object(
+        "v1", "Secret", f"perfdag-ssh-{context.workflow_uid}", type="Opaque", stringData=keys
+    )
 
 
 def batch_objects(shape: Shape, context: PodContext, number: int) -> list[Object]:
@@ -393,9 +370,12 @@ async def _create_service(kube: Kube, context: PodContext, body: Object, owner: 
             if "already allocated" not in error.message or attempt == PORT_ATTEMPTS:
                 if error.status != 422 and "allocate a serviceIP" not in error.message:
                     raise
-                cause = f"the cluster has no Service of type {spec['type']} for network.path"
-                message = f"{cause}: {error.message}; {OTHER_PATH}"
-                raise KubeError(422, "NoKind", message) from None
+                raise KubeError(
+                    422,
+                    "NoKind",
+                    f"the cluster has no Service of type {spec['type']} for network.path: "
+                    f"{error.message}; let it have one, or measure network.path: pod or host",
+                ) from None
         seed = f"{body['metadata']['name']} {attempt}"
         attempt += 1
         spec["ports"] = service_ports(seed, spec["type"] == "NodePort")
@@ -491,8 +471,8 @@ def plan_of(context: PodContext, store: Store, environment: Mapping[str, str]) -
     suite = parse_suite(suite_text(environment), settings=chosen.settings)
     plan = make_plan(suite, only=chosen.only, run_id=context.run_id, trigger=context.trigger)
     if chosen.revision:
-        stated = Revision(chosen.revision)
-        plan.revisions = dict.fromkeys((point.entry for point in plan.points), stated)
+        entries = (point.entry for point in plan.points)
+        plan.revisions = dict.fromkeys(entries, Revision(chosen.revision))
     return place_hosts(plan)
 
 

@@ -9,7 +9,6 @@ that is away or a watchdog that Argo creates again loses nothing but time.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,15 @@ from datetime import datetime
 
 import orjson
 
-from perfdag.kube.client import Kube, KubeError, Object, run_with_client
+from perfdag.identity import grouped
+from perfdag.kube.client import (
+    Kube,
+    KubeError,
+    Object,
+    annotations_of,
+    run_with_client,
+    status_of,
+)
 from perfdag.kube.patch import ROLE, RUN, STOPPED, WATCHDOG
 from perfdag.kube.pods import (
     ARGO,
@@ -33,6 +40,7 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan import Plan
+from perfdag.redaction import logger
 from perfdag.results.run_store import plan_of_batch, stored_plan, variants
 from perfdag.results.samples import (
     MissingReason,
@@ -46,8 +54,6 @@ from perfdag.results.samples import (
 from perfdag.steps.pods.context import EXIT_RETRYABLE, PodContext
 from perfdag.store.base import Store
 from perfdag.units import plural, short_seconds
-
-logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the pods."""
@@ -64,9 +70,6 @@ SHORT = 160
 """Characters of a reason that `argo get` shows."""
 GIVEN_UP = "GivenUp"
 """Reason in the status of a pod that the watchdog failed."""
-_ENDED_HERE = (GIVEN_UP, "DeadlineExceeded")
-"""Troubles of pods that the watchdog ended; their reason is noted already."""
-
 _RETRYABLE = f"main ended with exit code {EXIT_RETRYABLE}"
 """The end of a pod whose gang fell apart: the reason of the pod that did it goes before."""
 
@@ -106,8 +109,8 @@ def pod_nodes(nodes: Mapping[str, Object]) -> Iterator[PodNode]:
 
 def owner(workflow: Object) -> str:
     """Return the owner of annotations: the uid of the Workflow and the start of this attempt."""
-    started = (workflow.get("status") or {}).get("startedAt") or ""
-    return f"{workflow['metadata'].get('uid', '')} {started}"
+    uid = workflow["metadata"].get("uid", "")
+    return f"{uid} {status_of(workflow).get('startedAt') or ''}"
 
 
 class Watchdog:
@@ -133,10 +136,8 @@ class Watchdog:
 
         `argo_nodes` are those of the Workflow. `now` is monotonic, in seconds.
         """
-        gangs: dict[Attempt, list[Pod]] = {}
-        for pod in pods:
-            if pod.batch is not None:
-                gangs.setdefault((pod.batch, pod.attempt), []).append(pod)
+        of_batches = (pod for pod in pods if pod.batch is not None)
+        gangs = grouped(of_batches, key=lambda pod: (pod.batch or 0, pod.attempt))
         nodes = list(pod_nodes(argo_nodes))
         self._begin_attempts([*gangs, *((node.batch, node.attempt) for node in nodes)])
         refused = set[Attempt]()
@@ -190,7 +191,8 @@ class Watchdog:
         if pod.unrecoverable:
             self.unrecoverable.add(batch)
         end, _, cause = pod.trouble.partition(": ")
-        reason = "" if end in _ENDED_HERE else pod.trouble
+        # the reason of a pod that the watchdog ended is noted already
+        reason = "" if end in (GIVEN_UP, "DeadlineExceeded") else pod.trouble
         if end == _RETRYABLE:
             # another pod of the gang may have said more
             reason = "" if batch in self.reasons else cause
@@ -294,7 +296,7 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
     fans = _fans(workflow)
     if not fans:
         return False
-    began = (workflow.get("status") or {}).get("startedAt") or ""
+    began = status_of(workflow).get("startedAt") or ""
     retried = any((node.get("finishedAt") or began) < began for node in nodes)
     measured = set[int]() if retried else _measured(workflow, pods)
     if not all(fan.get("phase") in _DONE or _batches(fan) <= measured for fan in fans):
@@ -335,8 +337,7 @@ def _batches(fan: Object) -> set[int]:
 
 def _ended_early(workflow: Object) -> bool:
     """Return whether the Workflow is over, or is being stopped."""
-    phase = (workflow.get("status") or {}).get("phase")
-    return phase in _DONE or bool(workflow["spec"].get("shutdown"))
+    return status_of(workflow).get("phase") in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
 class Standstill:
@@ -352,8 +353,8 @@ class Standstill:
 
     def lasts(self, workflow: Object, now: float) -> bool:
         """Return whether the run stands still at `now`, in monotonic seconds."""
-        every = [workflow.get("status") or {}, *nodes_of(workflow).values()]
-        state = [(status.get("phase"), status.get("progress")) for status in every]
+        parts = [status_of(workflow), *nodes_of(workflow).values()]
+        state = [(part.get("phase"), part.get("progress")) for part in parts]
         if state != self._state:
             self._state = state
             self._since = now
@@ -394,7 +395,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
             final = set[int]() if over else watchdog.unrecoverable
             notes = as_annotation(owner(workflow), watchdog.reasons, final)
             notes[WATCHDOG] = f"{owner(workflow)} {ending or 'ended'}" if over or ending else None
-            annotations = workflow["metadata"].get("annotations") or {}
+            annotations = annotations_of(workflow)
             if notes != {name: annotations.get(name) for name in notes}:
                 # before the pods end: then Argo decides about a retry
                 await _patch_workflow(kube, context, {"metadata": {"annotations": notes}})
@@ -410,8 +411,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
 
 def _earlier_notes(workflow: Object) -> tuple[dict[int, str], set[int]]:
     """Return the reasons and the final batches that a watchdog left on the Workflow."""
-    annotations = workflow["metadata"].get("annotations") or {}
-    return from_annotations(owner(workflow), annotations)
+    return from_annotations(owner(workflow), annotations_of(workflow))
 
 
 async def _patch_workflow(kube: Kube, context: PodContext, body: Object) -> None:
@@ -475,8 +475,10 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
         rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
         for member in [*variants(store, plan), *rechecks]:
-            if ended:
-                _forget_sample_reasons(store, member.run_id)
+            # those under way ended with the Workflow, though their pods may have seen another cause
+            for reason in stored_reasons(store, member.run_id):
+                if ended and reason.kind == "sample":
+                    forget_reasons(store, member.run_id, reason.name)
             write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
     if measured or ended or {reason.kind for reason in reasons} != {"batch"}:
         return None
@@ -500,21 +502,11 @@ def _read_end(context: PodContext) -> tuple[dict[int, str], str | None]:
     return reasons, end_of(workflow, time.time())
 
 
-def _forget_sample_reasons(store: Store, run_id: str) -> None:
-    """Forget the reasons of single samples: those under way ended with the Workflow.
-
-    Their pods may have seen something else first.
-    """
-    for reason in stored_reasons(store, run_id):
-        if reason.kind == "sample":
-            forget_reasons(store, run_id, reason.name)
-
-
 def end_of(workflow: Object, now: float) -> str | None:
     """Return what ended a Workflow from outside, None where nothing did; `now` in s since 1970."""
-    status = workflow.get("status") or {}
+    status = status_of(workflow)
     shutdown = workflow["spec"].get("shutdown")
-    annotation = (workflow["metadata"].get("annotations") or {}).get(WATCHDOG) or ""
+    annotation = annotations_of(workflow).get(WATCHDOG) or ""
     stopped = annotation.removeprefix(f"{owner(workflow)} ")
     if stopped.startswith(STOPPED):
         return stopped

@@ -18,5 +18,4 @@ def _environment() -> Any:  # of jinja2, which only texts need
 
 def render(template: str, **fields: Any) -> str:
     """Return the text of a template of this package."""
-    text: str = _environment().get_template(template).render(**fields)
-    return text
+    return str(_environment().get_template(template).render(**fields))

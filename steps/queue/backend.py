@@ -197,8 +197,9 @@ class Backend:
                 reached = time.monotonic()
             except (OSError, protocol.MalformedError) as error:
                 if time.monotonic() - reached > self.retry_seconds:
-                    reason = str(error) or "timed out"
-                    raise UnreachableError(f"frontend {self.frontend}: {reason}") from None
+                    raise UnreachableError(
+                        f"frontend {self.frontend}: {str(error) or 'timed out'}"
+                    ) from None
                 await self.pause(0.2)
                 continue
             if not empty:

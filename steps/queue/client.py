@@ -121,6 +121,7 @@ class ClientStats:
             node.errors[error] += 1
             return
         self.success += 1
+        # The first completion begins a chain and counts as none: its item began before.
         first, _, count = self.chains.get(slot, (now, now, -1))
         self.chains[slot] = (first, now, count + 1)
         self.latency.add(now - began)

@@ -9,7 +9,6 @@ import contextlib
 import hmac
 import html
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aiohttp import BasicAuth, web
 
@@ -73,54 +72,32 @@ def _secret(request: web.BaseRequest) -> bytes:
     return secret.encode(errors="surrogateescape")
 
 
-@dataclass(frozen=True)
-class Control:
-    """Answer requests to the control port."""
-
-    load: Load
-
-    def __call__(self, request: web.BaseRequest) -> web.Response:
-        """Answer one request."""
-        stats = self.load.stats
-        kind = request.query.get("type", "html")
-        if kind not in KINDS:
-            text = f"type {kind!r} is none of {', '.join(KINDS)}\n"
-            return web.Response(status=400, text=text)
-        if request.path in PAGES and kind == "json":
-            return web.json_response(stats.as_json())
-        if request.path in PAGES:
-            text = page_text(request.path, stats)
-            forms = self._forms() if request.path == "/stats" else ""
-            page = f"{forms}<pre>{html.escape(text)}</pre>"
-            return _answer(kind, None, text, page)
-        match request.path:
-            case "/fails":
-                return _value(kind, stats.failure, "request failures")
-            case "/reqs-per-sec":
-                return _value(kind, stats.rate, "requests per second")
-            case "/reset":
-                stats.reset()
-                return _value(kind, "Reseted")
-            case "/parallel":
-                return self._set_parallel(kind, request.query.get("value", ""))
-        return web.Response(status=404)
-
-    def _set_parallel(self, kind: str, text: str) -> web.Response:
-        try:
-            return _value(kind, self.load.set_parallel(int(text)), "requests in parallel")
-        except ValueError:
-            return _value(kind, "ERROR", f"value {text!r} is not a whole number", 400)
-
-    def _forms(self) -> str:
-        """Return buttons that change the client."""
-        counts = [0, *(1 << power for power in range(self.load.most_slots.bit_length()))]
-        buttons = "".join(
-            f'<button formaction="parallel?value={count}">{count}</button> ' for count in counts
-        )
-        return (
-            f'<form method="post"><p>Requests in parallel: {buttons}</p>'
-            '<p><button formaction="reset">Reset statistics</button></p></form>'
-        )
+def answer(load: Load, request: web.BaseRequest) -> web.Response:
+    """Answer a request to the control port of a client."""
+    stats = load.stats
+    kind = request.query.get("type", "html")
+    if kind not in KINDS:
+        return web.Response(status=400, text=f"type {kind!r} is none of {', '.join(KINDS)}\n")
+    if request.path in PAGES and kind == "json":
+        return web.json_response(stats.as_json())
+    if request.path in PAGES:
+        text = page_text(request.path, stats)
+        return _answer(kind, None, text, f"<pre>{html.escape(text)}</pre>")
+    match request.path:
+        case "/fails":
+            return _value(kind, stats.failure, "request failures")
+        case "/reqs-per-sec":
+            return _value(kind, stats.rate, "requests per second")
+        case "/reset":
+            stats.reset()
+            return _value(kind, "Reseted")
+        case "/parallel":
+            value = request.query.get("value", "")
+            try:
+                return _value(kind, load.set_parallel(int(value)), "requests in parallel")
+            except ValueError:
+                return _value(kind, "ERROR", f"value {value!r} is not a whole number", 400)
+    return web.Response(status=404)
 
 
 def _value(kind: str, value: float | str, info: str = "", status: int = 200) -> web.Response:
@@ -143,5 +120,6 @@ def _answer(kind: str, data: object, text: str, page: str, status: int = 200) ->
 
 def page_text(path: str, stats: ClientStats) -> str:
     """Return a page of statistics as text."""
-    text = render("pages.txt.j2", page=path, columns=COLUMNS, stats=stats, plural=plural)
-    return text.rstrip("\n")
+    return render("pages.txt.j2", page=path, columns=COLUMNS, stats=stats, plural=plural).rstrip(
+        "\n"
+    )

@@ -299,8 +299,8 @@ class Frontend:
         """Hand a backend an item, and its client the reply."""
         item = queue.take()
         if item is None:
-            empty = {"Error": f"Queue '{queue.name}' is empty", "Empty": True}
-            writer.write(protocol.encode({**protocol.ITEM, **empty}))
+            text = f"Queue '{queue.name}' is empty"
+            writer.write(protocol.encode({**protocol.ITEM, "Error": text, "Empty": True}))
             return
         work = {"Args": item.args, "Limit": item.limit, "Running": queue.running}
         writer.write(protocol.encode({**protocol.ITEM, **work}))

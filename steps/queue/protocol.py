@@ -45,7 +45,6 @@ messages = logging.getLogger("perfdag.queue.messages")
 """Logs every message sent or received at the level DEBUG."""
 
 Message = dict[str, Any]
-_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class MalformedError(Exception):
@@ -79,7 +78,7 @@ def address(text: str) -> Address:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return a message as one compact JSON object, without a newline."""
-    data = _compact(message).encode()
+    data = json.dumps(message, separators=(",", ":")).encode()
     messages.debug("sent %s", data)
     return data
 

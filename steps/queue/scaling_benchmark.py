@@ -18,11 +18,13 @@ from perfdag.benchmark.contract import (
     Metric,
     Output,
     Params,
+    PositiveDuration,
     Problem,
     Rights,
     ShortForm,
     Skip,
     own_verdict,
+    rbac_rule,
 )
 from perfdag.kube.client import KubeError
 from perfdag.steps.queue.backend import built_in_seconds, substitute
@@ -32,19 +34,13 @@ from perfdag.steps.queue.validate import (
     measurements_of,
     scaling_verdict,
 )
-from perfdag.units import PositiveDuration
 
-RULES: tuple[dict[str, Any], ...] = (
-    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"]},
-    {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
-    {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        "resourceNames": ["perfdag-queue-token"],
-        "verbs": ["get"],
-    },
+RULES = (
+    rbac_rule("apps", "deployments", "get"),
+    rbac_rule("apps", "deployments/scale", "patch"),
+    rbac_rule("", "pods", "list"),
+    rbac_rule("", "services/proxy", "get create"),
+    rbac_rule("", "secrets", "get", ["perfdag-queue-token"]),
 )
 """Find a Deployment and its pods, scale it, and drive the client of its queue."""
 ITEM = 5.0
@@ -237,9 +233,11 @@ class QueueScaling(Benchmark[QueueScalingParams]):
         if params.deployment:
             in_manifest = [name for name in ("glob", "item_limit") if getattr(params, name)]
             if in_manifest:
-                names = " and ".join(in_manifest)
-                text = f"{names}: set them in the manifest of the Deployment (glob, limit)"
-                yield Problem("of-deployment", text)
+                yield Problem(
+                    "of-deployment",
+                    f"{' and '.join(in_manifest)}: set them in the manifest of the Deployment"
+                    " (glob, limit)",
+                )
             return
         try:
             built_in_seconds(params.command)
@@ -274,12 +272,12 @@ class QueueScaling(Benchmark[QueueScalingParams]):
 def parse(texts: Mapping[str, str], params: QueueScalingParams) -> list[Measurement]:
     """Return the values of a validation's JSON in `stdout`. Raises Failed, Invalid."""
     result = orjson.loads(texts["stdout"])
-    measured, steps = list(measurements_of(result)), result["steps"]
-    for step in steps:
+    measured = list(measurements_of(result))
+    for step in result["steps"]:
         if step["failures"]:
             reason = f"at {step['replicas']} replicas: {'; '.join(step['problems'])}"
             raise Failed(reason, texts, measured)
-    for step in steps:
+    for step in result["steps"]:
         if not step["steady"]:
             raise Invalid(f"not steady at {step['replicas']} replicas", texts, measured)
     return [*measured, scaling_verdict(result, params.factor)]

@@ -71,8 +71,8 @@ class LocalSite(Site):
         await self.frontend.stop()
 
     async def replicas(self) -> Replicas:
-        present = sum(not task.done() for task in self.tasks)
-        return Replicas(len(self.backends), len(self.backends), present)
+        at_work = len(self.backends)
+        return Replicas(at_work, at_work, sum(not task.done() for task in self.tasks))
 
     async def scale(self, replicas: int) -> None:
         while len(self.backends) < replicas:
@@ -140,8 +140,7 @@ class DeploymentSite(Site):
         await self.kube.patch(DEPLOYMENTS, self.name, body, self.namespace, subresource="scale")
 
     async def parallel(self, requests: int) -> int:
-        answer = await self.send("POST", "parallel", value=str(requests))
-        return int(answer["result"])
+        return int((await self.send("POST", "parallel", value=str(requests)))["result"])
 
     async def reset(self) -> None:
         await self.send("POST", "reset")

@@ -11,7 +11,6 @@ last windows lie within a tolerance. Earlier windows are warm-up.
 """
 
 import asyncio
-import logging
 import math
 import operator
 import random
@@ -26,6 +25,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord, verdict
+from perfdag.redaction import logger
 from perfdag.stats.robust import student_t
 from perfdag.steps.queue import render
 from perfdag.steps.queue.client import UNREACHABLE
@@ -46,7 +46,6 @@ WINDOWS = 3
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
 """Time to put back the replicas, and to stop the requests, when a validation ends early."""
-logger = logging.getLogger(__name__)
 SCALE_TIMEOUT_HINT = (
     "the scale timeout (--scale-timeout, scale_timeout of the benchmark) must be longer than "
     "an item"
@@ -181,8 +180,9 @@ async def _restore(site: Site, before: int) -> None:
         try:
             await asyncio.wait_for(work(), STOP_SECONDS)
         except Exception as error:
-            reason = str(error) or f"no answer in {STOP_SECONDS:g} s"
-            logger.error(f"{site.name}: {trouble}: {reason}")
+            logger.error(
+                f"{site.name}: {trouble}: {str(error) or f'no answer in {STOP_SECONDS:g} s'}"
+            )
 
 
 async def _check_limit(site: Site, plan: Plan) -> None:
@@ -251,6 +251,7 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
         stats = await site.stats()
         chains: Chains = stats["chains"]
         if not start:
+            # A replica that starts late would look like a limit of scaling.
             if len(chains) >= replicas and count_pods(stats) >= replicas:
                 start = chains
         elif all(slot in start and chains[slot][2] - start[slot][2] >= ITEMS for slot in chains):

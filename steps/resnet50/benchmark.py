@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -30,6 +30,7 @@ from perfdag.benchmark.contract import (
     Tool,
 )
 from perfdag.hosts import gpu_use
+from perfdag.identity import grouped
 from perfdag.steps.resnet50.workload import (
     PERCENTILES,
     TAIL,
@@ -160,6 +161,11 @@ def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
     return [Tool(f"{argv[-3]} (Python){behind}", {}, advice)]
 
 
+def distinct(hosts: Sequence[Host]) -> list[Host]:
+    """Return the hosts, each once: copies may share one."""
+    return list({id(host): host for host in hosts}.values())
+
+
 @contextmanager
 def naming(run: str) -> Iterator[None]:
     """Name the run of an error in the block."""
@@ -220,48 +226,51 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         return [params.argv()]
 
     def require(self, gang: Gang, params: W) -> None:
-        hosts, cuda = {id(host): host for host in gang.hosts}.values(), params.device == "cuda"
-        lacking = {
-            tool.program: tool
-            for host in hosts
-            for argv in self.argvs(params)
-            for tool in missing(host, params, argv)
-        }
-        if cuda and any(host.which("nvidia-smi") is None for host in hosts):
+        hosts = distinct(gang.hosts)
+        with_gpus = hosts if params.device == "cuda" else []
+        lacking: dict[str, Tool] = {}
+        for host in hosts:
+            for argv in self.argvs(params):
+                lacking |= {tool.program: tool for tool in missing(host, params, argv)}
+        if any(host.which("nvidia-smi") is None for host in with_gpus):
             lacking[DRIVER.program] = DRIVER
         if lacking:
             raise NotInstalled(list(lacking.values()))
-        for host in hosts if cuda else ():
+        for host in with_gpus:
             if reason := gpu_use.problem(host):
                 raise Skip(f"device cuda: {reason}")
 
     def run(self, gang: Gang, params: W) -> list[Measurement]:
-        hosts = list({id(host): host for host in gang.hosts}.values())  # copies may share one
+        hosts = distinct(gang.hosts)
         names = {id(host): name for name, host in gpu_use.by_name(hosts).items()}
-        cuda, used = params.device == "cuda", list[str | None]()
-        with gpu_use.watched(hosts) if cuda else nullcontext(gpu_use.Watch()) as watch:
+        used: list[str | None] = []
+        with gpu_use.watched(hosts if params.device == "cuda" else []) as watch:
             runs = self.measure(gang, params)
             for host, result in runs:
-                at, uuid = names[id(host)], str(result.device.get("uuid", ""))
-                watch.spans[at].append(result.span)
-                gpus = gpu_use.used(watch.hosts.get(at, {}).get("gpus", []), {uuid})
+                name = names[id(host)]
+                watch.spans[name].append(result.span)
+                uuid = str(result.device.get("uuid", ""))
+                gpus = gpu_use.used(watch.hosts.get(name, {}).get("gpus", []), {uuid})
                 # A MIG slice has a uuid of its own. A pod that sees one GPU used that one.
                 used.append(gpus[0].get("uuid") if len(gpus) == 1 else None)
             watch.used |= set(filter(None, used))
-        (_, first), output = runs[0], gang.output
-        torch = first.raw.get("versions", {}).get("torch")
-        output.tool = (f"torch {torch}, " if torch else "") + f"LoadGen {first.loadgen}"
+        _, first = runs[0]
+        output = gang.output
+        output.argv = self.argvs(params)
+        output.comparable = False
+        output.tool = f"LoadGen {first.loadgen}"
+        if torch := first.raw.get("versions", {}).get("torch"):
+            output.tool = f"torch {torch}, {output.tool}"
         if "largest_rate" in first.raw:  # its figures do not compare with those of another load
             output.tool += ", at a searched rate"
-        output.argv, output.comparable = self.argvs(params), False
-        program = {
-            key: first.raw[key] for key in ("model", "device", "versions") if key in first.raw
-        }
-        output.facts |= {**program, "span": first.span, "devices": used}
-        if cuda:
+        for key in {"model", "device", "versions"} & first.raw.keys():
+            output.facts[key] = first.raw[key]
+        output.facts |= {"span": first.span, "devices": used}
+        if watch.hosts:
             (_, lead), *peers = watch.hosts.items()
-            output.facts |= lead | ({"peers": dict(peers)} if peers else {})
-            output.facts |= {"against": watch.against, "used": sorted(watch.used)}
+            output.facts |= lead | {"against": watch.against, "used": sorted(watch.used)}
+            if peers:
+                output.facts["peers"] = dict(peers)
         return self.parse(output, params)
 
     @abstractmethod
@@ -294,7 +303,8 @@ class Resnet50(WorkloadBenchmark[Workload]):
     metrics = METRICS
 
     def measure(self, gang: Gang, params: Workload) -> list[tuple[Host, Result]]:
-        host, texts = gang.hosts[0], gang.output.texts
+        texts = gang.output.texts
+        host = gang.hosts[0]
         finished = host.run(params.argv(), timeout=gang.timeout, stdin=params.stdin())
         result = kept(texts, "result", finished, params)
         texts |= {f"mlperf_log_{name}": text for name, text in result.raw["test"]["logs"].items()}
@@ -327,7 +337,8 @@ def measurements(result: Result, params: Workload) -> list[Measurement]:
 
 
 def _of_test(result: Result, params: Workload) -> Iterator[Measurement]:
-    test, n = result.raw["test"], result.queries
+    test = result.raw["test"]
+    n = result.queries
     if params.scenario == "offline":
         yield Measurement("throughput", result.rate, n=n)
     else:
@@ -379,10 +390,10 @@ def documents(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     `rows` have the columns DOCUMENTED. Valid and invalid samples appear once (`valid` says which);
     warm-ups do not. As the field names say, times are in ms, rates in 1/s, memory in 10^9 bytes.
     """
-    samples: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["phase"] == "measure":
-            samples.setdefault((row["point"], row["repetition"]), []).append(row)
+    samples = grouped(
+        (row for row in rows if row["phase"] == "measure"),
+        key=lambda row: (row["point"], row["repetition"]),
+    )
     measured = [
         (facts, sample)
         for sample in samples.values()

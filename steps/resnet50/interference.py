@@ -273,7 +273,8 @@ def measurements(
     # Server completes what arrives: its schedule sets the rate, and the tail shows the cost.
     server = params.scenario == "server"
     shares = [1 / ratio for ratio in ratios["tail_inflation"]] if server else ratios["rate_kept"]
-    fairness = jain(shares) if all(map(math.isfinite, shares)) else math.nan
+    # Jain's index (Jain, Chiu, Hawe 1984): 1 for equal shares, 1/n where one takes all.
+    fairness = sum(shares) ** 2 / (n * sum(share**2 for share in shares))
     total = sum(run.rate for run in beside) / statistics.fmean(run.rate for run in solo)
     rows = [
         Measurement(metric, _median(values), "p50", coords, n) for metric, values in ratios.items()
@@ -389,14 +390,3 @@ def reasons_against(
             )
         reasons.append(f"the copies ran at once for {share * 100:.0f} % of the time only: {advice}")
     return reasons
-
-
-def jain(shares: Sequence[float]) -> float:
-    """Return Jain's fairness index, (sum x)^2 / (n sum x^2) (Jain, Chiu, Hawe 1984).
-
-    It is 1 for equal shares and 1/n where one takes all. Raises ValueError without a share, for a
-    negative one, or where none is above zero.
-    """
-    if not shares or min(shares) < 0 or not any(shares):
-        raise ValueError("fairness needs shares, none negative and one above zero")
-    return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))

@@ -102,10 +102,11 @@ def late_share(rate: float, times: BatchTimes, spec: Mapping[str, Any], workers:
     generator = random.Random(0)
     arrivals = list(accumulate(generator.expovariate(rate) for _ in range(ARRIVALS)))
     medians = np.interp(range(spec["batch"] + 1), times.samples, times.seconds).tolist()
-    ends = [0.0] * workers
+    ends = [0.0] * workers  # of the newest batches, the oldest first, as the device takes them
     closed = 0.0
     first = late = 0
     while first < ARRIVALS:
+        # A worker is free when its last batch ended, and only one collects a batch at a time.
         taken = max(arrivals[first], ends[-workers], closed)
         full = arrivals[min(first + spec["batch"], ARRIVALS) - 1]
         closed = max(taken, min(arrivals[first] + spec["max_delay"], full))

@@ -13,10 +13,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from perfdag.benchmark.contract import CommandResult, Failed, Params, Skip
-from perfdag.problems import Form, Problem
-from perfdag.stats.robust import needed
-from perfdag.units import Duration, PositiveDuration, short
+from perfdag.benchmark.contract import (
+    CommandResult,
+    Duration,
+    Failed,
+    Form,
+    Params,
+    PositiveDuration,
+    Problem,
+    Skip,
+    needed,
+)
+from perfdag.units import short
 
 Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -42,7 +50,6 @@ SEARCH = 30.0
 """Seconds for the search of Server's rate, at most."""
 SETUP = 60.0
 """Seconds for imports, weights, warm-up and checks, at most."""
-MODULE = "perfdag.steps.resnet50.program"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 TAIL = {"server": "p99", "single-stream": "p90"}
 _CONSTRAINTS = {
@@ -51,10 +58,6 @@ _CONSTRAINTS = {
     "result_min_queries_met": "Min queries",
     "early_stopping_met": "Early stopping",
 }
-_REFUSED = re.compile(r"object '([^']*)' from \S+ cannot be preloaded")
-
-
-CURRENCY = Form("a currency in three letters, such as EUR", r"^[A-Z]{3}$")
 
 
 class StubParams(Params):
@@ -139,7 +142,9 @@ class Workload(Params):
         allow_inf_nan=False,
         description="price of the machine, for the cost of a million samples",
     )
-    currency: Annotated[str, CURRENCY] = "USD"
+    currency: Annotated[str, Form("a currency in three letters, such as EUR", r"^[A-Z]{3}$")] = (
+        "USD"
+    )
     python: Text | None = Field(
         None,
         description="interpreter with perfdag, torch, torchvision and LoadGen, all of which"
@@ -191,7 +196,8 @@ class Workload(Params):
 
     def seconds(self) -> float:
         """Return the seconds that it is expected to take: set-up, warm-up, LoadGen."""
-        setup, test = 5.0 if self.system == "stub" else SETUP, self.duration()
+        setup = 5.0 if self.system == "stub" else SETUP
+        test = self.duration()
         if self.target_rate is not None:
             # The fewest queries may take longer to arrive, or Offline's samples to end.
             test = max(test, self.queries() / self.target_rate)
@@ -222,10 +228,13 @@ class Workload(Params):
         The environment, with `env`, is set behind the wrapper: kubectl exec or a container runtime
         would not pass it on.
         """
+        program = [python or self.python or sys.executable, "-m", "perfdag.steps.resnet50.program"]
+        if not wrapped:
+            return program
         variables = {**self.wrapper_env, **(env or {})}
-        words = [f"{name}={value}" for name, value in variables.items()]
-        wrapper = [*self.wrapper, *(["env", *words] if words else [])] if wrapped else []
-        return [*wrapper, python or self.python or sys.executable, "-m", MODULE]
+        if variables:
+            program = ["env", *(f"{name}={value}" for name, value in variables.items()), *program]
+        return [*self.wrapper, *program]
 
     def stdin(self, **options: Any) -> bytes:
         """Return the program's input.
@@ -270,8 +279,7 @@ class Result:
 
     @property
     def device(self) -> Mapping[str, Any]:
-        device: Mapping[str, Any] = self.raw.get("device", {})
-        return device
+        return dict(self.raw.get("device", {}))
 
     def latency(self, stat: str) -> float:
         """Return a percentile in seconds, not-a-number with too few queries for it."""
@@ -338,7 +346,7 @@ def kept(texts: dict[str, str], name: str, finished: CommandResult, params: Work
     texts[name] = finished.stdout.lstrip()
     # ld.so starts a program without a library that it cannot preload. Libraries that argv does not
     # name come from the environment of perfdag.
-    for library in _REFUSED.findall(finished.stderr):
+    for library in re.findall(r"object '([^']*)' from \S+ cannot be preloaded", finished.stderr):
         if any(library in argument for argument in finished.argv):
             raise Failed(
                 f"LD_PRELOAD {library} was not loaded into the program: correct its path as the"
@@ -387,7 +395,8 @@ def result_of(raw: Mapping[str, Any]) -> Result:
             stat: keys[f"result_{100 * p:.2f}_percentile_latency_ns"] / 1e9
             for stat, p in PERCENTILES.items()
         }
-        valid, mean = keys["result_validity"] == "VALID", keys["result_mean_latency_ns"] / 1e9
+        valid = keys["result_validity"] == "VALID"
+        mean = keys["result_mean_latency_ns"] / 1e9
     except KeyError as error:
         raise Failed(f"no finished LoadGen test in the result: {error} is missing") from None
     met = {name: keys[name] for name in _CONSTRAINTS if isinstance(keys.get(name), bool)}

@@ -1,7 +1,6 @@
 """The cluster of a run: its lock, rights, nodes, namespaces, and the deletion of its objects."""
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -11,11 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError, Object, ignore_status
+from perfdag.benchmark.contract import rbac_rule
+from perfdag.kube.client import Kube, KubeError, Object, annotations_of, ignore_status, status_of
 from perfdag.kube.pods import is_ready, is_schedulable
+from perfdag.redaction import logger
 from perfdag.steps.scale.objects import RUN_LABEL, VMI
 
-logger = logging.getLogger(__name__)
 LEASE = "perfdag-performance-run"
 LEASE_DURATION_S = 30
 """Time without renewal after which a Lease is free."""
@@ -47,8 +47,12 @@ class ExclusiveRun:
             logger.info(f"waiting for performance run {holder} to end")
         while holder is not None:
             if time.monotonic() >= deadline:
-                text = f"performance run {holder} still holds the cluster after {self.timeout:g} s"
-                raise KubeError(0, "Locked", text, f"wait for it, or delete lease {LEASE}")
+                raise KubeError(
+                    0,
+                    "Locked",
+                    f"performance run {holder} still holds the cluster after {self.timeout:g} s",
+                    f"wait for it, or delete lease {LEASE}",
+                )
             await asyncio.sleep(min(1.0, max(0.05, deadline - time.monotonic())))
             holder = await self.try_acquire()
         self._tasks = [asyncio.create_task(self._renew())]
@@ -121,30 +125,21 @@ class ExclusiveRun:
 
 
 PERFORMANCE_RUN = (
-    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "resourceNames": [LEASE],
-        "verbs": ["get", "update", "delete"],
-    },
+    rbac_rule("discovery.k8s.io", "endpointslices", "list"),
+    rbac_rule("coordination.k8s.io", "leases", "create"),
+    rbac_rule("coordination.k8s.io", "leases", "get update delete", [LEASE]),
 )
 """RBAC rules in the namespace `default`: the Lease of performance runs, and the API servers."""
 WHOLE_CLUSTER = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
+    rbac_rule("", "nodes", "list"),
+    rbac_rule("coordination.k8s.io", "leases", "list"),
     {"nonResourceURLs": ["/metrics", "/version"], "verbs": ["get"]},
 )
 """RBAC rules in the cluster: nodes, how many API servers there are, and their requests."""
 OWN_NAMESPACE = (
-    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
-    {
-        "apiGroups": [""],
-        "resources": ["configmaps"],
-        "verbs": ["list", "watch", "create", "patch", "delete"],
-    },
+    rbac_rule("", "namespaces", "get"),
+    rbac_rule("", "events", "list watch"),
+    rbac_rule("", "configmaps", "list watch create patch delete"),
 )
 """RBAC rules in the namespaces of the objects: that they exist, events, and the watch lag."""
 
@@ -159,7 +154,7 @@ the guests' CPU instead."""
 
 def is_simulated(node: Object) -> bool:
     """Tell whether KWOK simulates it."""
-    return NODE_ANNOTATION in (node["metadata"].get("annotations") or {})
+    return NODE_ANNOTATION in annotations_of(node)
 
 
 async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
@@ -174,17 +169,17 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
     control_plane = "node-role.kubernetes.io/control-plane"
     workers = [node for node in nodes if _label(node, control_plane) is None]
     usable = marked or fake or workers
-    before = 0
-    with ignore_status(403, 404):
-        vmis = await kube.list(f"kubevirt.io/v1/{VMI}")
-        phases = [(vmi.get("status") or {}).get("phase") for vmi in vmis]
-        before = sum(phase not in ("Succeeded", "Failed") for phase in phases)
+    vmis = await kube.list_readable(f"kubevirt.io/v1/{VMI}") or []
+    phases = [status_of(vmi).get("phase") for vmi in vmis]
+    before = sum(phase not in ("Succeeded", "Failed") for phase in phases)
     if count + before > per_node * len(usable):
         beside = f" beside {before} existing ones" if before else ""
         raise ValueError(
             f"{count} VMIs{beside} on {len(usable)} nodes are more than {per_node} a node; use "
             f"{-(-(count + before) // per_node)} nodes, or raise per_node"
         )
+    kubevirts = await kube.list_readable("kubevirt.io/v1/KubeVirt") or []  # absent if simulated
+    versions = [status_of(body).get("observedKubeVirtVersion") for body in kubevirts]
     return {
         "nodes": len(usable),
         "simulated_nodes": len(fake),
@@ -192,7 +187,7 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
             node["metadata"]["name"] for node in usable if _label(node, _HYPERVISOR) == "true"
         ],
         "vmis_before": before,
-        "version": await _kubevirt_version(kube),
+        "version": next(filter(None, versions), None),
     }
 
 
@@ -201,29 +196,19 @@ def _label(node: Object, name: str) -> str | None:
     return value
 
 
-async def _kubevirt_version(kube: Kube) -> str | None:
-    """Return the version in KubeVirt's status; None if absent, simulated or not readable."""
-    with suppress(KubeError):
-        for kubevirt in await kube.list("kubevirt.io/v1/KubeVirt"):
-            version: str | None = (kubevirt.get("status") or {}).get("observedKubeVirtVersion")
-            return version
-    return None
-
-
 async def simulated_nodes(kube: Kube) -> set[str] | None:
     """Return the names of the nodes that KWOK simulates; None without the right to list nodes.
 
     They are known by their annotation. Raises KubeError.
     """
-    with ignore_status(403):
-        nodes = await kube.list("v1/Node")
-        return {node["metadata"]["name"] for node in nodes if is_simulated(node)}
-    return None
+    nodes = await kube.list_readable("v1/Node")
+    if nodes is None:
+        return None
+    return {node["metadata"]["name"] for node in nodes if is_simulated(node)}
 
 
 SIMULATED_LABEL = "perfdag/simulated"
 _PREFIX = "perfdag-sim-"
-_GPU = "nvidia.com/gpu"
 _GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 """Labels by which fake-gpu-operator selects its nodes."""
 _NODE_INFO = {
@@ -249,7 +234,7 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
     labels = {SIMULATED_LABEL: "true", "type": "kwok"}
     labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     if gpus:
-        resources[_GPU] = str(gpus)
+        resources["nvidia.com/gpu"] = str(gpus)
         labels |= _GPU_LABELS
 
     async def make(name: str) -> bool:
@@ -269,8 +254,7 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
             return True
         return False
 
-    names = [f"{_PREFIX}{index}" for index in range(count)]
-    return sum(await asyncio.gather(*map(make, names)))
+    return sum(await asyncio.gather(*(make(f"{_PREFIX}{index}") for index in range(count))))
 
 
 async def remove_nodes(kube: Kube) -> int:
@@ -298,8 +282,6 @@ PRIMER = "primer"
 PROBE = "watch-lag"
 """Suffixes of the labels of what runs before the measurement, and of the object that measures the
 lag of the watch. Sizes of a ladder are `<run>-1` ..."""
-PARALLEL = 20
-"""Deletions in flight."""
 POLL_S = 0.3
 NAMESPACE_TIMEOUT_S = 120.0
 """How long a namespace of an earlier run may take to be gone."""
@@ -326,7 +308,7 @@ async def remove(
     of a refused deletion after all were tried.
     """
     deadline = time.monotonic() + timeout
-    slots = asyncio.Semaphore(PARALLEL)
+    slots = asyncio.Semaphore(20)  # deletions in flight
 
     async def list_left() -> list[tuple[str, Object]]:
         objects = []
@@ -429,9 +411,12 @@ async def ensure_namespace(
         if not namespace["metadata"].get("deletionTimestamp"):
             return False
         if time.monotonic() >= deadline:
-            text = f"namespace {name} is still being deleted after {timeout:g} s"
-            hint = "wait for it, fix what blocks it, or use another namespace"
-            raise KubeError(0, "Terminating", text, hint)
+            raise KubeError(
+                0,
+                "Terminating",
+                f"namespace {name} is still being deleted after {timeout:g} s",
+                "wait for it, fix what blocks it, or use another namespace",
+            )
         await asyncio.sleep(POLL_S)
     metadata = {"name": name, "labels": {RUN_LABEL: run}}
     await kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})

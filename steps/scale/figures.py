@@ -28,9 +28,6 @@ from perfdag.steps.scale.generate import without_name
 from perfdag.steps.scale.objects import Step
 from perfdag.steps.scale.rows import Row, Summary
 
-_FORM = re.compile(
-    r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*(?:([\d.eE+-]+)|([\d.eE+-]+)\s*\*\s*([\w./:-]+))\s*"
-)
 _REQUESTS = {
     "api_p99": "api",
     "api_list_p99": "api_list",
@@ -87,11 +84,12 @@ class Verdict:
 
 def parse_gate(text: str) -> Gate:
     """Parse a gate such as `api_p99 < 1`. Raises ValueError with the expected form."""
-    match = _FORM.fullmatch(text)
+    form = r"\s*([\w./:-]+)\s*(<=|>=|<|>)\s*([\d.eE+-]+)\s*(?:\*\s*([\w./:-]+)\s*)?"
+    match = re.fullmatch(form, text)
     try:
         if not match:
             raise ValueError
-        return Gate(match[1], match[2], float(match[3] or match[4]), match[5])
+        return Gate(match[1], match[2], float(match[3]), match[4])
     except ValueError:
         raise ValueError(
             f"not a gate: {text!r}; write METRIC < VALUE, or METRIC < RATIO * METRIC"
@@ -132,6 +130,7 @@ def _verdict(gate: Gate, values: Mapping[str, float]) -> Verdict:
     requests = _REQUESTS.get(gate.metric, "")
     slowest = values.get(f"{requests}_slowest")
     lack = f"no data for {gate.metric if value is None else gate.other}"
+    # Too few requests for a percentile still pass a limit that not even the slowest exceeds.
     if value is None and slowest is not None and gate.op in ("<", "<=") and not gate.other:
         value = slowest if _OPS[gate.op](slowest, gate.value) else None
         count = values.get(f"{requests}_requests", 0.0)
@@ -156,7 +155,6 @@ _PACED_FIGURES = {"schedule_held", "submit_lag"}
 """Figures of an open loop."""
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _COUNT = re.compile(rf"({DELETION}/)?({'|'.join(VERBS)})-[a-z0-9.]+(/[a-z]+)?-count")
-_EXAMPLES = ("CREATE-pods-count", "PATCH-virtualmachineinstances-count")
 
 
 def check(
@@ -199,7 +197,8 @@ def _check_figure(name: str, names: Set[str], scenario: str, components: bool) -
         if not components:
             raise ValueError(f"the gate on {name} needs a Prometheus: set `prometheus`")
     elif name not in names and not _COUNT.fullmatch(name):
-        candidates = sorted({*names, *prometheus.FIGURES, *_EXAMPLES})
+        examples = {"CREATE-pods-count", "PATCH-virtualmachineinstances-count"}
+        candidates = sorted(names | prometheus.FIGURES | examples)
         near = difflib.get_close_matches(name, candidates, 1, 0.0)
         raise ValueError(f"no figure of {scenario} is called {name}; the nearest is {near[0]}")
 

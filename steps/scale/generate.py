@@ -68,7 +68,7 @@ empty string if it is unknown. Raises KubeError."""
 async def api_submitter(kube: Kube, template: Template) -> Submit:
     """Return what POSTs to the API server. Raises KubeError for a kind that it does not know."""
     for document in template.documents:
-        await kube.path(f"{document.api_version}/{document.kind}")
+        await kube.path(document.path)
 
     async def submit(bodies: Sequence[bytes], namespace: str) -> str:
         for body in bodies:
@@ -123,8 +123,6 @@ def program_submitter(command: Sequence[str], timeout: float = 60.0) -> Submit:
 
 RATE_SHARE = 0.98
 """Share of its rate that an open loop must reach, unless nothing was late."""
-EXTRA_CONNECTIONS = 20
-"""Connections for watches, the lock and lists."""
 LATE = 0.1
 """Lag in seconds that 99 of 100 objects may have for the schedule to count as held."""
 
@@ -134,7 +132,7 @@ def connections(parallel: int) -> int:
 
     A creation that waited for a connection would be measured as slow.
     """
-    return max(100, parallel + EXTRA_CONNECTIONS)
+    return max(100, parallel + 20)
 
 
 @dataclass(slots=True)
@@ -149,11 +147,6 @@ class Submission:
     answered_ns: int = 0
     uid: str = ""
     error: str = ""
-
-    @property
-    def lag(self) -> float:
-        """Seconds it was sent after its time."""
-        return (self.started_ns - self.intended_ns) / 1e9 if self.started_ns else 0.0
 
 
 def without_name(text: str, name: str) -> str:
@@ -186,7 +179,7 @@ class Batch:
         span = 0.0
         if done:
             span = (max(item.answered_ns for item in done) - sent[0].started_ns) / 1e9
-        lags = sorted(item.lag for item in sent)
+        lags = sorted((item.started_ns - item.intended_ns) / 1e9 for item in sent)
         planned = _span(item.intended_ns for item in sent)
         took = _span(item.started_ns for item in sent)
         share = min(1.0, planned / took if took else 1.0) if planned else None

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import orjson
 
-from perfdag.kube.client import Object
+from perfdag.kube.client import Object, status_of
 
 RUN_LABEL = "perfdag/run"
 RUNAI_STORAGE = "openebs-lvmpv"
@@ -35,7 +35,6 @@ RUNAI_IMAGE = "gcr.io/run-ai-lab/ubuntu:loop"
 SECOND = 1_000_000_000
 SET = "VirtualMachineInstanceReplicaSet"
 VMI = "VirtualMachineInstance"
-_WORKS = frozenset(("running", "ready", "succeeded", "bound"))
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 """Unix time of the monotonic clock's zero, fixed for this process: its times never step."""
 
@@ -77,7 +76,8 @@ class Record:
     @property
     def message(self) -> str:
         """Its failure and the last warning of its Events, unless it works after all."""
-        recovered = "failed" not in self.stages and not _WORKS.isdisjoint(self.stages)
+        works = {"running", "ready", "succeeded", "bound"} & self.stages.keys()
+        recovered = works and "failed" not in self.stages
         if recovered or not self.warning:
             return self.error
         if not self.error or self.error.partition(": ")[2] == self.warning.partition(": ")[2]:
@@ -96,7 +96,6 @@ def top_owner(records: Mapping[str, Record], record: Record) -> Record:
 
 
 StageSeen = tuple[str, int, bool]
-Extractor = Callable[[Object], Iterator[StageSeen]]
 VM_PHASES = ("pending", "scheduling", "scheduled", "running", "succeeded", "failed")
 EVENT_STAGES = {
     "Scheduled": "scheduled",
@@ -108,7 +107,6 @@ EVENT_STAGES = {
     "ProvisioningSucceeded": "provisioned",
 }
 """Stages of the object of an Event, by the Event's reason."""
-_EVICTED_POD = re.compile(r"\bPod ([\w.-]+)/([\w.-]+) was ")
 
 
 def evicted_pod(event: Object) -> tuple[str, str] | None:
@@ -119,8 +117,8 @@ def evicted_pod(event: Object) -> tuple[str, str] | None:
     about = (event.get("involvedObject") or {}).get("kind")
     if about != "PodGroup" or event.get("reason") != "Evict":
         return None
-    match = _EVICTED_POD.search(event.get("message") or "")
-    return (match[1], match[2]) if match else None
+    pod = re.search(r"\bPod ([\w.-]+)/([\w.-]+) was ", event.get("message") or "")
+    return (pod[1], pod[2]) if pod else None
 
 
 @lru_cache(maxsize=4096)
@@ -140,7 +138,7 @@ def _life(body: Object) -> Iterator[StageSeen]:
 
 def _conditions(body: Object) -> dict[str, Object]:
     """Conditions by type; what has none is not of the form that Kubernetes gives conditions."""
-    conditions = (body.get("status") or {}).get("conditions") or []
+    conditions = status_of(body).get("conditions") or []
     return {
         condition["type"]: condition
         for condition in conditions
@@ -155,20 +153,18 @@ def _true(body: Object, stages: Mapping[str, str]) -> Iterator[StageSeen]:
             yield stages[name], unix_ns(condition.get("lastTransitionTime")), True
 
 
-_POD_STAGES = {
-    "PodScheduled": "scheduled",
-    "Initialized": "initialized",
-    "ContainersReady": "containers_ready",
-    "Ready": "ready",
-}
-
-
 def _pod(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
-    status = body.get("status") or {}
+    status = status_of(body)
     if "PodScheduled" not in _conditions(body) and body.get("spec", {}).get("nodeName"):
         yield "scheduled", 0, True
-    yield from _true(body, _POD_STAGES)
+    names = {
+        "PodScheduled": "scheduled",
+        "Initialized": "initialized",
+        "ContainersReady": "containers_ready",
+        "Ready": "ready",
+    }
+    yield from _true(body, names)
     phase = status.get("phase")
     if phase == "Running":
         yield "running", unix_ns(status.get("startTime")), True
@@ -180,7 +176,7 @@ def _pod(body: Object) -> Iterator[StageSeen]:
 
 def _vmi(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
-    status = body.get("status") or {}
+    status = status_of(body)
     phase = status.get("phase")
     for transition in status.get("phaseTransitionTimestamps") or []:
         name = transition["phase"]
@@ -193,7 +189,7 @@ def _vmi(body: Object) -> Iterator[StageSeen]:
 def _replica_set(body: Object) -> Iterator[StageSeen]:
     yield from _life(body)
     replicas = (body.get("spec") or {}).get("replicas", 1)
-    ready = (body.get("status") or {}).get("readyReplicas", 0)
+    ready = status_of(body).get("readyReplicas", 0)
     if replicas and ready >= replicas:
         yield "ready", 0, True
 
@@ -201,7 +197,7 @@ def _replica_set(body: Object) -> Iterator[StageSeen]:
 def _claim(body: Object) -> Iterator[StageSeen]:
     """Read when the phase of a claim was written: only managedFields has a time of that."""
     yield from _life(body)
-    if (body.get("status") or {}).get("phase") == "Bound":
+    if status_of(body).get("phase") == "Bound":
         writes = [
             unix_ns(field.get("time"))
             for field in body["metadata"].get("managedFields") or []
@@ -213,33 +209,31 @@ def _claim(body: Object) -> Iterator[StageSeen]:
 def _other(body: Object) -> Iterator[StageSeen]:
     """Any other kind: its life, its phase and its true conditions, in lower case."""
     yield from _life(body)
-    phase = (body.get("status") or {}).get("phase")
+    phase = status_of(body).get("phase")
     if phase and isinstance(phase, str):
         yield phase.lower(), 0, True
     names = {name: name.lower() for name in _conditions(body)}
     yield from _true(body, names | {"Complete": "succeeded"})
 
 
-EXTRACTORS: defaultdict[str, Extractor] = defaultdict(
+EXTRACTORS: defaultdict[str, Callable[[Object], Iterator[StageSeen]]] = defaultdict(
     lambda: _other,
     {"Pod": _pod, VMI: _vmi, SET: _replica_set, "PersistentVolumeClaim": _claim},
 )
 """By kind. An unknown kind gets its life, phase and conditions."""
 
 
-_BAD_IF_FALSE = ("PodScheduled", "Synchronized", "Provisioning")
-
-
 def _is_failure(name: str, condition: Object) -> bool:
     if condition.get("status") == "True":
         return name.endswith("Failed")
+    bad_if_false = name in ("PodScheduled", "Synchronized", "Provisioning")
     gated = condition.get("reason") == "SchedulingGated"
-    return condition.get("status") == "False" and name in _BAD_IF_FALSE and not gated
+    return condition.get("status") == "False" and bad_if_false and not gated
 
 
 def failure(body: Object) -> str:
     """Return an object's failure message in one line."""
-    status = body.get("status") or {}
+    status = status_of(body)
     messages = [
         f"{condition.get('reason', name)}: {condition.get('message', '')}"
         for name, condition in _conditions(body).items()
@@ -304,15 +298,17 @@ _VMI_STEPS = (
     Step("deletion", "deleting", _WORKLOAD, "gone", optional=True),
     Step("pod_deletion", "deleting", "Pod", "gone", "last", optional=True),
 )
-_VMI_CREATED = (Step("vmi_created", "created", VMI, "created"),)
-_CONTROLLED_VMI_STEPS = (
+_CONTROLLED = (
+    *_CREATED,
+    Step("vmi_created", "created", VMI, "created"),
+    *_VMI_STEPS,
     Step("vmi_creation_to_running", "vmi_created", VMI, "running", "last"),
     Step("vm_ready", "created", _WORKLOAD, "ready", optional=True),
     Step("vmi_deleting", "deleting", VMI, "deleting", "last", optional=True),
     Step("vmi_deletion_to_succeeded", "vmi_deleting", VMI, "succeeded", "last", optional=True),
     Step("vmi_deletion_to_failed", "vmi_deleting", VMI, "failed", "last", optional=True),
 )
-"""Further steps of the VMIs that a controller creates, for a VM or a replica set."""
+"""Steps of the VMIs that a controller creates, for a VM or a replica set."""
 _RUNAI_STEPS = (
     Step("workload_created", "submitted", _WORKLOAD, "created"),
     Step("job_created", "workload_created", _JOB, "created"),
@@ -378,7 +374,6 @@ def _bind(
 
 
 _REPLICAS = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
-_CONTROLLED = (*_CREATED, *_VMI_CREATED, *_VMI_STEPS, *_CONTROLLED_VMI_STEPS)
 CHAINS: dict[str, tuple[Step, ...]] = {
     VMI: _bind((*_CREATED, *_VMI_STEPS), VMI, vmi_begin="created"),
     "VirtualMachine": _bind(_CONTROLLED, "VirtualMachine", vmi_begin="vmi_created"),
@@ -400,7 +395,6 @@ _ANY = (
 )
 """Kinds that may stand between an unknown kind and its pods."""
 _API_OF = {"RunaiJob": "run.ai/v1", "PyTorchJob": "kubeflow.org/v1", "Pod": "v1", _CLAIM: "v1"}
-_POD_GROUPS = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1")
 
 
 @cache
@@ -415,7 +409,8 @@ def kinds_of(api_version: str, kind: str) -> list[tuple[str, str]]:
     kinds = [(api_version, kind), *(pair for pair in between if pair[1] != kind)]
     for step in chain(kind):
         if step.kind == "PodGroup":
-            kinds += [(group, "PodGroup") for group in _POD_GROUPS]
+            groups = ("scheduling.run.ai/v2alpha2", "scheduling.run.ai/v1")
+            kinds += [(group, "PodGroup") for group in groups]
         elif step.kind != kind:
             kinds.append((_API_OF.get(step.kind, api_version), step.kind))
     return list(dict.fromkeys(kinds))
@@ -465,7 +460,6 @@ _NAME = "perfdag-0name0"
 _NAMESPACE = "perfdag-0namespace0"
 _INDEX = 918273645
 """Stand in a rendered document for what differs from object to object."""
-_PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _RUNAI_NAME = "JOB_NAME_PLACEHOLDER"
 _RUNAI_PLACEHOLDERS = {
     _RUNAI_NAME: "${name}",
@@ -503,6 +497,11 @@ class Document:
         body = body.replace(_NAMESPACE.encode(), namespace.encode())
         return body.replace(str(_INDEX).encode(), str(index).encode())
 
+    @property
+    def path(self) -> str:
+        """Its kind with the version of its API, as the client takes it."""
+        return f"{self.api_version}/{self.kind}"
+
     def name_of(self, name: str) -> str:
         """Return the name of this document's object for the workload `name`."""
         return self.name.replace(_NAME, name)
@@ -531,8 +530,7 @@ class Template:
 
 def built_in() -> dict[str, Path]:
     """Name -> file of the templates that come with perfdag."""
-    folder = Path(__file__).parent / "templates"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("templates/*.yaml"))}
 
 
 def template_text(source: str) -> tuple[str, str]:
@@ -581,7 +579,7 @@ def load(
             )
         return str(values[match[1]])
 
-    bodies = _documents(path, _PLACEHOLDER.sub(fill, text), run)
+    bodies = _documents(path, re.sub(r"\$\{([A-Za-z_]\w*)\}", fill, text), run)
     documents: list[Document] = []
     shared: list[Document] = []
     for body in bodies:
@@ -596,10 +594,7 @@ def load(
             )
         name = body["metadata"]["name"]
         document = Document(body["apiVersion"], body["kind"], name, orjson.dumps(body))
-        if _NAME in name:
-            documents.append(document)
-        else:
-            shared.append(document)
+        (documents if _NAME in name else shared).append(document)
     return Template(tuple(documents), tuple(shared))
 
 

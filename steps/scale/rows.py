@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from perfdag.identity import grouped
 from perfdag.stats.robust import needed
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import DELETIONS, SECOND, SET, VMI, Record, Step, chain
@@ -115,9 +116,7 @@ def rows_of(
     pods or VMIs (None: unknown). `until_ns` is the end of the observation, `ahead_s` the server's
     clock minus ours. `simulated` are the nodes that KWOK simulates (None: unknown).
     """
-    children: dict[str, list[Record]] = defaultdict(list)
-    for record in records.values():
-        children[record.owner].append(record)
+    children = grouped(records.values(), key=lambda record: record.owner)
 
     def below(record: Record | None) -> dict[str, list[Record]]:
         """Return an object and all that it owns, by kind."""
@@ -147,8 +146,8 @@ def rows_of(
                     of_vmi[SET] = [top]
                 index = item.index * (members or 1) + k
                 uid = vmi.uid if vmi else item.uid
-                part = replace(item, index=index, name=f"{item.name}-{k}", uid=uid)
-                workloads.append((part, of_vmi))
+                name = f"{item.name}-{k}"
+                workloads.append((replace(item, index=index, name=name, uid=uid), of_vmi))
         for workload, family in workloads:
             expected = 1 if kind == SET else members
             moments = _moments(workload, family, top, steps, expected, ahead)
@@ -337,10 +336,8 @@ def rank(values: Sequence[float], p: float) -> float | None:
 
 def summaries(rows: Iterable[Row]) -> list[Summary]:
     """Return a summary per stage, in the order of appearance."""
-    grouped: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        grouped.setdefault((row.stage, row.since), []).append(row)
-    return [_summary(stage, since, group) for (stage, since), group in grouped.items()]
+    by_stage = grouped(rows, key=lambda row: (row.stage, row.since))
+    return [_summary(stage, since, group) for (stage, since), group in by_stage.items()]
 
 
 def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:

@@ -9,7 +9,6 @@ unscheduled workloads have a row in times.csv, and its header has as many column
 
 import asyncio
 import csv
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -23,6 +22,7 @@ import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from perfdag.kube.client import IN_POD, Cluster, Kube, KubeError, Object
+from perfdag.redaction import logger
 from perfdag.steps.scale.cluster import (
     ensure_namespace,
     get_or_none,
@@ -52,7 +52,6 @@ from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
 from perfdag.steps.scale.watch import Observer, settled
 from perfdag.steps.scale.workloads import RUNAI_API, RUNAI_KINDS, ScaleParams
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PARTIAL_S = 2.0
 """Time between writing partial files."""
@@ -159,8 +158,9 @@ def read_settings(path: Path | None) -> Settings:
     try:
         values = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
-        text = " ".join(str(error).split())
-        raise ValueError(f"cannot read the settings {path}: {text}") from None
+        raise ValueError(
+            f"cannot read the settings {path}: {' '.join(str(error).split())}"
+        ) from None
     return checked(Settings, values, path)
 
 
@@ -384,7 +384,10 @@ async def observe(
     while (remaining := deadline - time.monotonic()) > 0:
         count = len(file.submissions)
         file = read()
-        ready, expected = progress(observer, file)
+        created = [item for item in file.submissions if item.answered_ns and not item.error]
+        counts = settled(observer, file.kind, file.expected_pods, "ready")
+        ready = sum(counts.get((item.namespace, item.name), 0) for item in created)
+        expected = len(created) * (file.expected_pods or 1)
         logger.info(f"{ready} of {expected} are ready")
         if file.finished and ready >= expected and len(file.submissions) == count:
             break
@@ -449,18 +452,6 @@ def _as_submission(index: int, record: Record, ahead_s: float) -> Submission:
     api, received = record.stages["created"]
     at = received or api - round(ahead_s * SECOND)
     return Submission(index, record.name, record.namespace, at, at, at, record.uid)
-
-
-def progress(observer: Observer, file: RunFile) -> tuple[int, int]:
-    """Return how many pods or workloads are ready, and how many are expected."""
-    counts = settled(observer, file.kind, file.expected_pods, "ready")
-    names = [
-        (item.namespace, item.name)
-        for item in file.submissions
-        if item.answered_ns and not item.error
-    ]
-    ready = sum(counts.get(name, 0) for name in names)
-    return ready, len(names) * (file.expected_pods or 1)
 
 
 def backend_times(settings: Settings, project: str, namespaces: Sequence[str]) -> dict[str, float]:
@@ -636,8 +627,7 @@ def _forget_unseen(
 
 
 def _read_by_job(path: Path, verb: str, *keys: str) -> dict[tuple[str, str], dict[str, Any]]:
-    workloads = _read(path, verb, *keys)
-    return {(workload["jobName"], workload["projectName"]): workload for workload in workloads}
+    return {(job["jobName"], job["projectName"]): job for job in _read(path, verb, *keys)}
 
 
 def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
@@ -646,8 +636,9 @@ def _read(path: Path, verb: str, *keys: str) -> list[dict[str, Any]]:
     for number, workload in enumerate(data, 1):
         lacking = [key for key in ("jobName", "projectName", *keys) if key not in workload]
         if lacking:
-            place = f"workload {number} of {len(data)}"
-            raise ValueError(f"{path}: {place} has no {', '.join(lacking)}")
+            raise ValueError(
+                f"{path}: workload {number} of {len(data)} has no {', '.join(lacking)}"
+            )
     return data
 
 

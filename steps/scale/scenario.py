@@ -4,7 +4,6 @@ On exit, whatever happened, all objects are deleted and the session waits until 
 """
 
 import asyncio
-import logging
 import math
 import time
 from abc import abstractmethod
@@ -20,6 +19,7 @@ from perfdag import signals
 from perfdag.benchmark.contract import (
     SIMULATED,
     Benchmark,
+    Duration,
     Failed,
     Gang,
     Infrastructure,
@@ -27,12 +27,14 @@ from perfdag.benchmark.contract import (
     Measurement,
     Output,
     Params,
+    PositiveDuration,
+    Problem,
     SampleError,
+    Shape,
     Skip,
 )
 from perfdag.kube.client import Kube, KubeError
-from perfdag.problems import Problem
-from perfdag.shape import Shape
+from perfdag.redaction import logger
 from perfdag.steps.scale import api_metrics
 from perfdag.steps.scale.api_metrics import CREATION, DELETION
 from perfdag.steps.scale.cluster import (
@@ -76,9 +78,8 @@ from perfdag.steps.scale.rows import (
     with_deletion,
 )
 from perfdag.steps.scale.watch import Observer, WatchLag, settled
-from perfdag.units import Duration, PositiveDuration, plural
+from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
 CLEANUP_TIMEOUT_S = 300.0
 """How long deletion is waited for when a session ends early."""
 IN_FLIGHT_S = 1.0
@@ -194,19 +195,11 @@ class Session:
 
         return await self.observer.until(done, self._remaining(timeout) or 0.0)
 
-    def kinds(self, *, shared: bool = False) -> list[str]:
-        """Return the kinds of the template: the workload first, then what it needed."""
-        documents = self.template.documents
-        if shared:
-            documents = (*self.template.shared, *documents)
-        return [f"{document.api_version}/{document.kind}" for document in documents[::-1]]
-
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
         """Delete workloads and the objects that belong to them.
 
         Return False if some are left at the time limit.
         """
-        kinds = self.kinds()
         queue = iter([item for item in items if item.started_ns and item.name not in self.deleted])
         by_name = {
             (record.namespace, record.name): record
@@ -217,9 +210,9 @@ class Session:
             for item in queue:
                 if record := by_name.get((item.namespace, item.name)):
                     record.put("deleting", received_ns=now_ns())
-                documents = self.template.documents[::-1]
-                for document, served in zip(documents, kinds, strict=True):
-                    await self.kube.delete(served, document.name_of(item.name), item.namespace)
+                for document in self.template.documents[::-1]:  # the workload before its helpers
+                    name = document.name_of(item.name)
+                    await self.kube.delete(document.path, name, item.namespace)
                 self.deleted.add(item.name)
 
         await asyncio.gather(*(worker() for _ in range(max(1, parallel))))
@@ -247,7 +240,8 @@ class Session:
         problem = "interrupted"
         try:
             await self.watch_lag.stop()
-            kinds = [*self.kinds(shared=True), "v1/ConfigMap"]
+            documents = (*self.template.shared, *self.template.documents)
+            kinds = [*(document.path for document in documents[::-1]), "v1/ConfigMap"]
             if any(item.started_ns and not item.answered_ns for item in self.submissions):
                 # A busy server may still carry out a request that was cut off.
                 await asyncio.sleep(IN_FLIGHT_S)
@@ -348,14 +342,13 @@ class Session:
             **figures,
         }
         all_calls = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
-        notes = [*self.notes]
         if broken := self.kube.counts["watches broken"]:
-            notes.append(
+            self.notes.append(
                 f"watches broke {plural(broken, 'time')}: what changed meanwhile has no receive "
                 "time, but the API's, if any"
             )
         if self.observer.simulated is None:
-            notes.append("no permission to list nodes: whether they are simulated is unknown")
+            self.notes.append("no permission to list nodes: whether they are simulated is unknown")
         facts = {
             "run": self.context.run,
             "members": self.members,
@@ -364,7 +357,7 @@ class Session:
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "generator": batches,
-            "notes": notes,
+            "notes": self.notes,
             "simulated": on_simulated(rows),
             **facts,
         }

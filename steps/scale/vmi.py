@@ -4,7 +4,6 @@ One VMI runs before the measurement, so that first-time costs are not measured.
 """
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -13,8 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Rights, ShortForm
+from perfdag.benchmark.contract import (
+    Duration,
+    Metric,
+    PositiveDuration,
+    Rights,
+    ShortForm,
+    rbac_rule,
+)
 from perfdag.kube.client import Kube, KubeError
+from perfdag.redaction import logger
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
     OWN_NAMESPACE,
@@ -54,9 +61,8 @@ from perfdag.steps.scale.scenario import (
     open_session,
     phase_counts,
 )
-from perfdag.units import Duration, PositiveDuration, plural
+from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
 PRIMER_TIMEOUT_S = 180.0
 """How long the primer may take to run, and to be gone."""
 PHASE_COUNTS = tuple(f"{phase}-phase-count" for phase in VM_PHASES)
@@ -171,24 +177,6 @@ class VmiSteadyParams(VmiParams):
         self.check_figures("steady", CHURN, self.count + self.churn * cycles)
 
 
-async def ladder(kube: Kube, params: VmiBurstParams, context: Context) -> None:
-    """Run bursts of rising size with pauses between them; `context.seen` gets their results.
-
-    Ends early if a burst leaves objects behind, and at the deadline. Raises KubeError,
-    ValueError.
-    """
-    await check_nodes(kube, max(params.counts) * params.replicas, params.per_node)
-    for number, size in enumerate(params.counts):
-        if number:
-            logger.info(f"cooling down for {params.cooldown:g} s")
-            await asyncio.sleep(max(0.0, min(params.cooldown, context.deadline - time.monotonic())))
-        of_size = f"{context.run}-{number + 1}" if len(params.counts) > 1 else context.run
-        result = await burst(kube, params, replace(context, run=of_size), size)
-        context.seen(result)
-        if result.figures["left_behind"] or time.monotonic() >= context.deadline:
-            break
-
-
 async def burst(kube: Kube, params: VmiParams, context: Context, count: int) -> Result:
     """Create `count` objects, wait until all run, and delete them; a steady state replaces some.
 
@@ -259,8 +247,9 @@ async def churn(session: Session, params: VmiSteadyParams) -> dict[str, float | 
     except KubeError as error:
         session.notes.append(f"the churn ended after {cycles} cycles: {error}")
     if not held:
-        when = session.wait_end(params.timeout)
-        session.notes.append(f"not all VMIs ran or were gone {when}: the churn ended")
+        session.notes.append(
+            f"not all VMIs ran or were gone {session.wait_end(params.timeout)}: the churn ended"
+        )
     replaced = cycles * params.churn / seconds if seconds else None
     return {"churn_cycles": float(cycles), "churn_throughput": replaced}
 
@@ -272,22 +261,28 @@ async def warm_up(kube: Kube, params: VmiParams, context: Context) -> None:
     would not be either.
     """
     limit = min(params.timeout, PRIMER_TIMEOUT_S)
-    alone: dict[str, Any] = {"primer": False, "timeout": limit, "prometheus": None, "duration": 0.0}
-    alone |= {"namespace": params.namespaces[0], "gates": [], "api_gates": False}
-    primer = params.model_copy(update={**alone, "arrival": "closed"})
+    primer = params.model_copy(
+        update={
+            "primer": False,
+            "timeout": limit,
+            "prometheus": None,
+            "duration": 0.0,
+            "namespace": params.namespaces[0],
+            "gates": [],
+            "api_gates": False,
+            "arrival": "closed",
+        }
+    )
     result = await burst(kube, primer, replace(context, run=f"{context.run}-{PRIMER}"), 1)
     if not result.incomplete:
         return
-    counted = (phase for phase in VM_PHASES if result.figures[f"{phase}-phase-count"])
-    phase = next(counted, "")
+    phase = next((name for name in VM_PHASES if result.figures[f"{name}-phase-count"]), "")
     failures = figures.failure_text(result.rows, result.facts["notes"])
     hint = "" if phase else "does KubeVirt run, or KWOK with Stages applied after their CRDs?"
     text = f"the primer, one VMI before the measurement, failed in phase {phase or 'none'}"
     raise KubeError(0, "Primer", f"{text}: {failures}", hint)
 
 
-_KUBEVIRT = ["kubevirt.io", "instancetype.kubevirt.io"]
-_VMIS = ["virtualmachineinstances", "kubevirts"]
 HEADLINE = Metric(
     "creation_to_running",
     "s",
@@ -307,17 +302,13 @@ class VmiBenchmark(ScenarioBenchmark[V]):
     api: ClassVar[Rights] = Rights(
         named=(
             *OWN_NAMESPACE,
-            {
-                "apiGroups": _KUBEVIRT,
-                "resources": ["*"],
-                "verbs": ["list", "watch", "create", "delete"],
-            },
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+            rbac_rule("kubevirt.io instancetype.kubevirt.io", "*", "list watch create delete"),
+            rbac_rule("", "pods", "list watch"),
         ),
         default=PERFORMANCE_RUN,
         cluster=(
             *WHOLE_CLUSTER,
-            {"apiGroups": ["kubevirt.io"], "resources": _VMIS, "verbs": ["list"]},
+            rbac_rule("kubevirt.io", "virtualmachineinstances kubevirts", "list"),
         ),
     )
     system = "KubeVirt"
@@ -338,8 +329,21 @@ class VmiBurst(VmiBenchmark[VmiBurstParams]):
     metrics = (HEADLINE, *METRICS)
 
     async def scenario(self, kube: Kube, params: VmiBurstParams, context: Context) -> None:
-        """See ScenarioBenchmark."""
-        await ladder(kube, params, context)
+        """Run bursts of rising size with pauses between them.
+
+        Ends early if a burst leaves objects behind, and at the deadline.
+        """
+        await check_nodes(kube, max(params.counts) * params.replicas, params.per_node)
+        for number, size in enumerate(params.counts, 1):
+            if number > 1:
+                logger.info(f"cooling down for {params.cooldown:g} s")
+                remaining = context.deadline - time.monotonic()
+                await asyncio.sleep(max(0.0, min(params.cooldown, remaining)))
+            run = f"{context.run}-{number}" if len(params.counts) > 1 else context.run
+            result = await burst(kube, params, replace(context, run=run), size)
+            context.seen(result)
+            if result.figures["left_behind"] or time.monotonic() >= context.deadline:
+                break
 
     def seconds(self, params: VmiBurstParams) -> float:
         """Return an estimate: twice 10 s and 60 ms per VMI, and the cool-downs."""

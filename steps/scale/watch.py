@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perfdag import signals
-from perfdag.kube.client import Kube, KubeError
+from perfdag.kube.client import Kube, KubeError, status_of
 from perfdag.steps.scale.cluster import PROBE, served, simulated_nodes
 from perfdag.steps.scale.generate import Submission
 from perfdag.steps.scale.objects import (
@@ -38,7 +38,6 @@ END_STAGES = frozenset(("succeeded", "failed", "gone"))
 """Stages after which a pod or VMI no longer runs."""
 PATIENCE_S = 300.0
 """How long a watch retries without an API server, so that a restart under load is measured."""
-Kind = tuple[str, str]
 
 
 @dataclass(eq=False)
@@ -53,7 +52,7 @@ class Observer:
 
     kube: Kube
     run: str
-    kinds: Sequence[Kind]
+    kinds: Sequence[tuple[str, str]]
     namespaces: Sequence[str | None]
     primary: Collection[str] = ()
     selector: str = ""
@@ -145,8 +144,7 @@ class Observer:
         if label or named:
             self.roots.add(uid)
         spec = body.get("spec") or {}
-        status = body.get("status") or {}
-        record.node = spec.get("nodeName") or status.get("nodeName") or record.node
+        record.node = spec.get("nodeName") or status_of(body).get("nodeName") or record.node
         for stage, api, fresh in EXTRACTORS[kind](body):
             self._note(record, stage, api, received if fresh else 0)
         self._refine(record)
@@ -206,10 +204,7 @@ class Observer:
     def of(self, kind: str) -> Iterator[Record]:
         """Return the run's records of a kind."""
         of_kind = (record for record in self.records.values() if record.kind == kind)
-        return (record for record in of_kind if self._ours(record))
-
-    def _ours(self, record: Record) -> bool:
-        return top_owner(self.records, record).uid in self.roots
+        return (record for record in of_kind if top_owner(self.records, record).uid in self.roots)
 
     def count(self, kind: str, stage: str) -> int:
         """Count the run's objects of a kind that reached a stage."""
@@ -244,7 +239,7 @@ def settled(
     as one, once it has pods and all of them are settled.
     """
     vmis = kind.startswith("VirtualMachine")
-    own_end = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
+    ends = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
     groups: dict[str, tuple[Record, list[Record]]] = {
         record.uid: (record, []) for record in observer.of(kind)
     }
@@ -252,10 +247,9 @@ def settled(
         top = top_owner(observer.records, record)
         if top.uid in groups:
             groups[top.uid][1].append(record)
-    finite = own_end and not vmis
     return {
         (workload.namespace, workload.name): _settled_members(
-            workload, group, members, goal, finite
+            workload, group, members, goal, finite=ends and not vmis
         )
         for workload, group in groups.values()
     }
@@ -279,6 +273,8 @@ def _settled_members(
     present = [record for record in group if _is_present(record, finite)]
     ended = [record for record in group if not _is_present(record, finite)]
     reached = sum(not {goal, "succeeded"}.isdisjoint(record.stages) for record in present)
+    # A controller may have replaced a pod that ended. So no more of these count than are missing
+    # among the present ones, or a workload would be ready before all of its pods are.
     final = {goal, "succeeded"} if finite else {goal, "succeeded", "failed"}
     over = sum(not record.owner or not final.isdisjoint(record.stages) for record in ended)
     return min(members, reached + max(0, min(over, members - len(present))))
@@ -333,8 +329,11 @@ class WatchLag:
     async def start(self, kube: Kube, run: str, namespace: str) -> None:
         """Create the ConfigMap, and begin. Raises KubeError if it is refused."""
         name = f"perfdag-{PROBE}-{run}"
-        labels = {RUN_LABEL: f"{run}-{PROBE}"}
-        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {RUN_LABEL: f"{run}-{PROBE}"},
+        }
         await kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, namespace)
         self._tasks = [asyncio.create_task(self._probe(kube, namespace, name))]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from perfdag.benchmark.contract import Metric, Rights, ShortForm
+from perfdag.benchmark.contract import Duration, Metric, Rights, ShortForm, rbac_rule
 from perfdag.kube.client import Kube
 from perfdag.steps.scale import figures
 from perfdag.steps.scale.cluster import (
@@ -33,7 +33,6 @@ from perfdag.steps.scale.scenario import (
     Session,
     open_session,
 )
-from perfdag.units import Duration
 
 RUNAI_API = "run.ai/v2alpha1"
 RUNAI_KINDS = {
@@ -129,34 +128,18 @@ class ScaleParams(ScenarioParams):
         )
 
 
-async def submit(kube: Kube, params: ScaleParams, context: Context) -> Result:
-    """Submit the workloads, wait for the goal, and delete them. Raises ValueError, KubeError."""
-    template = params.load(context.run)
-    async with open_session(
-        kube, context, template, params.namespaces, template.members
-    ) as session:
-        await session.create(params.count, params.schedule, params.parallel)
-        if not await session.all_reached(params.timeout, params.goal):
-            when = session.wait_end(params.timeout)
-            session.notes.append(f"not all workloads {params.goal} {when}")
-            if not session.observer.count("Pod", "created"):
-                session.notes.append(f"no pod was seen whose owners lead to a {template.kind}")
-        return await finish(session, params)
-
-
 async def finish(session: Session, params: ScaleParams) -> Result:
     """Delete all objects, and return the result."""
     rows, outcome = await session.finish(
         STAGES[params.goal], params.count, params.parallel, params.timeout
     )
-    facts: dict[str, Any] = {"goal": params.goal}
     if {True, False} <= {row.simulated for row in rows}:
         session.notes.append("pods ran on simulated and on real nodes: the figures mix both")
     gates = [parse_gate(text) for text in params.gates]
-    return session.result("submit", rows, outcome, gates, facts)
+    return session.result("submit", rows, outcome, gates, {"goal": params.goal})
 
 
-_ALL = ["list", "watch", "create", "delete"]
+_ALL = "list watch create delete"
 
 
 class Scale(ScenarioBenchmark[ScaleParams]):
@@ -174,24 +157,12 @@ class Scale(ScenarioBenchmark[ScaleParams]):
     api: ClassVar[Rights] = Rights(
         named=(
             *OWN_NAMESPACE,
-            {"apiGroups": ["run.ai", "kubeflow.org"], "resources": ["*"], "verbs": _ALL},
-            {"apiGroups": ["scheduling.run.ai"], "resources": ["podgroups"], "verbs": _ALL},
-            {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": _ALL},
-            {
-                "apiGroups": ["apps"],
-                "resources": ["replicasets", "deployments", "statefulsets"],
-                "verbs": _ALL,
-            },
-            {
-                "apiGroups": [""],
-                "resources": ["pods"],
-                "verbs": _ALL,
-            },
-            {
-                "apiGroups": [""],
-                "resources": ["persistentvolumeclaims"],
-                "verbs": ["list", "watch"],
-            },
+            rbac_rule("run.ai kubeflow.org", "*", _ALL),
+            rbac_rule("scheduling.run.ai", "podgroups", _ALL),
+            rbac_rule("batch", "jobs", _ALL),
+            rbac_rule("apps", "replicasets deployments statefulsets", _ALL),
+            rbac_rule("", "pods", _ALL),
+            rbac_rule("", "persistentvolumeclaims", "list watch"),
         ),
         default=PERFORMANCE_RUN,
         cluster=WHOLE_CLUSTER,
@@ -213,8 +184,19 @@ class Scale(ScenarioBenchmark[ScaleParams]):
     )
 
     async def scenario(self, kube: Kube, params: ScaleParams, context: Context) -> None:
-        """See ScenarioBenchmark."""
-        context.seen(await submit(kube, params, context))
+        """Submit the workloads, wait for the goal, and delete them."""
+        template = params.load(context.run)
+        async with open_session(
+            kube, context, template, params.namespaces, template.members
+        ) as session:
+            await session.create(params.count, params.schedule, params.parallel)
+            if not await session.all_reached(params.timeout, params.goal):
+                when = session.wait_end(params.timeout)
+                session.notes.append(f"not all workloads {params.goal} {when}")
+                if not session.observer.count("Pod", "created"):
+                    session.notes.append(f"no pod was seen whose owners lead to a {template.kind}")
+            result = await finish(session, params)
+        context.seen(result)
 
     def seconds(self, params: ScaleParams) -> float:
         """Return the schedule, and an estimate of 20 ms per pod."""

@@ -3,24 +3,25 @@
 import asyncio
 import html
 import json
+from functools import partial
 from urllib.parse import urlencode
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from perfdag.steps.queue.client import ClientStats, Load, Times
-from perfdag.steps.queue.control import Control, serve
+from perfdag.steps.queue.control import Handler, answer, serve
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import REPLY, Address
 from tests.queue.conftest import Loop, StartBackends, until
 
 
-def idle(client_stats: ClientStats) -> Control:
+def idle(client_stats: ClientStats) -> Handler:
     """The control port of a client that has sent nothing."""
-    return Control(Load(Address("localhost", 1), "q", client_stats, 8))
+    return partial(answer, Load(Address("localhost", 1), "q", client_stats, 8))
 
 
-def get(control: Control, path: str, **query: str) -> tuple[int, str]:
+def get(control: Handler, path: str, **query: str) -> tuple[int, str]:
     response = control(
         make_mocked_request("GET", f"{path}?{urlencode({'type': 'plain', **query})}")
     )
@@ -43,7 +44,7 @@ async def test_live_control_of_a_closed_loop(
     backends: StartBackends,
 ) -> None:
     backends(frontend, 3, "sleep", "0.02")
-    control = Control(closed_loop(frontend, 8))
+    control = partial(answer, closed_loop(frontend, 8))
     for expected, allowed in ((4, "4"), (99, "8"), (2, "2"), (-3, "0"), (3, "3")):
         assert get(control, "/parallel", value=str(expected)) == (200, f"{allowed}\n")
         await settled(client_stats, int(allowed))

@@ -17,8 +17,7 @@ from perfdag.benchmark.contract import Gang, Measurement, Output
 from perfdag.commands.main import main
 from perfdag.hosts import gpu_use
 from perfdag.hosts.base import Host
-from perfdag.hosts.local import LocalHost
-from perfdag.steps.iperf import allowed_cores
+from perfdag.hosts.local import LocalHost, allowed_cpus
 from perfdag.steps.resnet50.benchmark import Resnet50
 from perfdag.steps.resnet50.workload import Result, Workload, read
 from tests.conftest import CommandLine, SuiteWriter
@@ -171,8 +170,8 @@ def test_our_helpers_answer_as_in_any_other_shell(
         monkeypatch.setenv(name, "1")
     fake_smi('echo "GPU 0: $OMP_NUM_THREADS$LD_PRELOAD $TZ (UUID: GPU-a)"')
     assert LocalHost().run(gpu_use.LIST, timeout=10).stdout == "GPU 0:  UTC0 (UUID: GPU-a)\n"
-    assert allowed_cores(LocalHost(), None) == len(os.sched_getaffinity(0))
-    assert allowed_cores(LocalHost(), "0") == 1
+    assert allowed_cpus(LocalHost()) == os.sched_getaffinity(0)
+    assert allowed_cpus(LocalHost(), "0") == {0}
 
 
 TIME = "2026/11/22 12:00:00.000"

@@ -82,13 +82,13 @@ def test_the_files_of_each_size_are_written_however_it_ends(
     async def burst(kube: Any, params: vmi.VmiParams, context: Context, count: int) -> Result:
         return measured(params, context, count)
 
-    async def ladder(kube: Any, params: Any, context: Context) -> None:
-        await vmi_ladder(kube, params, context)
+    async def ladder(self: Any, kube: Any, params: Any, context: Context) -> None:
+        await vmi_ladder(self, kube, params, context)
         if end:
             raise end
 
-    vmi_ladder = vmi.ladder
-    monkeypatch.setattr(vmi, "ladder", ladder)
+    vmi_ladder = vmi.VmiBurst.scenario
+    monkeypatch.setattr(vmi.VmiBurst, "scenario", ladder)
     monkeypatch.setattr(vmi, "burst", burst)
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
     monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())

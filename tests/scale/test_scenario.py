@@ -188,7 +188,7 @@ async def test_a_primer_that_does_not_run_ends_the_run_with_its_phase_and_events
     ended = ""
     async with client(cluster) as kube:
         try:
-            await vmi.ladder(kube, params, Context(run="r", seen=results.append))
+            await vmi.VmiBurst().scenario(kube, params, Context(run="r", seen=results.append))
         except KubeError as why:
             ended = str(why)
     assert (bool(re.search(error, ended)), bool(ended)) == (True, bool(error)), ended

@@ -49,7 +49,6 @@ IMPOSSIBLE: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "openfoam": [
         ({"procs": 7, "nodes": 2}, "uneven-procs"),
-        ({"procs": 8, "nodes": 2, "procs_per_node": 3}, "other-procs-per-node"),
         ({"size": "S", "cells": 10}, "size-and-cells"),
         ({"cells": 4, "procs": 5}, "many-procs"),
         ({"size": "L"}, "literal_error"),

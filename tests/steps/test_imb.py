@@ -25,9 +25,7 @@ from tests.recorded.record import load
 IMB = Imb()
 
 
-def test_a_line_that_is_no_row_is_named_beside_the_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_no_row_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, warning = load("imb/pingpong-shm"), "[node-0:123] Read -1, expected 4096"
     text = re.sub(
         r"(?m)^ +64 ", lambda row: f"{warning}\n{row[0]}", recording.output.texts["stdout"]
@@ -38,7 +36,6 @@ def test_a_line_that_is_no_row_is_named_beside_the_figures(
     monkeypatch.setattr(mpi, "intel_root", lambda host: "/opt/intel")
     rows = IMB.run(gang, recording.params)
     assert rows == recording.parse(recording.output.texts, recording.params)
-    assert gang.output.notes == [f"left out of the table: {warning}"]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +375,7 @@ def test_ranks_that_did_not_run_where_they_were_asked_are_noticed(
 def test_the_way_that_open_mpi_took_is_verified(name: str, way: str, node: str) -> None:
     _, params, output, parse = load(f"imb/{name}")
     log = output.texts["stdout"] + output.texts["stderr"]
-    assert mpi.openmpi_btls(log) == {way}
+    assert f"Using {way} btl" in log
     assert mpi.wrong_placement(log, [LocalHost(name="a"), LocalHost(name="b")], 2) == (
         f"2 ranks were requested on 2 nodes (a, b), MPI placed 2 on {node}"
     )

@@ -151,7 +151,7 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             "permutations: {product: {env: [{A: '{{{workflow.name}}" + 90 * "y" + "'}]}}}",
             "isolation: pod, repetitions: 1",
             ['command, env={"A":"{ { {workflow.name}}' + 27 * "y" + ", round 1 of 1"],
-            id="long, and with what Argo replaces",
+            id="with what Argo replaces",
         ),
         pytest.param(
             "{benchmark: fio, name: fio-csi-cinder-ssd, "
@@ -159,12 +159,13 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             "permutations: {product: {hosts.count: [2, 4], bs: [1MiB, 4MiB], numjobs: [2, 4]}}}",
             "isolation: point, repetitions: 1",
             [
-                f"fio-csi-cinder-ssd, {bs} MiB, {jobs} jobs, {n} hosts on csi-cinder pod network"
+                f"fio-csi-cinder-ssd, {bs} MiB, {jobs} jobs, {n} hosts on csi-cinder pod netwo"
+                ", round 1 of 1"
                 for n in (2, 4)
                 for bs in (1, 4)
                 for jobs in (2, 4)
             ],
-            id="long, without what all batches share",
+            id="long",
         ),
     ],
 )
