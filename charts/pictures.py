@@ -4,9 +4,10 @@ import base64
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from importlib.metadata import entry_points
 from typing import Any
@@ -122,7 +123,8 @@ def printable(value: Any) -> Any:
 class Picture:
     """One figure of a benchmark as files. `title` is its result in words.
 
-    `narrow` is an SVG for phones, or empty. A `wide` one is as wide as a page.
+    `narrow` is an SVG for phones, or empty. A `wide` one is as wide as a page; `draw` makes the
+    figure anew, so that it can be one.
     """
 
     benchmark: str
@@ -132,11 +134,22 @@ class Picture:
     png: bytes
     narrow: bytes = b""
     wide: bool = False
+    draw: Callable[[], Figure] | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         """File name without its suffix."""
         return f"{self.benchmark}-{self.slug}"
+
+
+def fill_rows(drawn: Sequence[Picture]) -> Sequence[Picture]:
+    """Return pictures of which none stands alone in a row of two: the last one takes its row."""
+    draw = drawn[-1].draw if len(drawn) % 2 else None
+    if draw is None:
+        return drawn
+    figure = draw()
+    figure.set_figwidth(style.FULL.width)
+    return [*drawn[:-1], replace(drawn[-1], svg=to_svg(figure, hovers=True), wide=True)]
 
 
 def charts(benchmark: str) -> Sequence[Chart]:
@@ -165,7 +178,8 @@ def draw_pictures(run: Summary) -> Iterator[Picture]:
                         (slug, to_svg(figure)) for slug, figure in _all(name, states, rows)
                     )
                 for slug, figure in _all(name, states, rows):
-                    yield picture_of(name, slug, figure, small.get(slug, b""))
+                    picture = picture_of(name, slug, figure, small.get(slug, b""))
+                    yield replace(picture, draw=partial(_one, name, states, rows, slug))
             except Exception as error:
                 reason = f"the chart of {name} failed ({type(error).__name__}: {error})"
                 yield picture_of(name, "error", style.no_data(f"{reason}; the rows are complete"))
@@ -184,6 +198,12 @@ def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tu
     if whole.num_rows < rows.num_rows:
         paired = [state for state in states if state.pair is not None]
         yield from pair_figures(paired, rows.filter(of_pairs))
+
+
+@house()
+def _one(name: str, states: Sequence[PointState], rows: pa.Table, slug: str) -> Figure:
+    """Return one chart of a benchmark."""
+    return dict(_all(name, states, rows))[slug]
 
 
 def file_name(benchmark: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 from typing import Any
 
 import orjson
@@ -23,10 +23,10 @@ from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.pages import screen
 from perfdag.charts.pictures import (
-    INLINE,
     Picture,
     draw_pictures,
     file_name,
+    fill_rows,
     inline_picture,
     picture_of,
     printable,
@@ -171,7 +171,7 @@ def report(
         "trust": summary.trust.text,
         "tiles": tiles,
         "more": sum(len(headlines(state)) for state in states) - len(tiles),
-        "first": [inline_picture(drawn, -number) for number, drawn in enumerate(first)],
+        "first": [inline_picture(drawn, -number) for number, drawn in enumerate(fill_rows(first))],
         "points": len(points),
         "remarkable": [point for point in points if point[1] != "same"],
         "key": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
@@ -190,7 +190,7 @@ def report(
     template = templates().get_template("report.html")
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture not in first]
-    return template.render(context, charts=_charts(names, others, room))
+    return template.render(context, charts=_charts(others, room))
 
 
 def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
@@ -198,6 +198,7 @@ def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
     states = [state for state in run.summary.points if state.benchmark == name]
     return {
         "name": name,
+        "file": file_name(name),
         "about": _about(name),
         "common": _common(states),
         "first": _values(run, states, True, limit),
@@ -220,11 +221,10 @@ def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
     lines = [line for line in changed if line.levels.measured >= STEP][:2]
     if lines:
         return [_history(line, wide=len(lines) == 1) for line in lines]
-    small = [drawn for drawn in pictures if len(drawn.svg) <= INLINE]
     if banner(run).word == "slow":
-        return [drawn for drawn in small if drawn.title.startswith("Slow ")][:1]
+        return [drawn for drawn in pictures if drawn.title.startswith("Slow ")][:1]
     names = dict.fromkeys(file_name(tile.benchmark) for tile in screen.tiles(run))
-    by_name = [[drawn for drawn in small if drawn.benchmark == name] for name in names]
+    by_name = [[drawn for drawn in pictures if drawn.benchmark == name] for name in names]
     return list(filter(None, chain.from_iterable(zip_longest(*by_name))))[:2]
 
 
@@ -234,23 +234,18 @@ def _history(line: History, wide: bool) -> Picture:
     return picture_of("history", line.info.series_id, screen.history(line, wide), narrow)
 
 
-def _charts(
-    names: Sequence[str], pictures: Sequence[Picture], room: int
-) -> dict[str, list[Markup | str]]:
+def _charts(pictures: Sequence[Picture], room: int) -> dict[str, list[Markup | str]]:
     """Return the charts of each benchmark in `room` bytes. Those that do not fit are names."""
     charts: dict[str, list[Markup | str]] = {}
-    number = 0
-    for name in names:
-        for drawn in pictures:
-            if drawn.benchmark == file_name(name):
-                number += 1
-                chart: Markup | str = inline_picture(drawn, number)
-                size = len(chart.encode("utf-8", "replace"))
-                if size + 300 > room:
-                    chart = f"{drawn.name}.svg"
-                    size = 300
-                room -= size
-                charts.setdefault(name, []).append(chart)
+    by_name = [
+        fill_rows(list(of_name)) for _, of_name in groupby(pictures, lambda drawn: drawn.benchmark)
+    ]
+    for number, drawn in enumerate(chain.from_iterable(by_name), 1):
+        chart: Markup | str = inline_picture(drawn, number)
+        if len(chart.encode("utf-8", "replace")) > room:
+            chart = f"{drawn.name}.svg"
+        room -= len(chart.encode("utf-8", "replace"))
+        charts.setdefault(drawn.benchmark, []).append(chart)
     return charts
 
 

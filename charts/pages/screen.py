@@ -29,6 +29,9 @@ from perfdag.units import digits, plural, scaled
 
 TILES = 8
 """Headline values on the first screen."""
+BIG: Any = {"fontsize": 27, "fontweight": "bold"}
+SMALL: Any = {"fontsize": 15, "color": style.MUTED}
+"""The letters of a card."""
 SPARK, WIDE, HIGH = 30, 120, 30
 """Runs of a spark, and its size in pixels."""
 KINDS = {"better": "good", "unclear": "noisy", "worse": "bad", "slow": "bad", "failed": "failed"}
@@ -76,23 +79,22 @@ def tiles(run: Judged) -> list[Tile]:
     Of the points of an entry, the best one stands first. One figure stands for a point: a bandwidth
     is its IOPS times the block size.
     """
+    words = {series: line.verdict.word for series, line in run.lines.items()}
     changed: list[Headline] = []
     groups: dict[tuple[str, str], list[Headline]] = {}
     for state in run.summary.points:
-        of_point = headlines(state)
-        changed += [(state, series) for series in of_point if _verdict(run, series) in CHANGED]
-        for series in of_point[: state.pair is None]:  # a matrix shows pairs
-            groups.setdefault((state.entry, series.metric), []).append((state, series))
-    changed.sort(key=lambda pair: CHANGED.index(_verdict(run, pair[1])))
+        of_point = [(state, series) for series in headlines(state)]
+        changed += [pair for pair in of_point if words.get(pair[1].series_id) in CHANGED]
+        if of_point and state.pair is None:  # a matrix shows pairs
+            first = of_point[0][1]
+            key = first.metric, first.stat
+            alike = [pair for pair in of_point if (pair[1].metric, pair[1].stat) == key]
+            groups.setdefault((state.entry, first.metric), []).append(min(alike, key=_order))
+    changed.sort(key=lambda pair: CHANGED.index(words[pair[1].series_id]))
     ordered = [sorted(group, key=_order) for group in groups.values()]
     in_turn = filter(None, chain.from_iterable(zip_longest(*ordered)))
     shown = {series.series_id: (state, series) for state, series in [*changed, *in_turn]}
     return [_tile(run, *pair) for pair in list(shown.values())[:TILES]]
-
-
-def _verdict(run: Judged, series: Series) -> str:
-    line = run.lines.get(series.series_id)
-    return line.verdict.word if line else ""
 
 
 def _order(pair: Headline) -> tuple[bool, float]:
@@ -175,11 +177,6 @@ _TONES = {
 }
 
 
-def time_of(run: str) -> float:
-    """Return when a run began, in days since 1970."""
-    return datetime.strptime(run[:16] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp() / DAY
-
-
 class Past:
     """The newest runs of a series on an axis of time.
 
@@ -193,7 +190,8 @@ class Past:
         self.first = max(0, len(line.value) - RUNS)
         measured = np.flatnonzero(np.isfinite(line.value))
         self.measured = measured[measured >= self.first]
-        self.times = np.array([time_of(run) for run in line.runs])
+        moments = [datetime.strptime(f"{run[:15]}+0000", "%Y%m%dT%H%M%S%z") for run in line.runs]
+        self.times = np.array([moment.timestamp() for moment in moments]) / DAY
         shown = self.times[self.first :]
         self.margin = (shown[-1] - shown[0]) / 60 or 0.01
         middles = (shown[1:] + shown[:-1]) / 2
@@ -217,6 +215,7 @@ def history(line: Line, wide: bool = False) -> Figure:
         notes[1] += f" ({' to '.join(percent(end, level.unit) for end in ends)})"
     if any(step.after.first < step.after.last for step in line.steps):
         notes.append("shaded: when a change may have begun")
+    notes += [step.values(line.info) for step in line.steps[-1:]]
     title = f"{line.label} {line.text}"
     fig, (ax,) = style.figure([3.0], title=title, subtitle="; ".join(notes), wide=wide)
     panel(ax, line)
@@ -346,31 +345,50 @@ def _set_axes(ax: Axes, past: Past) -> None:
     )
 
 
+def _card(title: str, sentence: str, word: str, why: str) -> Figure:
+    """Return a card of 1200 x 630 with a title, a sentence in the colour of a verdict, and why."""
+    fig = Figure(figsize=(12, 6.3))
+    tone = _TONES.get(colour(word), style.INK)
+    fig.text(0.04, 0.93, textwrap.shorten(title, 100, placeholder=" ..."), **SMALL)
+    text = textwrap.fill(sentence, 50, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.9, text, color=tone, va="top", **BIG)
+    below = textwrap.fill(why, 100, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.72, below, va="top", **SMALL)
+    return fig
+
+
+def _value(fig: Figure, place: int, label: str, value: str, tone: str) -> None:
+    """Write a value with its label at one of six places of a card: three on the left come first."""
+    x, y = 0.04 + 0.49 * (place // 3), 0.43 - 0.19 * (place % 3)
+    fig.text(x, y + 0.085, textwrap.shorten(label, 44, placeholder=" ..."), **SMALL)
+    fig.text(x, y, value, color=tone, **BIG)
+
+
 @style.house()
 def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
     said = banner(run)
-    fig = Figure(figsize=(12, 6.3))
-    big: Any = {"fontsize": 27, "fontweight": "bold"}
-    small: Any = {"fontsize": 15, "color": style.MUTED}
-    title = textwrap.shorten("  ·  ".join([suite, *head]), 100, placeholder=" ...")
-    fig.text(0.04, 0.93, title, **small)
-    sentence = textwrap.fill(said.sentence, 50, max_lines=2, placeholder=" ...")
-    tone = _TONES.get(colour(said.word), style.INK)
-    fig.text(0.04, 0.9, sentence, color=tone, va="top", **big)
-    why = textwrap.fill("; ".join(said.why), 100, max_lines=2, placeholder=" ...")
-    fig.text(0.04, 0.72, why, va="top", **small)
+    fig = _card("  ·  ".join([suite, *head]), said.sentence, said.word, "; ".join(said.why))
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
-    places = [(0.04 + 0.49 * (i // 3), 0.43 - 0.19 * (i % 3)) for i in range(3 if lines else 6)]
-    for (x, y), tile in zip(places, tiles(run), strict=False):
-        label = textwrap.shorten(tile.label, 40 if lines else 52, placeholder=" ...")
-        fig.text(x, y + 0.085, label, **small)
-        value = f"{tile.number} {tile.unit}  {tile.change if tile.level else ''}"
-        tone = _TONES.get(tile.kind if tile.level else "", style.INK)
-        if tile.usable:
-            fig.text(x, y, value, color=tone, **big)
-        else:
-            fig.text(x, y, "unusable", **big | small)
+    for place, tile in enumerate(tiles(run)[: 3 if lines else 6]):
+        value = f"{tile.number} {tile.unit}" if tile.usable else "unusable"
+        tone = style.INK if tile.usable else style.MUTED
+        if tile.level:
+            value += f"  {tile.change}"
+            tone = _TONES[tile.kind]
+        _value(fig, place, tile.label, value, tone)
     for line in lines:
         panel(fig.add_axes((0.48, 0.08, 0.49, 0.52)), line)
+    return to_bytes(fig, dpi=100)[1]
+
+
+@style.house()
+def card_of_variants(
+    title: str, sentence: str, word: str, series: Sequence[tuple[str, str, str, str]]
+) -> bytes:
+    """Return the card of `perfdag ab`; a series is its label, both values, interval and verdict."""
+    fig = _card(title, sentence, word, "values, the change, and its interval")
+    for place, (label, values, interval, verdict) in enumerate(series[:3]):
+        _value(fig, place, label, values, _TONES.get(colour(verdict), style.INK))
+        fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", **SMALL)
     return to_bytes(fig, dpi=100)[1]

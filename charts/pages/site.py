@@ -25,7 +25,7 @@ from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 8
 """Version of the data. The site of another version is written again."""
 SERIES = 500
 """Descriptions of series in one script file, about 1 MB."""
@@ -171,7 +171,16 @@ def _write_suite(store: Store, suite: str) -> None:
         "format": FORMAT,
         "suite": suite,
         "headline": site_data.card(clusters),
-        "runs": [[run.run_id, run.cluster, run.trigger, run.revision] for run in medians.runs],
+        "runs": [
+            [
+                run.run_id,
+                run.cluster,
+                run.trigger,
+                run.revision,
+                len(medians.rechecks.get(run.run_id, ())),
+            ]
+            for run in medians.runs
+        ],
         "report": next((run["id"] for run in reversed(runs) if run.get("report")), None),
         "alerts": _alerts(store, medians, records),
         "acks": [ack.__dict__ for ack in rules.accepted],

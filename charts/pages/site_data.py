@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import Record
-from perfdag.analysis.compare import Comparison, Row, compare_selections
-from perfdag.analysis.history import Series, Step, headlines, words_by_run
+from perfdag.analysis.compare import Comparison, compare_selections
+from perfdag.analysis.history import Series, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
     RANK,
@@ -26,7 +26,7 @@ from perfdag.identity import digest
 from perfdag.plan import gc_paused
 from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
-from perfdag.results.summary import SeriesInfo, summarise, worst_of_points
+from perfdag.results.summary import summarise, worst_of_points
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level
 from perfdag.store.base import Store, is_key
@@ -137,7 +137,7 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
         lines = headlines(series)
         for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
             by_id[run.run_id]["word"] = word
-        newest = by_id[[run for run in own.runs if run.trigger != "recheck"][-1].run_id]
+        newest = by_id[own.runs[-1].run_id]
         known = {line.info.point for line in series}
         bare = [row for row in newest.get("failed", ()) if row["id"] not in known]
         lost += [row | {"cluster": newest["cluster"]} for row in bare]
@@ -153,12 +153,11 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
 
 
 def card(clusters: Clusters) -> Data | None:
-    """Return the series that stands for a suite: the worst, else the first headline series."""
-    rank = {"failed": 0, "worse": 1}
+    """Return the headline series that stands for a suite: the one whose verdict matters most."""
     every = [line for _, series in clusters for line in headlines(series)]
     if not every:
         return None
-    line = min(every, key=lambda line: rank.get(line.verdict.word, 2))
+    line = min(every, key=lambda line: RANK.index(line.verdict.word))
     return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
@@ -200,7 +199,19 @@ def _series(line: Series) -> Data:
         ],
         "left": line.worsening.run if line.worsening else None,
         "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],
-        "changes": [_change(step, info) for step in line.steps],
+        "changes": [
+            {
+                "run": step.run,
+                "first": step.first,
+                "last": step.last,
+                "before": step.run_before,
+                "word": step.word,
+                "size": step.size,
+                "step": step.values(info),
+                "changed": step.changed,
+            }
+            for step in line.steps
+        ],
     }
 
 
@@ -230,19 +241,6 @@ def _pair_verdicts(line: Series) -> Data:
         "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
         "within": [_cells(compare_within(level, better)) for level in levels],
         "between": [[between(a, b) for b in newest] for a in newest],
-    }
-
-
-def _change(step: Step, info: SeriesInfo) -> Data:
-    return {
-        "run": step.run,
-        "first": step.first,
-        "last": step.last,
-        "before": step.run_before,
-        "word": step.word,
-        "size": step.size,
-        "step": step.values(info),
-        "changed": step.changed,
     }
 
 
@@ -295,10 +293,10 @@ def key_name(text: str) -> str:
 
 
 def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
-    """Return the verdict of each headline series, and each that shows something, by series id.
+    """Return the verdict of each series that was compared, by series id.
 
-    `same` has the ids of the other series that were compared, `paired` the ids in A of those that
-    have another id in B, and `missing` the number and first names of those not compared.
+    `paired` has the ids in A of those that have another id in B, and `missing` the number and first
+    names of those not compared.
     Raises SelectionError, StoreError.
     """
     sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
@@ -307,11 +305,8 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     return {
         "parameters": comparison.parameters,
         "missing": _missing(comparison),
-        "series": {
-            row.info.series_id: _cells(row.verdict) for row in comparison.series if _shown(row)
-        },
+        "series": {row.info.series_id: _cells(row.verdict) for row in comparison.series},
         "paired": {b: a for b, a in other.items() if a != b},
-        "same": [row.info.series_id for row in comparison.series if not _shown(row)],
     }
 
 
@@ -323,10 +318,6 @@ def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
         for reason, lines in comparison.left_out.items()
         if lines and reason != "damaged"
     }
-
-
-def _shown(row: Row) -> bool:
-    return row.info.headline or row.verdict.word != "same"
 
 
 def _cells(verdict: Verdict) -> list[str | float | bool | None]:

@@ -112,6 +112,15 @@ function plot(series, points) {
   element.draw(wideEnough());
   return element;
 }
+/** Return an element that a small chart fills once it has its place, on a screen for a wall with letters twice as large. */
+function filling(series, points) {
+  const element = make("div", { className: "plot" });
+  element.draw = () => {
+    const scale = innerWidth > 800 ? 2 : 1;
+    element.replaceChildren(chartOf(series, points, element.clientWidth / scale, element.clientHeight / scale || 96) ?? "");
+  };
+  return element;
+}
 const wideEnough = () => Math.max(300, Math.min(innerWidth - 32, 1320));
 for (const [event, width] of [["resize"], ["beforeprint", 720], ["afterprint"]]) {
   addEventListener(event, () => document.querySelectorAll(".plot").forEach((element) => element.draw(width ?? wideEnough())));

@@ -32,19 +32,20 @@ async function seriesOf(head, benchmark) {
 
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
-const rank = (line) => WORDS.indexOf(line.word), told = (line) => ["worse", "better"].includes(line.word) && line.changes.length ? line.levels.at(-1)[1] : line.newest; // what an answer is about
+const rank = (line) => WORDS.indexOf(line.word);
+/** Return the level of a series that changed, which stands beside its newest value. */
+const levelOf = (line) => ["worse", "better"].includes(line.word) && line.changes.length ? `, level ${shown(line.levels.at(-1)[1], line)}` : "";
 const counted = (words) => ["failed", "worse", "better", "same", "unclear"].map((word) => [words.filter((other) => other === word).length, word === "unclear" ? "cannot be judged" : word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
 function before(head, run, cluster) {
-  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && !["recheck", "part"].includes(trigger));
+  const earlier = head.runs.filter(([id, name, trigger]) => id < run && name === cluster && trigger !== "part");
   return earlier.at(-1)?.[0];
 }
 
 const reportOf = (run) => `../runs/${run}/report.html`;
 
 const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
-const whole = (head) => head.runs.filter(([, , trigger]) => trigger !== "recheck");
 const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "failed");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
@@ -72,7 +73,7 @@ function runColumns(head, runs) {
 /** Return the runs of some months of a suite, newest first. */
 async function runsOf(head, enough) {
   const files = await loadAll(head, ...newestMonths(head, enough).map((month) => `runs/${month}.js`));
-  return files.flatMap((file) => file.runs).filter((run) => run.trigger !== "recheck").sort((a, b) => a.id < b.id ? 1 : -1);
+  return files.flatMap((file) => file.runs).sort((a, b) => a.id < b.id ? 1 : -1);
 }
 
 function ago(run) {
@@ -84,18 +85,19 @@ const KEY = { same: "same", good: "better", noisy: "cannot tell", bad: "worse", 
 
 /** Return whether a suite that runs regularly has not run for far longer than usual. */
 function stale(head) {
-  const moments = whole(head).slice(-11).map(([run]) => timeOf(run)), distances = moments.slice(1).map((moment, i) => moment - moments[i]).sort((a, b) => a - b);
+  const moments = head.runs.slice(-11).map(([run]) => timeOf(run)), distances = moments.slice(1).map((moment, i) => moment - moments[i]).sort((a, b) => a - b);
   return distances.length > 1 && Date.now() - moments.at(-1) > Math.max(GAP * distances[distances.length >> 1], DAY / 4);
 }
 
 /** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
-async function suiteCard(suite, width, height) {
+async function suiteCard(suite) {
   const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
   const ends = runs.filter((run, i) => runs.findIndex((other) => other.cluster === run.cluster) === i); // the newest run of each cluster
   const said = ends.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
-  const series = head.headline, old = stale(head), wall = parameters.has("wall"), squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
+  const series = head.headline, points = series?.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value }));
+  const old = stale(head), wall = parameters.has("wall"), squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
     { className: judged(run) === "same" ? "same" : colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
-  const list = make("details", {}, make("summary", {}, `${whole(head).length} run${whole(head).length > 1 ? "s" : ""}`));
+  const list = make("details", {}, make("summary", {}, `${head.runs.length} run${head.runs.length > 1 ? "s" : ""}`));
   list.ontoggle = async () => {
     list.ontoggle = null;
     const all = await runsOf(head, Infinity);
@@ -105,8 +107,8 @@ async function suiteCard(suite, width, height) {
   const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}${old ? " stale" : ""}` },
     make("h2", {}, link(suite, page("history", { suite })), word(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
     make("p", { className: "muted small" }, !newest ? "no run" : old ? make("b", {}, `no run for ${ago(newest.id)}, `) : `${ago(newest.id)} ago, `, newest ? `${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : null),
-    ...said.slice(0, wall ? 1 : 3).map((answer) => sentence(...answer)), series ? chartOf(series, series.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value })), width, height) : null,
-    series ? make("p", { className: "small" }, make("b", {}, shown(told(series) ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.label}`) : null,
+    ...said.slice(0, wall ? 1 : 3).map((answer) => sentence(...answer)), !series ? null : wall ? filling(series, points) : chartOf(series, points, 340),
+    series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.label}${levelOf(series)}`) : null,
     make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), wall ? null : list);
   return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
 }
@@ -114,11 +116,8 @@ async function suiteCard(suite, width, height) {
 /** The suites as cards, those with trouble first. `?wall` is for a screen that nobody touches. */
 async function indexPage() {
   const index = await load("index.js"), wall = parameters.has("wall");
-  const columns = Math.ceil(Math.sqrt(index.suites.length)), rows = Math.ceil(index.suites.length / columns);
-  // On a wall the cards fill the screen, and letters are twice as large.
-  const [width, height] = wall && innerWidth > 800 ? [Math.max(200, innerWidth / columns / 2 - 40), Math.max(64, (innerHeight - 130) / rows / 2 - 130)] : [340, 96];
-  if (wall) { document.body.dataset.wall = "yes"; document.body.style.setProperty("--columns", columns); setTimeout(() => location.reload(), 60e3); }
-  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite, width, height).catch((error) => ({ card: warning(error.message), rank: 0 }))));
+  if (wall) { document.body.dataset.wall = "yes"; document.body.style.setProperty("--columns", Math.ceil(Math.sqrt(index.suites.length))); setTimeout(() => location.reload(), 60e3); }
+  const cards = await Promise.all(index.suites.map((suite) => suiteCard(suite).catch((error) => ({ card: warning(error.message), rank: 0 }))));
   cards.sort((a, b) => a.rank - b.rank);
   const heads = cards.flatMap(({ head }) => head ?? []);
   return [wall ? null : make("nav", {}, ...benchmarkLinks(heads), link("For a wall", "index.html?wall")), make("div", { className: "wall" }, ...cards.map(({ card }) => card)),
@@ -172,7 +171,7 @@ function seriesChart(series, points, caption) {
   const tools = make("div", { className: "controls copy" }, chart.draw ? copyButton("PNG", "image/png", () => pngOf(chart)) : null, copyButton("Markdown", "text/plain", markdown));
   const changes = series.changes.map((change, i) => make("li", {}, texts[i], " ", link("compare", page("compare", { suite: series.head.suite, a: change.before, b: change.run })))).reverse();
   return make("section", { id: series.id, className: "chart" }, heading, tools, chart, caption,
-    !changes.length ? null : make("details", { open: !caption }, make("summary", {}, `${changes.length} change${changes.length > 1 ? "s" : ""}`), make("ul", { className: "small" }, ...changes)));
+    !changes.length ? null : make("details", { open: !caption }, make("summary", {}, `${changes.length} change${changes.length > 1 ? "s" : ""}, the newest ${series.changes.at(-1).step}`), make("ul", { className: "small" }, ...changes)));
 }
 
 /** Return a small chart of a series, which leads to its history. */
@@ -181,7 +180,7 @@ function smallChart(series, points) {
     make("h2", {}, link(series.label, historyOf(series)), word(series.word === "unclear" ? "cannot tell" : series.word, "", series.word)),
     make("p", { className: "muted small" }, [series.head.suite, series.cluster].filter(Boolean).join(", ")),
     chartOf(series, ownPoints(series, points).slice(-ENOUGH_RUNS), 340),
-    make("p", { className: "small" }, make("b", {}, told(series) === null ? "absent" : shown(told(series), series)), ` ${series.answer}`));
+    make("p", { className: "small" }, make("b", {}, series.newest === null ? "absent" : shown(series.newest, series)), ` ${series.answer}${levelOf(series)}`));
 }
 
 /** Return a table of series with their last runs, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
@@ -215,7 +214,7 @@ async function historyPage() {
   const head = await headOf(parameters.get("suite"));
   const clusters = [...new Set(head.runs.map(([, cluster]) => cluster).reverse())];
   const cluster = parameters.get("cluster") ?? clusters[0], enough = parameters.get("runs") === "all" ? Infinity : ENOUGH_RUNS;
-  const runs = whole(head).filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
+  const runs = head.runs.filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
   const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
     .sort((a, b) => b.headline - a.headline || rank(a) - rank(b) || changed(b).localeCompare(changed(a)));
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster), aboutOf = (series) => alerts.find(({ text }) => [series.label, series.name].some((name) => text.includes(`/${name} `)));
@@ -284,7 +283,7 @@ function trusted(found, line, shares, bad, size) {
 
 /** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
-  const same = new Set(verdicts?.same), inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
+  const inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
   const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
   const bad = { B: unusable(series, (id) => at(id, b)), A: unusable(series, (id) => at(id, a)) };
   const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
@@ -293,7 +292,7 @@ function pairs(series, points, a, b, verdicts) {
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
-    const [state, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? (same.has(line.id) ? ["same", "same"] : history(line, of, to));
+    const [state, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? history(line, of, to);
     const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
     return { series: line, name: line.name, label: line.label, headline: line.headline, left, right, change, word: state, answer, size: size === "-" ? undefined : size, noise, noisy };
   });
@@ -330,7 +329,7 @@ async function comparePage() {
   const head = await headOf(parameters.get("suite") ?? index.suites[0]);
   if (head.runs.length < 2) throw new Error(`suite ${head.suite} has fewer than two runs`);
   const ids = head.runs.map(([run]) => run);
-  const b = ids.includes(parameters.get("b")) ? parameters.get("b") : whole(head).at(-1)[0];
+  const b = ids.includes(parameters.get("b")) ? parameters.get("b") : ids.at(-1);
   const cluster = (run) => head.runs[ids.indexOf(run)][1];
   const a = ids.includes(parameters.get("a")) ? parameters.get("a") : before(head, b, cluster(b)) ?? ids[0];
   const all = await seriesOf(head), months = [...new Set([monthOf(a), monthOf(b)])];
@@ -343,7 +342,8 @@ async function comparePage() {
   const rows = pairs(series, points, from, to, verdicts);
   rows.sort((x, y) => rank(x) - rank(y) || y.headline - x.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
-  const choices = head.runs.filter(([run, , trigger]) => trigger !== "recheck" || run === a || run === b).reverse().map(([run, name, , revision]) => [run, `${whenOf(run)} ${name} ${revision}`]);
+  const again = (count) => count ? `, measured again ${count === 1 ? "once" : `${count} times`}` : "";
+  const choices = [...head.runs].reverse().map(([run, name, , revision, count]) => [run, `${whenOf(run)} ${name} ${revision}`.trim() + again(count)]);
   document.querySelector("main").dataset.title = `${head.suite}: ${whenOf(a)} against ${whenOf(b)}`;
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,

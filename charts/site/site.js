@@ -102,6 +102,7 @@ async function show(title, content) {
   const home = document.body.dataset.page === "index" ? null : make("nav", {}, link("All suites", "index.html"));
   const shown = parts.filter(Boolean), isHead = (part) => part.classList.contains("head");
   main.replaceChildren(make("header", {}, make("h1", {}, main.dataset.title ?? title), clock, ...shown.filter(isHead), home), ...shown.filter((part) => !isHead(part)));
+  document.querySelectorAll(".card .plot").forEach((element) => element.draw());
   document.body.dataset.ready = Math.round(performance.now());
 }
 

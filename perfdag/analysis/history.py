@@ -128,9 +128,11 @@ class Step:
         return shorten(self.changes.text) or self.changes.nothing
 
     def values(self, info: SeriesInfo) -> str:
-        """Return both levels for people: `100 s -> 130 s`."""
-        levels = self.before.reference, self.after.became
-        return " -> ".join(short(value, info.display_unit) for value in levels)
+        """Return both levels for people, as `100 s -> 130 s when decided, 128 s since`."""
+        values = self.before.reference, self.after.became, self.after.reference
+        levels = [short(value, info.display_unit) for value in values]
+        text = " -> ".join(levels[:2])
+        return text if levels[1] == levels[2] else f"{text} when decided, {levels[2]} since"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from perfdag.commands.options import (
 from perfdag.plan import Duet, on_cluster, prepare_duet, stored_duet
 from perfdag.redaction import print_now
 from perfdag.results.run_store import RunStore, put_plan, variants
-from perfdag.runs.duet import outcome_junit, outcome_text
+from perfdag.runs.duet import outcome_card, outcome_junit, outcome_text
 from perfdag.runs.local import absent_program, check_samples, measure_duet, refuse_absent_programs
 from perfdag.stats.paired import LOOKS
 from perfdag.stats.robust import MOST_BLOCKS
@@ -153,6 +153,7 @@ def _blocks(text: str) -> int:
     option("--all", action="store_true", help="show every series, not only headline series"),
     FORCE,
     option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
+    option("--card", action="store_true", help="write card.png too, as `perfdag report --card`"),
     [JSON, option("--markdown", action="store_true", help="print Markdown")],
 )
 def run(args: argparse.Namespace) -> int:
@@ -181,6 +182,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.junit:
         args.junit.write_bytes(outcome_junit(outcome))
+    if args.card:
+        key = f"runs/{duet.a.run_id}/card.png"
+        store.put(key, outcome_card(outcome))
+        logger.info(f"card {store.url(key)}")
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
     return outcome.exit_code

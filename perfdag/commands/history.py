@@ -286,8 +286,8 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
     count = len(series)
     newest = medians.runs[-1].revision
     revision = f", newest revision {newest}" if newest else ""
-    again = sum(run.trigger == "recheck" for run in medians.runs)
-    runs = plural(len(medians.runs) - again, "run")
+    again = sum(map(len, medians.rechecks.values()))
+    runs = plural(len(medians.runs), "run")
     if again:
         runs += f" and {plural(again, 're-measurement')}"
     lines = [f"{medians.suite}: {runs} from {days}, {count} series{revision}"]

@@ -50,28 +50,43 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
     if markdown:
         head = f"### A: {a}; B: {b} ({duet.a.suite}, {plural(len(duet.blocks), 'block')})\n"
         return "\n".join(
-            [head, *markdown_table(headings, rows), "", *_sentence(outcome), "", *notes]
+            [head, *markdown_table(headings, rows), "", outcome_sentence(outcome), "", *notes]
         )
     table = text_table(
         headings, rows, right=range(1, 6), styles=[line.paired.word for line in lines]
     )
-    sentence = ((text, f"bold {outcome.word}") for text in _sentence(outcome))
-    return "\n".join([f"A  {a}\nB  {b}", table, styled([*notes, *sentence])])
+    sentence = outcome_sentence(outcome), f"bold {outcome.word}"
+    return "\n".join([f"A  {a}\nB  {b}", table, styled([*notes, sentence])])
 
 
-def _sentence(outcome: Outcome) -> Iterator[str]:
-    """Yield what the series that matters most says: `B is 1.25 times slower than A (p 0.03)`."""
+def outcome_sentence(outcome: Outcome) -> str:
+    """Return what the series that matters most says: `B is 1.25 times slower than A (p 0.03)`."""
+    if not outcome.lines:
+        return "Nothing can be compared"
     a, b = outcome.duet.a.options.words
-    for line in sorted(outcome.lines, key=lambda line: RANK.index(line.paired.word))[:1]:
-        paired, unit = line.paired, line.info.unit
-        text = f"{b} against {a}: {_cells(line)[3]}"
-        sure = paired.word in ("worse", "better")
-        if sure and (unit == "s" or unit in RATES):
-            ratio = 1 + paired.effect
-            how = "slower" if (ratio > 1) == (unit == "s") else "faster"
-            text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
-        text = f"{line.label}: {text}" if outcome.lines[1:] else text
-        yield f"{text} (p {paired.p:.2g})" if sure else f"{text}: {_cells(line)[-1]}"
+    line = min(outcome.lines, key=lambda line: RANK.index(line.paired.word))
+    paired, unit = line.paired, line.info.unit
+    text = f"{b} against {a}: {_cells(line)[3]}"
+    sure = paired.word in ("worse", "better")
+    if sure and (unit == "s" or unit in RATES):
+        ratio = 1 + paired.effect
+        how = "slower" if (ratio > 1) == (unit == "s") else "faster"
+        text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
+    text = f"{line.label}: {text}" if outcome.lines[1:] else text
+    return f"{text} (p {paired.p:.2g})" if sure else f"{text}: {_cells(line)[-1]}"
+
+
+def outcome_card(outcome: Outcome) -> bytes:
+    """Return the outcome as a PNG of 1200 x 630 for chats and slides."""
+    from perfdag.charts.pages.screen import card_of_variants
+
+    series = []
+    for line in outcome.lines:
+        label, a, b, change, interval = _cells(line)[:5]
+        values = f"{a} \N{RIGHTWARDS ARROW} {b}  {change}"
+        series.append((label, values, interval, line.paired.word))
+    title = "  ·  ".join([outcome.duet.a.suite, *outcome.duet.a.options.words])
+    return card_of_variants(title, outcome_sentence(outcome), outcome.word, series)
 
 
 _STATES: dict[str, State] = {"within": "ok", "beyond": "failed", "unclear": "absent"}

@@ -54,10 +54,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
             first=first,
         )
         write_site(store)
-    synthetic.nights(
-        store, 9, lambda night, point: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
-        metric="latency", unit="s", better="lower",
-    )  # fmt: skip
+    for first, count, trigger in ((0, 9, "cron"), (9, 1, "recheck")):
+        synthetic.nights(
+            store, count, lambda *_: 1e-4, points=("bs=4KiB", HOSTILE), suite="disk", entry="fio",
+            metric="latency", unit="s", better="lower", first=first, trigger=trigger,
+        )  # fmt: skip
     for night, runtime, points in ((0, 1, ("bs=4", "bs=8", "bs=16")), (1, 2, ("bs=4", "bs=8"))):
         names = [f"{point},runtime={runtime}" for point in points]
         level = 1e-4 * (1 + night)

@@ -142,7 +142,9 @@ def test_write_puts_every_file_once_and_the_report_last() -> None:
     assert len(names) == 3
     ET.fromstring(files[names[0]])
     assert files[names[1]].startswith(b"\x89PNG")
-    assert files["report.html"].decode().startswith("<!doctype html>")
+    page = files["report.html"].decode()
+    assert page.startswith("<!doctype html>")
+    assert '<figure class="wide both">' in page, "the only chart takes its row"
 
 
 def test_a_run_of_many_points_stays_below_a_megabyte_and_says_what_is_left_out() -> None:

@@ -52,6 +52,7 @@ async def test_a_history_shows_levels_changes_alerts_and_hover(site: str, page: 
     assert text.startswith("net: history")
     assert "\nWorse: iperf throughput, 4 streams -12.3 % since 2026-01-23 (12 runs)\n" in text
     changes = await page.value("document.querySelector('.chart details').textContent")
+    assert changes.startswith("1 change, the newest 20 Gbit/s -> 17.5 Gbit/s")
     assert "Changed: kernel 6.1.112 -> 6.12.4." in changes
     step = await page.value("[...document.querySelectorAll('.plot text')].map(t => t.textContent)")
     assert "-12.3 % 2026-01-23: kernel 6.1.112 -> 6.12.4" in step, "the cause stands at the step"
@@ -104,6 +105,9 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert all("µs (" in row[side] for side in ("A", "B")), "a verdict has its numbers"
     bar = await page.value("document.querySelector('.bars circle:last-child').outerHTML")
     assert "var(--bad)" in bar
+    await page.open(f"{site}/compare.html?suite=disk&b={run_id(9, 'disk')}")
+    menu = "document.querySelectorAll('select')[2].selectedOptions[0].textContent"
+    assert await page.value(menu) == "2026-01-13 04:41 blue, measured again once"
 
 
 async def test_any_two_runs_have_the_answers_of_perfdag_compare(site: str, page: Page) -> None:
@@ -198,14 +202,11 @@ async def test_a_benchmark_has_its_series_of_all_suites(site: str, page: Page) -
     assert "history.html?suite=grid&cluster=blue#" in await page.value(link)
 
 
-async def test_fewer_runs_than_a_level_has_are_told_in_words(site: str, page: Page) -> None:
+async def test_few_runs_and_an_unknown_suite_are_told_in_words(site: str, page: Page) -> None:
     await page.open(f"{site}/history.html?suite=grid")
     text = await page.value("document.querySelector('.chart p').textContent")
     assert re.fullmatch(r"2026-01-0\d \d\d:\d\d: [\d.]+ µs", text)
     assert await page.value("document.querySelectorAll('.chart svg').length") == 0
-
-
-async def test_an_unknown_suite_gives_one_line(site: str, page: Page) -> None:
     await page.open(f"{site}/history.html?suite=nett")
     assert await page.value("document.querySelector('.alert').textContent") == (
         "no suite nett; there are disk, grid, net"

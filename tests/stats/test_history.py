@@ -564,7 +564,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     assert line["paired"]["effect"] > 1
     assert set(outcome["blocks"]) <= {"ABBA", "BAAB"}
     assert json.loads(cli(["ab", "--resume", outcome["a"]["run_id"], "--json"]).out) == outcome
-    out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown"]).out
+    out = cli(["ab", "--resume", outcome["a"]["run_id"], "--markdown", "--card"]).out
     assert re.search(
         r"^\| command wall time.* \| [\d.]+ ms \| 2[\d.]+ ms \| \+.* % \| .* \| 0\.0078 \| "
         r"worse \|$",
@@ -586,6 +586,7 @@ def test_ab_finds_a_real_difference_and_resumes(tmp_path: Path, cli: CommandLine
     )
     assert main(["history", "duel"]) == 2  # an ab is no night
     store = open_store(None)
+    assert store.get(f"runs/{outcome['a']['run_id']}/card.png").startswith(b"\x89PNG")
     key = next(key for key in store.list("results") if outcome["a"]["run_id"] in key)
     store.put(key, b"PAR1 not really")
     a, b = (stored_plan(store, outcome[side]["run_id"]) for side in "ab")
