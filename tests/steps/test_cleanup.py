@@ -15,7 +15,7 @@ from perfdag.steps.pods.plan import (
 )
 from perfdag.store.base import FolderStore
 from perfdag.suite.load import parse_suite
-from perfdag.workflows.installation import FINISH, RUN
+from perfdag.workflows.installation import Installation, supporting_objects
 from tests.fakes.api_server import ApiServer, Request
 
 from .objects import workflow_of
@@ -31,10 +31,15 @@ entries:
   - {benchmark: iperf, name: path, network: {path: service}}
   - {benchmark: command, name: gang, hosts: {count: 2}, scheduler: volcano, params: {argv: ['true']}}
 """  # noqa: E501
+RULES = {
+    body["metadata"]["name"]: body["rules"]
+    for body in supporting_objects(Installation())
+    if body["kind"] == "Role"
+}
 
 
-def grants(rules: list[dict[str, Any]], request: Request) -> bool:
-    """Whether RBAC rules allow a request for objects of a namespace."""
+def grants(account: str, request: Request) -> bool:
+    """Whether an account may make a request for objects of its namespace."""
     api, _, rest = request.path.partition("/namespaces/")
     group = api.removeprefix("/apis/").rpartition("/")[0] if "/apis/" in api else ""
     _, resource, *name = rest.split("/")
@@ -43,7 +48,7 @@ def grants(rules: list[dict[str, Any]], request: Request) -> bool:
     )
     return any(
         group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
-        for rule in rules
+        for rule in RULES[account]
     )
 
 
@@ -86,7 +91,7 @@ def test_what_the_plan_step_creates_goes_with_its_lease_and_the_rights_of_the_st
 
     run_with_client(prepare)
     steps = [request for request in server.requests if "/namespaces/bench" in request.path]
-    assert all(grants(RUN, request) for request in steps)
+    assert all(grants("perfdag-run", request) for request in steps)
     owners = [
         owner["kind"]
         for kind in ("Secret", "PersistentVolumeClaim", "PodGroup", "Service")
@@ -111,7 +116,7 @@ def test_what_the_plan_step_creates_goes_with_its_lease_and_the_rights_of_the_st
     release(place(), plan)
     assert left() == set()
     steps = [request for request in server.requests if "/namespaces/bench" in request.path]
-    assert all(grants(FINISH, request) for request in steps)
+    assert all(grants("perfdag-finish", request) for request in steps)
     assert {request.path.split("/")[-2] for request in steps if request.method == "DELETE"} == {
         "leases"
     }
