@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -118,54 +118,31 @@ class LocalPool:
 
 def needs_cluster(shape: Shape) -> str | None:
     """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
-    reasons = [*_needs_of_network(shape), *_needs_of_hosts(shape), *_needs_of_pods(shape)]
-    return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
-
-
-def _needs_of_network(shape: Shape) -> Iterator[str]:
     network = shape.network
-    if network.host is False:
-        yield "network.host: false (a pod network)"
-    if network.forwarded:
-        yield f"network.path: {network.path}"
-    if network.name is not None:
-        yield "network.name (Multus)"
-    if network.mtu is not None:
-        yield "network.mtu"
-    # Traffic of a machine to itself passes none of its interfaces, whatever the address.
-    if network.interface not in (None, "lo") and shape.hosts.count > 1:
-        yield "network.interface"
-
-
-def _needs_of_hosts(shape: Shape) -> Iterator[str]:
     hosts = shape.hosts
-    if hosts.placement == "spread" and hosts.count > 1:
-        yield "hosts.placement: spread"
-    if hosts.exclusive:
-        yield "hosts.exclusive"
-    if hosts.roles is not None:
-        yield "hosts.roles"
-    if hosts.pairs == ACROSS:
-        yield "hosts.pairs: across-zones"
-
-
-def _needs_of_pods(shape: Shape) -> Iterator[str]:
-    devices = set(shape.resources.both) - set(NATIVE) - set(shape.gpus())
-    if devices:
-        yield f"resources: {', '.join(sorted(devices))}"
-    if shape.hugepages:
-        yield "hugepages"
-    if shape.volume is not None:
-        yield "a volume"
-    if shape.node_selector or shape.zones:
-        yield "node_selector or zones"
-    # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
-    if set(shape.privileges) - {"rdma", "block"}:
-        yield "privileges"
-    if shape.scheduler != "default":
-        yield "scheduler: volcano"
-    if shape.runtime_class is not None:
-        yield "runtime_class"
+    devices = sorted(set(shape.resources.both) - set(NATIVE) - set(shape.gpus()))
+    needs = {
+        "network.host: false (a pod network)": network.host is False,
+        f"network.path: {network.path}": network.forwarded,
+        "network.name (Multus)": network.name is not None,
+        "network.mtu": network.mtu is not None,
+        # Traffic of a machine to itself passes none of its interfaces, whatever the address.
+        "network.interface": network.interface not in (None, "lo") and hosts.count > 1,
+        "hosts.placement: spread": hosts.placement == "spread" and hosts.count > 1,
+        "hosts.exclusive": hosts.exclusive,
+        "hosts.roles": hosts.roles is not None,
+        "hosts.pairs: across-zones": hosts.pairs == ACROSS,
+        f"resources: {', '.join(devices)}": bool(devices),
+        "hugepages": bool(shape.hugepages),
+        "a volume": shape.volume is not None,
+        "node_selector or zones": bool(shape.node_selector or shape.zones),
+        # `rdma` is a permission of a pod. On a machine the benchmark itself reports what is absent.
+        "privileges": bool(set(shape.privileges) - {"rdma", "block"}),
+        "scheduler: volcano": shape.scheduler != "default",
+        "runtime_class": shape.runtime_class is not None,
+    }
+    reasons = [need for need, is_needed in needs.items() if is_needed]
+    return f"{', '.join(reasons)}: needs a cluster (perfdag submit)" if reasons else None
 
 
 def lacking_gpus(shape: Shape, host: Host) -> str | None:
