@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Container, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 from perfdag.analysis.alerts import gate_lines, junit, markdown, publish
-from perfdag.analysis.environment import REVISION, Changes
+from perfdag.analysis.environment import REVISION
 from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
     Failure,
@@ -23,7 +24,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.verdict import RANK, JudgedSeries, Tuning, percent
+from perfdag.analysis.verdict import RANK, Tuning, percent
 from perfdag.commands.options import (
     ACKS,
     EXIT_GATE,
@@ -139,7 +140,7 @@ def run_history(args: argparse.Namespace) -> None:
                 "suite": medians.suite,
                 "runs": runs,
                 "revisions": [run.env.get(REVISION) for run in medians.runs],
-                "series": [asdict(series_data(line, runs)) for line in series],
+                "series": [series_data(line, runs) for line in series],
                 "nodes": [asdict(node) for node in nodes],
                 "noise": [asdict(row) for row in noise],
             }
@@ -183,92 +184,57 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     return of_cluster
 
 
-@dataclass(frozen=True)
-class LevelData:
-    """A level of a series, from the run `start` on."""
+def series_data(series: Series, runs: Sequence[str]) -> dict[str, Any]:
+    """Return a series over runs as data for JSON.
 
-    start: str
-    value: float
-    noise: float
-
-
-@dataclass(frozen=True)
-class StepData:
-    """A step of a series, from the level `before` to the level `after`.
-
-    It began at `run`, or as likely at any from `first` on (or before, where `earlier`) to `last`.
+    A step began at `run`, or as likely at any from `first` on (or before, where `earlier`) to
+    `last`.
     """
-
-    run: str
-    first: str
-    last: str
-    earlier: bool
-    decided: str
-    word: str
-    effect: float
-    before: float
-    after: float
-    changes: Changes
-
-
-@dataclass(frozen=True)
-class DriftData:
-    """The line of a slow drift, from the run `start` on, and its change."""
-
-    start: str
-    begin: float
-    end: float
-    change: float
-
-
-@dataclass(frozen=True)
-class SeriesData(JudgedSeries):
-    """A series with its value in each run."""
-
-    values: list[float]
-    low: list[float]
-    high: list[float]
-    levels: list[LevelData]
-    steps: list[StepData]
-    drift: DriftData | None
-
-
-def series_data(series: Series, runs: Sequence[str]) -> SeriesData:
-    """Return the data of a series over runs."""
-    drift = series.drift
     levels = [
-        LevelData(runs[level.start], level.reference, level.noise) for level in series.levels.levels
+        {"start": runs[level.start], "value": level.reference, "noise": level.noise}
+        for level in series.levels.levels
     ]
     steps = [
-        StepData(
-            run=step.run,
-            first=step.first,
-            last=step.last,
-            earlier=step.after.earlier,
-            decided=step.decided,
-            word=step.word,
-            effect=step.effect,
-            before=step.before.reference,
-            after=step.after.became,
-            changes=step.changes,
-        )
+        {
+            "run": step.run,
+            "first": step.first,
+            "last": step.last,
+            "earlier": step.after.earlier,
+            "decided": step.decided,
+            "word": step.word,
+            "effect": step.effect,
+            "before": step.before.reference,
+            "after": step.after.became,
+            "changes": asdict(step.changes),
+        }
         for step in series.steps
     ]
-    return SeriesData(
-        info=series.info,
-        name=series.name,
-        label=series.label,
-        verdict=series.verdict,
-        text=series.verdict.text,
-        values=series.value.tolist(),
-        low=series.low.tolist(),
-        high=series.high.tolist(),
-        levels=levels,
-        steps=steps,
-        drift=None
-        if drift is None
-        else DriftData(series.runs[drift.start], drift.begin, drift.end, drift.change),
-    )
+    return {
+        "info": asdict(series.info),
+        "name": series.name,
+        "label": series.label,
+        "verdict": asdict(series.verdict),
+        "text": series.verdict.text,
+        "values": series.value.tolist(),
+        "low": series.low.tolist(),
+        "high": series.high.tolist(),
+        "levels": levels,
+        "steps": steps,
+        "drift": _drift_data(series),
+    }
+
+
+def _drift_data(series: Series) -> dict[str, Any] | None:
+    """Return the line of a slow drift of a series, and its change."""
+    drift = series.drift
+    if drift is None:
+        return None
+    return {
+        "start": series.runs[drift.start],
+        "begin": drift.begin,
+        "end": drift.end,
+        "change": drift.change,
+    }
 
 
 MAX_ROWS = 60

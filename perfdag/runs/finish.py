@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from perfdag.analysis.gate_result import Alert, GateResult
 from perfdag.analysis.sentence import Banner, Judged, banner
@@ -29,7 +29,6 @@ from perfdag.results.run_store import (
     variants,
 )
 from perfdag.results.summary import (
-    OwnVerdict,
     PointState,
     PointTrust,
     Series,
@@ -126,108 +125,56 @@ class Run:
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
         summary = self.summary
-        data = RunData(
-            run_id=self.plan.run_id,
-            suite=self.plan.suite,
-            statuses=dict(summary.statuses),
-            rows=self.rows,
-            report=self.report,
-            exports=self.exports,
-            gate=self.gate.data() if self.gate else None,
-            trust={"level": summary.trust.level, "text": summary.trust.text},
-            verdicts=summary.verdicts,
-            points=[
-                PointData.of(state, summary.trust.points.get(state.point))
+        return {
+            "run_id": self.plan.run_id,
+            "suite": self.plan.suite,
+            "statuses": dict(summary.statuses),
+            "rows": self.rows,
+            "report": self.report,
+            "exports": self.exports,
+            "gate": self.gate.data() if self.gate else None,
+            "trust": {"level": summary.trust.level, "text": summary.trust.text},
+            "verdicts": [asdict(verdict) for verdict in summary.verdicts],
+            "points": [
+                _point_data(state, summary.trust.points.get(state.point))
                 for state in summary.points
             ],
-        )
-        return asdict(data)
+        }
 
 
-@dataclass(frozen=True)
-class MetricData:
-    """A series of a run as `run` and `show` print it with --json, in the unit of its metric."""
-
-    metric: str
-    label: str
-    stat: str
-    coords: dict[str, Any]
-    unit: str
-    better: str
-    headline: bool
-    median: float
-    low: float
-    high: float
-    spread: str
-    n: int
-    nominal: str
-
-    @classmethod
-    def of(cls, series: Series) -> Self:
-        """Return the data of a series."""
-        return cls(
-            metric=series.metric,
-            label=series.label,
-            stat=series.stat,
-            coords=series.coords,
-            unit=series.unit,
-            better=series.better,
-            headline=series.headline,
-            median=series.middle,
-            low=series.band.low,
-            high=series.band.high,
-            spread=series.band.kind,
-            n=len(series.values),
-            nominal=series.nominal,
-        )
+def _point_data(state: PointState, trust: PointTrust | None) -> dict[str, Any]:
+    """Return a point as `run` and `show` print it with --json."""
+    return {
+        "point": state.point,
+        "entry": state.entry,
+        "label": state.label,
+        "benchmark": state.benchmark,
+        "params": state.params,
+        "statuses": dict(state.statuses),
+        "reasons": state.reasons,
+        "noise": state.noise,
+        "trust": asdict(trust) if trust else None,
+        "metrics": [_metric_data(series) for series in state.series],
+    }
 
 
-@dataclass(frozen=True)
-class PointData:
-    """A point of a run as `run` and `show` print it with --json."""
-
-    point: str
-    entry: str
-    label: str
-    benchmark: str
-    params: dict[str, Any]
-    statuses: dict[str, int]
-    reasons: Sequence[str]
-    noise: Sequence[str]
-    trust: PointTrust | None
-    metrics: Sequence[MetricData]
-
-    @classmethod
-    def of(cls, state: PointState, trust: PointTrust | None) -> Self:
-        """Return the data of a point."""
-        return cls(
-            point=state.point,
-            entry=state.entry,
-            label=state.label,
-            benchmark=state.benchmark,
-            params=state.params,
-            statuses=dict(state.statuses),
-            reasons=state.reasons,
-            noise=state.noise,
-            trust=trust,
-            metrics=[MetricData.of(series) for series in state.series],
-        )
-
-
-@dataclass(frozen=True)
-class RunData:
-    """A run as `run` and `show` print it with --json."""
-
-    run_id: str
-    suite: str
-    statuses: dict[str, int]
-    rows: str
-    report: str | None
-    exports: Sequence[str]
-    gate: dict[str, Any] | None
-    trust: dict[str, str]
-    verdicts: Sequence[OwnVerdict]
-    points: Sequence[PointData]
+def _metric_data(series: Series) -> dict[str, Any]:
+    """Return a series of a point, in the unit of its metric."""
+    return {
+        "metric": series.metric,
+        "label": series.label,
+        "stat": series.stat,
+        "coords": series.coords,
+        "unit": series.unit,
+        "better": series.better,
+        "headline": series.headline,
+        "median": series.middle,
+        "low": series.band.low,
+        "high": series.band.high,
+        "spread": series.band.kind,
+        "n": len(series.values),
+        "nominal": series.nominal,
+    }
 
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
