@@ -14,6 +14,10 @@ class PerfdagError(Exception):
     exit_code = EXIT_INPUT
     """The exit code of a verb that it ends."""
 
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = self.exit_code if exit_code is None else exit_code
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -78,7 +78,7 @@ MODULES = {
     **dict.fromkeys(("ls", "show", "report", "open", "collect", "rm", "prune"), "runs"),
     **dict.fromkeys(("check", "acks"), "history"),
     "baseline": "compare",
-    "plan": "run",
+    **dict.fromkeys(("plan", "ab"), "run"),
     "completion": "main",
     "import": "imports",
     **dict.fromkeys(("install", "submit", "status", "logs", "render"), "cluster"),
@@ -167,10 +167,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     try:
         args = parser(*[name] if name else []).parse_args(arguments)
-        if name == "run" and ":::" in args.command:
-            from perfdag.commands.ab import compare_commands
-
-            return compare_commands(args)
         return int(args.run(args) or EXIT_OK)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:

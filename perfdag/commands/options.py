@@ -40,10 +40,6 @@ class CommandError(PerfdagError):
     The message says why and what to do. `perfdag` prints it after its name and the verb.
     """
 
-    def __init__(self, message: str, exit_code: int = EXIT_INPUT) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
 
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps the paragraphs of a text. Lines that begin with a space stay as they are."""

@@ -18,7 +18,13 @@ from perfdag.hosts.base import Failed
 from perfdag.hosts.facts import read_text
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan import Duet, Plan, make_plan, with_first_blocks, with_revisions
-from perfdag.results.run_store import put_plan, put_rechecks, resume_command, with_learned_times
+from perfdag.results.run_store import (
+    put_plan,
+    put_rechecks,
+    resume_command,
+    with_history,
+    with_learned_times,
+)
 from perfdag.results.samples import (
     budget_spent,
     delete_damaged_samples,
@@ -141,8 +147,6 @@ def run_plan(
         again = partial(measure_again, store, plan, command, beside) if recheck else None
         judged: Store = store
         if history:
-            from perfdag.results.run_store import with_history
-
             judged = with_history(store, history, plan)
         return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 

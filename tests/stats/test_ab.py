@@ -233,7 +233,7 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     # the cluster and its store are the only things that are not real
     monkeypatch.setattr("perfdag.runs.cluster.installed_store", lambda _: "s3://bench/results")
     monkeypatch.setattr("perfdag.runs.cluster.start_run", start)
-    monkeypatch.setattr("perfdag.commands.ab.open_store", lambda root: store)
+    monkeypatch.setattr("perfdag.commands.run.open_store", lambda root: store)
     duet = on_cluster(duel(limit=0.2))
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())

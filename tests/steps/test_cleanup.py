@@ -1,7 +1,6 @@
 """What the plan step creates on the cluster, and finish deletes."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
