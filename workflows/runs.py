@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import yaml
@@ -101,8 +101,7 @@ def workflow_of_template(
         arguments=[*_parameters(parameters), *artifacts],
         workflow_template_ref=m.WorkflowTemplateRef(name=NAME),
     )
-    document: Object = resource.to_dict()
-    return document
+    return cast(Object, resource.to_dict())
 
 
 def inline(loaded: LoadedSuite) -> str:
@@ -217,7 +216,7 @@ def _cron(
 
     It skips a start that is an hour late.
     """
-    document: Object = CronWorkflow(
+    resource = CronWorkflow(
         name=name,
         namespace=namespace,
         labels={SUITE: suite},
@@ -227,8 +226,8 @@ def _cron(
         arguments=_parameters(parameters),
         workflow_template_ref=m.WorkflowTemplateRef(name=template),
         **fields,
-    ).to_dict()
-    return document
+    )
+    return cast(Object, resource.to_dict())
 
 
 def _parameters(values: dict[str, str]) -> list[Parameter]:

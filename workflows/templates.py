@@ -8,7 +8,7 @@ Names of parameters have no hyphen, so that expressions can reach them with a do
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from hera.workflows import (
     DAG,
@@ -61,6 +61,7 @@ PLAN_SECONDS = 1800
 FINISH_SECONDS = 3600
 AGE_SECONDS = 900
 RETRIES = 2
+STEP_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 PLAN_MEMORY = "2Gi"
 """Limit of the plan step. A plan of 100,000 points and 1,000,000 samples, whose params are as long
 as is allowed, needs 0.9 GB when it is read again, and the two of `ab` need 1.4 GB."""
@@ -137,7 +138,15 @@ def run(installation: Installation) -> Object:
         entrypoint="run",
         on_exit="finish",
         service_account_name="perfdag-run",
-        arguments=_run_parameters(),
+        arguments=[
+            Parameter(name="suite", value="", description="ConfigMap with the key suite.yaml"),
+            Parameter(name="run", value="", description="id of a run to resume"),
+            Parameter(
+                name="options",
+                value="",
+                description='JSON: {"settings": ["repetitions=5"], "only": ["iperf*"]}',
+            ),
+        ],
         active_deadline_seconds=installation.deadline,
         synchronization=m.Synchronization(mutexes=[lock]),
         workflow_metadata=m.WorkflowMetadata(labels={f"{LABEL}/suite-run": "true"}),
@@ -170,15 +179,6 @@ def run(installation: Installation) -> Object:
                 arguments=_batches_of("recheck"),
             )
     return _document(installation, template)
-
-
-def _run_parameters() -> list[Parameter]:
-    options = 'JSON: {"settings": ["repetitions=5"], "only": ["iperf*"]}'
-    return [
-        Parameter(name="suite", value="", description="ConfigMap with the key suite.yaml"),
-        Parameter(name="run", value="", description="id of a run to resume"),
-        Parameter(name="options", value="", description=options),
-    ]
 
 
 def _run_began() -> str:
@@ -226,6 +226,7 @@ def age(installation: Installation) -> Object:
             installation,
             "age",
             [f"--suite={_parameter('suitename')}", f"--max-age={_parameter('maxage')}"],
+            {},
             image="finish",
             active_deadline_seconds=AGE_SECONDS,
         )
@@ -248,8 +249,7 @@ def _document(installation: Installation, template: Any) -> Object:
         elif "container" in argo_template:  # the workflow holds the lock of all that measure
             argo_template["pendingTimeout"] = f"{installation.pending_limit}s"
     manifest["spec"]["templates"] = templates  # last, as a reader expects
-    ordered: Object = _name_first(manifest)
-    return ordered
+    return cast(Object, _name_first(manifest))
 
 
 def _name_first(value: Any) -> Any:
@@ -396,24 +396,16 @@ def _step(
     installation: Installation,
     name: str,
     args: list[str],
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str],
     *,
-    run: str = "",
     image: str = "base",
     store: bool = True,
-    requests: Mapping[str, str] | None = None,
-    memory: str | None = None,
+    resources: Object = STEP_RESOURCES,
     mounts: tuple[m.VolumeMount, ...] = (),
     volumes: tuple[m.Volume, ...] = (),
     **fields: Any,
 ) -> Container:
     """Return the pod of a step that does not measure, with the store and its credentials."""
-    variables = dict(env or {})
-    if run:
-        variables = {"PERFDAG_RUN": run, **variables}
-    resources: Object = {"requests": requests or {"cpu": "100m", "memory": "256Mi"}}
-    if memory:
-        resources["limits"] = {"memory": memory}
     credentials = None
     if store:
         secret = m.SecretEnvSource(name=installation.store_secret, optional=True)
@@ -427,7 +419,7 @@ def _step(
         image_pull_policy=installation.pull_policy,
         command=["perfdag", "step", name],
         args=args,
-        env=[m.EnvVar(name=key, value=value) for key, value in variables.items()],
+        env=[m.EnvVar(name=key, value=value) for key, value in env.items()],
         env_from=credentials,
         resources=m.ResourceRequirements.model_validate(resources),
         volumes=[*volumes],
@@ -438,6 +430,7 @@ def _step(
 
 def _plan(installation: Installation) -> Container:
     settings = {
+        "PERFDAG_RUN": _parameter("run"),
         "PERFDAG_ALLOWED": " ".join(installation.allow),
         "PERFDAG_NETWORK_POLICY": "true" if installation.network_policy else "",
         "PERFDAG_PULL_POLICY": installation.pull_policy,
@@ -465,11 +458,12 @@ def _plan(installation: Installation) -> Container:
         "plan",
         ["--out", "/tmp/perfdag-plan"],
         variables,
-        run=_parameter("run"),
         inputs=[Artifact(name="suite", path="/tmp/perfdag-suite.yaml", optional=True)],
         outputs=outputs,
-        requests={"cpu": "100m", "memory": "128Mi"},
-        memory=PLAN_MEMORY,
+        resources={
+            "requests": {"cpu": "100m", "memory": "128Mi"},
+            "limits": {"memory": PLAN_MEMORY},
+        },
         volumes=(m.Volume(name="suite", config_map=config_map),),
         mounts=(m.VolumeMount(name="suite", mount_path="/perfdag/suite", read_only=True),),
         active_deadline_seconds=PLAN_SECONDS,
@@ -484,9 +478,9 @@ def _watchdog(installation: Installation) -> Container:
             *("--pending", "{{workflow.outputs.parameters.pending}}"),
             *("--stall", "{{workflow.outputs.parameters.stall}}"),
         ],
-        run=_RUN,
+        {"PERFDAG_RUN": _RUN},
         store=False,  # it may run on a node that the claim of a store is not on
-        requests={"cpu": "10m", "memory": "64Mi"},
+        resources={"requests": {"cpu": "10m", "memory": "64Mi"}},
         # Argo creates it again elsewhere, and finish waits for it: it leaves a lost node at once
         tolerations=_tolerations(seconds=0),
         service_account_name="perfdag-watchdog",
@@ -500,7 +494,7 @@ def _recheck(installation: Installation) -> Container:
         installation,
         "recheck",
         ["--out", "/tmp/perfdag-recheck"],
-        run=_RUN,
+        {"PERFDAG_RUN": _RUN},
         image="finish",
         outputs=[Parameter(name="batches", value_from=file)],
         active_deadline_seconds=FINISH_SECONDS,
@@ -515,7 +509,7 @@ def _finish(installation: Installation) -> Container:
         installation,
         "finish",
         ["--phase", "{{workflow.status}}"],
-        run=_parameter("run"),
+        {"PERFDAG_RUN": _parameter("run")},
         image="finish",
         outputs=[report, summary],
         service_account_name="perfdag-finish",

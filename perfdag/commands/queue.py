@@ -28,7 +28,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.redaction import print_now
-from perfdag.steps.queue import protocol
+from perfdag.steps.queue import backend, protocol
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural
 
@@ -173,8 +173,6 @@ def until_signal() -> asyncio.Event:
 )
 def _backend(args: argparse.Namespace) -> int:
     """Run the command for each item until a signal, or once."""
-    from perfdag.steps.queue import backend
-
     workload = backend.Workload(
         after_dashes(args.command),
         device=backend.find_device(args.glob),

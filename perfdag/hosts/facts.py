@@ -75,19 +75,18 @@ def limits(root: Path = ROOT) -> dict[str, Any]:
     ]
     hierarchies = (read_text(root / "proc/self/cgroup") or "").splitlines()
     version = 2 if [line[:3] for line in hierarchies] == ["0::"] else 1 if hierarchies else None
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "version": version,
         "cpu_limit": min(cores, default=None),
         "memory_limit_bytes": min(memory, default=None),
-        "cpus_allowed": allowed,
+        "cpus_allowed": len(os.sched_getaffinity(0)),
     }
 
 
 def cpus() -> int:
     """Return the CPUs that this process may use, which its CPU quota may reduce; at least 1."""
     current = limits()
-    allowed: int = current["cpus_allowed"] or 1
+    allowed: int = current["cpus_allowed"]
     quota = current["cpu_limit"]
     return allowed if quota is None else min(allowed, max(1, int(quota)))
 
@@ -315,11 +314,9 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def _memory_bytes(root: Path) -> int:
+def _memory_bytes(root: Path) -> int | None:
     total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
-    if total:
-        return int(total) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(total) * 1024 if total else None
 
 
 def _load(root: Path, cpus: int) -> float | None:

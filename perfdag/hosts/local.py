@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -47,8 +46,6 @@ _KILL_THE_LAST_LINE = """\
 while read -r line; do groups=$line; done
 for group in $groups; do kill -s KILL -- "-$group"; done
 """
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes that the kernel counts ru_maxrss in."""
 _groups: set[int] = set()
 _telling = threading.Lock()
 
@@ -133,18 +130,7 @@ def listening_ports(table: str) -> set[int]:
 def listening(port: int) -> bool:
     """Return whether a TCP port is listened on on this machine."""
     tables = [host_facts.read_text(Path("/proc/net") / name) for name in ("tcp", "tcp6")]
-    if tables[0] is None:  # no /proc (macOS)
-        return not _bindable(port)
     return any(port in listening_ports(table or "") for table in tables)
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
 
 
 class _Process(subprocess.Popen[bytes]):
@@ -176,7 +162,7 @@ class _Process(subprocess.Popen[bytes]):
             user=self.rusage.ru_utime,
             system=self.rusage.ru_stime,
             involuntary_switches=self.rusage.ru_nivcsw,
-            peak_memory=peak * _RSS_UNIT if peak > inherited else None,
+            peak_memory=peak * 1024 if peak > inherited else None,  # of KiB (getrusage(2))
         )
 
     def holder(self) -> str:
