@@ -490,7 +490,7 @@ def plan_step(store: Store, pod: PodContext, text: str) -> None:
 
 def finish_step(store: Store, pod: PodContext, text: str) -> None:
     """The last step of a run."""
-    from perfdag.runs.finish import step
+    from perfdag.runs.finish import finish_step as step
 
     with patch("perfdag.runs.finish.print_now"):
         step(pod, "Succeeded")

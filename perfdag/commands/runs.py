@@ -5,7 +5,8 @@ import contextlib
 import shlex
 import tempfile
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from perfdag.results.schema import NewerSchemaError, read_rows, revisions_of
 from perfdag.results.selections import baselines, read_run
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.revision import short_revision
-from perfdag.runs.finish import Run, finish_run, judge
+from perfdag.runs.finish import Run, finish_run, gate_of_run
 from perfdag.runs.local import only_process
 from perfdag.store.base import DamagedError, FolderStore, NotStoredError, Store, store_option
 from perfdag.store.s3 import open_store
@@ -72,38 +73,14 @@ def run_ls(args: argparse.Namespace) -> None:
     """List the newest runs of a store, oldest first. Raises CommandError, StoreError."""
     if args.newest < 1:
         raise CommandError(f"--newest {args.newest}: list at least one run")
-    suite: str | None = args.suite
     store = open_store(args.store)
-    runs = RunStore(store)
-    lines: list[dict[str, Any]] = []
-    for run_id in reversed(runs.known):
-        if len(lines) == args.newest:
-            break
-        if suite and runs.known[run_id] not in (None, suite):
-            continue
-        line = _line(runs, run_id)
-        if line["kind"] == "recheck":  # it is part of the run that it measured again
-            continue
-        if not suite or line["suite"] in (suite, "-"):
-            lines.insert(0, line)
+    newest_first = islice(_lines(RunStore(store), args.suite), args.newest)
+    lines = [*newest_first][::-1]
     if not lines:
-        raise CommandError(f"store {store.root} has no run{f' of suite {suite}' if suite else ''}")
-    _add_answers(store, lines)
-    if args.json:
-        print_json(lines)
-    else:
-        columns = ("suite", "kind", "revision", "samples", "trust", "verdict", "headline")
-        names = [name for name in columns if any(line[name] for line in lines)]
-        cells = [
-            [line["run_id"], _age(line["run_id"]), *map(line.__getitem__, names)] for line in lines
-        ]
-        styles = list[str]()
-        last: dict[str, str] = {}
-        for line in lines:
-            suite, verdict = line["suite"], line["verdict"]
-            styles.append(verdict if last.get(suite, verdict) == verdict else f"bold {verdict}")
-            last[suite] = verdict
-        print(text_table(["run", "age", *names], cells, styles=styles))
+        of_suite = f" of suite {args.suite}" if args.suite else ""
+        raise CommandError(f"store {store.root} has no run{of_suite}")
+    _add_verdicts(store, lines)
+    print_json(lines) if args.json else print(_runs_table(lines))
 
 
 @verb(
@@ -132,7 +109,7 @@ def run_show(args: argparse.Namespace) -> int:
         summary,
         collected,
         runs.store.url(collected.key),
-        gate=judge(runs.store, plan, summary),
+        gate=gate_of_run(runs.store, plan, summary),
         globs=["*"] if args.all else args.metric,
     )
     print_json(result.data()) if args.json else print(result)
@@ -304,8 +281,9 @@ def run_prune(args: argparse.Namespace) -> None:
                 continue
             if age <= UNFINISHED and suite is None:
                 command = f"perfdag rm {run_id} {store_option(store.root)}"
-                why = f"it has no rows yet; `{command}` removes it"
-                logger.warning(f"perfdag: kept {run_id}: {why}")
+                logger.warning(
+                    f"perfdag: kept {run_id}: it has no rows yet; `{command}` removes it"
+                )
                 continue
             keys = removable_keys(runs, plan)
             if not args.dry_run:
@@ -325,11 +303,43 @@ UNFINISHED = 7 * 86400
 """Seconds for which `prune` keeps a run without rows: it may still measure, or be resumed."""
 
 
-def _line(runs: RunStore, run_id: str) -> dict[str, Any]:
+Line = dict[str, Any]
+"""A run as `ls` shows it."""
+COLUMNS = ("suite", "kind", "revision", "samples", "trust", "verdict", "headline")
+
+
+def _lines(runs: RunStore, suite: str | None) -> Iterator[Line]:
+    """Yield the runs of a suite, or of all, the newest first."""
+    for run_id in reversed(runs.known):
+        if suite and runs.known[run_id] not in (None, suite):
+            continue
+        line = _line(runs, run_id)
+        is_of_suite = not suite or line["suite"] in (suite, "-")
+        if is_of_suite and line["kind"] != "recheck":  # a recheck is part of its run
+            yield line
+
+
+def _runs_table(lines: Sequence[Line]) -> str:
+    """Return runs as a table. A verdict that differs from the last one of its suite is bold."""
+    names = [name for name in COLUMNS if any(line[name] for line in lines)]
+    cells = []
+    styles = []
+    last_verdicts: dict[str, str] = {}
+    for line in lines:
+        run_id = line["run_id"]
+        cells.append([run_id, _age(run_id), *(line[name] for name in names)])
+        verdict = line["verdict"]
+        is_new = last_verdicts.get(line["suite"], verdict) != verdict
+        styles.append(f"bold {verdict}" if is_new else verdict)
+        last_verdicts[line["suite"]] = verdict
+    return text_table(["run", "age", *names], cells, styles=styles)
+
+
+def _line(runs: RunStore, run_id: str) -> Line:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = runs.store.list(f"runs/{run_id}")
     suite = runs.known[run_id]
-    line: dict[str, Any] = {
+    line: Line = {
         "run_id": run_id,
         "suite": suite or "-",
         **dict.fromkeys(("kind", "samples", "trust", "revision", "verdict", "headline"), ""),
@@ -379,7 +389,7 @@ def _kind(trigger: str | None) -> str:
     return "" if trigger in (None, "manual") else trigger
 
 
-def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
+def _add_verdicts(store: Store, lines: Sequence[Line]) -> None:
     """Add the verdict on each run with a history, and its value of what is the worst now.
 
     Raises StoreError.
@@ -391,17 +401,19 @@ def _add_answers(store: Store, lines: Sequence[dict[str, Any]]) -> None:
 
     by_id = {line["run_id"]: line for line in lines}
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        for runs, series in judged_clusters(store, read_run_medians(store, suite))[1]:
-            every = headlines(series)
-            verdicts = words_by_run(every, runs)
+        for runs, all_series in judged_clusters(store, read_run_medians(store, suite))[1]:
+            series_of_suite = headlines(all_series)
+            verdicts = words_by_run(series_of_suite, runs)
+            worst = min(
+                series_of_suite, key=lambda series: RANK.index(series.verdict.word), default=None
+            )
             for at, (run, verdict) in enumerate(zip(runs.runs, verdicts, strict=True)):
                 line = by_id.get(run.run_id, {})
                 line["verdict"] = verdict or "first run"
-                for worst in sorted(every, key=lambda own: RANK.index(own.verdict.word))[:1]:
-                    if isfinite(worst.value[at]):
-                        value = short(worst.value[at], worst.info.display_unit)
-                        bars = spark(worst.value[: at + 1].tolist())
-                        line["headline"] = f"{worst.label} {value} {bars}".rstrip()
+                if worst and isfinite(worst.value[at]):
+                    value = short(worst.value[at], worst.info.display_unit)
+                    bars = spark(worst.value[: at + 1].tolist())
+                    line["headline"] = f"{worst.label} {value} {bars}".rstrip()
 
 
 def _age(run_id: str) -> str:

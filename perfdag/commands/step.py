@@ -185,9 +185,9 @@ def age(pod: "PodContext", args: argparse.Namespace) -> int:
 )
 def finish(pod: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
-    from perfdag.runs.finish import step
+    from perfdag.runs.finish import finish_step
 
-    return step(pod, args.phase)
+    return finish_step(pod, args.phase)
 
 
 @verb(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from itertools import compress
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -100,10 +101,13 @@ class Run:
 
     def __str__(self) -> str:
         """Return a table for each entry, counts, addresses and the verdict."""
-        judged, entries = Judged(self.summary, self.gate), dict[str, list[PointState]]()
+        judged = Judged(self.summary, self.gate)
+        entries: dict[str, list[PointState]] = {}
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
-        tables = [f"{_table(*own, judged, self.globs)}\n" for own in entries.items()]
+        tables = [
+            f"{_table(entry, states, judged, self.globs)}\n" for entry, states in entries.items()
+        ]
         gate = []
         if self.gate and gated(self.plan):
             from perfdag.analysis.alerts import gate_lines
@@ -185,18 +189,20 @@ MAX_REASONS = 10
 
 def _table(entry: str, states: Sequence[PointState], judged: Judged, globs: Sequence[str]) -> str:
     """Return the table of an entry, without the columns that are empty. A point is named once."""
-    verdicts = {each.point: each.word for each, _ in worst_of_points(judged.summary.verdicts)}
+    worst = worst_of_points(judged.summary.verdicts)
+    verdicts = {verdict.point: verdict.word for verdict, _ in worst}
     rows = [
-        (state.label if not at else "", *cells, _state_text(state, judged, verdicts))
+        ("" if number else state.label, *cells, _state_text(state, judged, verdicts))
         for state in states
-        for at, cells in enumerate(_cells(state, judged, globs))
+        for number, cells in enumerate(_cells(state, judged, globs))
     ]
-    columns = [i for i in range(len(HEADINGS)) if any(row[i] for row in rows)]
+    is_shown = [any(cells) for cells in zip(*rows, strict=True)]
+    headings = [*compress(HEADINGS, is_shown)]
     return text_table(
-        [HEADINGS[i] for i in columns],
-        [[row[i] for i in columns] for row in rows],
-        right=[at for at, i in enumerate(columns) if HEADINGS[i] in ("median", "n")],
-        styles=[found[0] if (found := BAD_STATE.search(row[-1])) else "" for row in rows],
+        headings,
+        [[*compress(row, is_shown)] for row in rows],
+        right=[at for at, heading in enumerate(headings) if heading in ("median", "n")],
+        styles=["".join(BAD_STATE.findall(row[-1])[:1]) for row in rows],
         title=entry,
     )
 
@@ -204,10 +210,15 @@ def _table(entry: str, states: Sequence[PointState], judged: Judged, globs: Sequ
 def _shown(state: PointState, globs: Sequence[str]) -> list[Series]:
     """Return the series of these metrics, or the headlines with what the benchmark adds to them."""
     if globs:
-        every = state.series
-        return [own for own in every if any(fnmatchcase(own.metric, glob) for glob in globs)]
-    added = {(own.name, own.in_table) for own in registry.metrics_of(state.benchmark).values()}
-    return [*headlines(state), *(s for s in state.series if (s.metric, s.stat) in added)]
+        return [
+            series
+            for series in state.series
+            if any(fnmatchcase(series.metric, glob) for glob in globs)
+        ]
+    declared = registry.metrics_of(state.benchmark).values()
+    added = {(metric.name, metric.in_table) for metric in declared}
+    beside = [series for series in state.series if (series.metric, series.stat) in added]
+    return [*headlines(state), *beside]
 
 
 def _cells(state: PointState, judged: Judged, globs: Sequence[str]) -> list[tuple[str, ...]]:
@@ -215,16 +226,12 @@ def _cells(state: PointState, judged: Judged, globs: Sequence[str]) -> list[tupl
     cells: list[tuple[str, ...]] = []
     for series in _shown(state, globs):
         factor, unit = scaled(series.display_unit, series.middle)
-        low, middle, high = (
-            digits(value / factor) for value in (series.band.low, series.middle, series.band.high)
-        )
+        figures = (series.band.low, series.middle, series.band.high)
+        low, median, high = (digits(figure / factor) for figure in figures)
         history = judged.lines.get(series.series_id)
-        own = (
-            str(len(series.values)),
-            series.nominal,
-            spark(history.value.tolist()) if history else "",
-        )
-        cells.append((series.label, middle, f"{low} to {high}", unit, *own))
+        bars = spark(history.value.tolist()) if history else ""
+        count = str(len(series.values))
+        cells.append((series.label, median, f"{low} to {high}", unit, count, series.nominal, bars))
     return cells or [("", "-", "", "", "0", "", "")]
 
 
@@ -244,7 +251,8 @@ def _state_text(state: PointState, judged: Judged, verdicts: Mapping[str, str]) 
 
 def _lines(result: Run) -> list[str]:
     """Return what stands below the table: counts, noise, failures, precision and addresses."""
-    plan, collected, summary = result.plan, result.collected, result.summary
+    plan = result.plan
+    summary = result.summary
     statuses = statuses_text(summary.statuses) or "no samples"
     lines = [
         f"{statuses}; spread: range of n < 6, else 95 % interval of the median",
@@ -264,19 +272,19 @@ def _lines(result: Run) -> list[str]:
         for state in summary.points
         if state.reasons and state.series
     ]
-    for own, what in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
-        lines += own[:MAX_REASONS]
-        if len(own) > MAX_REASONS:
-            lines.append(f"and {len(own) - MAX_REASONS} more {what}; the report has all")
+    for texts, kind in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
+        lines += texts[:MAX_REASONS]
+        if len(texts) > MAX_REASONS:
+            lines.append(f"and {len(texts) - MAX_REASONS} more {kind}; the report has all")
     for point in plan.points:
-        if point.until is not None and point.id in collected.reached:
-            n, precision = collected.reached[point.id]
+        if point.until is not None and point.id in result.collected.reached:
+            n, precision = result.collected.reached[point.id]
             text = "no interval yet" if precision is None else f"{precision:.1%}"
             goal = f"{point.until.relative_spread:.1%}"
             lines.append(f"{point.full_title}: {text} after {plural(n, 'sample')} (goal: {goal})")
     if plan.merged:
         lines.append(f"{plural(plan.merged, 'equal point')} merged")
-    lines += [f"damaged sample, counted as missing: {name}" for name in collected.damaged]
+    lines += [f"damaged sample, counted as missing: {name}" for name in result.collected.damaged]
     lines = [styled(lines), f"rows    {result.rows}"]
     if result.report:
         lines.append(f"report  {result.report}")
@@ -299,17 +307,18 @@ def finish_run(
     """
     table, collected = collect(store, plan)
     summary = summarise(table)
-    gate = judge(store, plan, summary)
+    gate = gate_of_run(store, plan, summary)
     if recheck and gate and gate.suspects:
         recheck(gate)
-        gate = judge(store, plan, summary)
-    page, published = None, True
+        gate = gate_of_run(store, plan, summary)
+    page = None
     if charts and find_spec("matplotlib"):
         page = write_report(store, plan, summary, gate)
     elif charts:  # an image for pods has none
         advice = f"run `perfdag report {plan.run_id} {store_option(store.root)}` where it is"
         logger.warning(f"perfdag: no report: matplotlib is not installed here: {advice}")
     files = write_exports(store, plan.run_id, table)
+    published = True
     if publishes and gate and gated(plan):
         from perfdag.analysis.alerts import junit, publish
 
@@ -319,7 +328,7 @@ def finish_run(
     return Run(plan, summary, collected, rows, page, files, gate, published)
 
 
-def judge(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
+def gate_of_run(store: Store, plan: Plan, summary: Summary) -> GateResult | None:
     """Return the verdicts on a collected run.
 
     None for a variant of `perfdag ab`, and where its past cannot be read.
@@ -397,7 +406,7 @@ def check_age(store: Store, selector: str, suite: str | None, limit: float) -> i
     return EXIT_GATE if reached else EXIT_REACH
 
 
-def step(pod: "PodContext", phase: str) -> int:
+def finish_step(pod: "PodContext", phase: str) -> int:
     """Collect, report and check a run in the last step of its Workflow, which ended in `phase`.
 
     Return the exit code of the run. Raises RunError for a run without a plan, StoreError.
@@ -414,24 +423,26 @@ def step(pod: "PodContext", phase: str) -> int:
         message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
         raise RunError(message, EXIT_REACH) from None
     context.end_clock(store, plan.run_id)
-    if why := watchdog.record_end(pod, store, plan, phase):
-        context.explain_end(why)
+    if reason := watchdog.record_end(pod, store, plan, phase):
+        context.explain_end(reason)
     if plan.trigger == "ab":
         outcome = finish_variants(store, plan)
-        text, code = outcome_text(outcome, store), outcome.exit_code
+        text = outcome_text(outcome, store)
+        code = outcome.exit_code
         verdict = Banner(outcome.word, "")
     else:
         for run_id in plan.options.rechecks:
             context.end_clock(store, run_id)
             collect(store, stored_plan(store, run_id))
         result = finish_run(store, plan, publishes=True)
-        text, code = str(result), result.exit_code
+        text = str(result)
+        code = result.exit_code
         verdict = result.verdict
-        context.explain_end(why or verdict.sentence)
+        context.explain_end(reason or verdict.sentence)
     print_now(text)
-    context.label_workflow(pod, plan, store, verdict.word or FIRST, why or verdict.sentence)
+    context.label_workflow(pod, plan, store, verdict.word or FIRST, reason or verdict.sentence)
     if phase == "Succeeded":
         plan_step.release(pod, plan)
     if plan.trigger != "ab":
         write_after_run(store, plan.suite)
-    return EXIT_REACH if why else code
+    return EXIT_REACH if reason else code

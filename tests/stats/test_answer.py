@@ -28,7 +28,7 @@ from perfdag.results.run_store import RunStore, stored_plan, with_history
 from perfdag.results.samples import check_possible
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, summarise
-from perfdag.runs.finish import judge
+from perfdag.runs.finish import gate_of_run
 from perfdag.stats.levels import Levels, levels_of
 from perfdag.stats.robust import spread
 from perfdag.stats.scale import noise_of
@@ -493,7 +493,7 @@ def test_every_surface_says_the_same(
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
     summary = summarise(load_rows(store, runs=[run_id(14)]))
-    gate = judge(store, stored_plan(store, run_id(14)), summary)
+    gate = gate_of_run(store, stored_plan(store, run_id(14)), summary)
     assert gate is not None
     assert [line.verdict.text for line in gate.series] == [words]
 
