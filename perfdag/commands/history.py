@@ -1,14 +1,15 @@
-"""`perfdag history`: series over runs, with their change points; `check`, `acks`: a run by them."""
+"""A run beside others: `perfdag history`, `check` and `compare`; their `acks` and `baseline`."""
 
 import argparse
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 from perfdag.analysis.alerts import gate_lines, junit, markdown, publish
-from perfdag.analysis.environment import REVISION
+from perfdag.analysis.compare import Comparison, Row, compare
+from perfdag.analysis.environment import REVISION, Changes
 from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
     Failure,
@@ -22,9 +23,10 @@ from perfdag.analysis.history import (
     planned_points,
     recent_rows,
     series_of,
+    shorten,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.verdict import RANK, Tuning, percent
+from perfdag.analysis.verdict import RANK, Tuning, counts, percent
 from perfdag.commands.options import (
     ACKS,
     EXIT_GATE,
@@ -47,13 +49,13 @@ from perfdag.commands.options import (
 from perfdag.results.labels import exact, has_name
 from perfdag.results.run_store import RunStore, day_of, read_checks
 from perfdag.results.schema import explain_unreadable
-from perfdag.results.selections import select
+from perfdag.results.selections import baselines, put_baseline, select
 from perfdag.runs.finish import check_age
 from perfdag.stats.nodes import FEWEST_NODES
 from perfdag.store.base import Store, store_option
 from perfdag.store.s3 import open_store
 from perfdag.terminal import styled, text_table
-from perfdag.units import plural, short
+from perfdag.units import plural, short, with_spread
 
 
 @verb(
@@ -441,3 +443,214 @@ def show_acks(args: argparse.Namespace) -> None:
     ]
     command = f"perfdag acks set FILE {store_option(store.root)}"
     print("\n".join(lines) or f"no acknowledgements in {url}; `{command}` adds them")
+
+
+@verb(
+    "compare",
+    "Compare two runs or selections: first environment and parameters, then each "
+    "series with its medians and spreads, the effect, the noise of a run, and the verdict. Runs "
+    "of one history are answered by its levels.",
+    """
+    examples:
+      perfdag compare
+      perfdag compare last~1 last
+      perfdag compare 20261120T020000Z-1a2b3c4d 20261121T020000Z-5e6f7a8b
+      perfdag compare 'suite=net month=2026-10' 'suite=net month=2026-11'
+      perfdag compare baseline:v1.0 last
+      perfdag compare baseline:acceptance last \\
+          --store s3://bench/blue --store-b s3://bench/green
+
+    A run is its id, the beginning of its id, the name of its Workflow, `last`, `last~N` (N runs
+    before) or `baseline:NAME`.
+    A selection is a list of conditions: suite=, month=, since= and until= (days), run= (glob),
+    newest= (number of runs). The verdicts are worse, better, same and unclear. If exactly one
+    parameter of an entry was changed, its points are compared with one another, and the change is
+    printed first.
+    """,
+    option(
+        "a",
+        nargs="?",
+        default="last~1",
+        metavar="A",
+        help="run or selection to compare against (default: last~1)",
+    ),
+    option(
+        "b",
+        nargs="?",
+        default="last",
+        metavar="B",
+        help="run or selection in question (default: last)",
+    ),
+    STORE,
+    SUITE,
+    option("--store-b", metavar="ROOT", help="store of B, if it differs (two clusters)"),
+    option(
+        "--all",
+        action="store_true",
+        help="show every series, not only headline series and those with a verdict",
+    ),
+    option("--gate", action="store_true", help="exit with 3 if a headline series is worse"),
+    JSON,
+)
+def run_compare(args: argparse.Namespace) -> int:
+    """Print the comparison. Return 3 with --gate if a headline series is worse."""
+    comparison = compare(args.a, args.b, args.store, store_b=args.store_b, suite=args.suite)
+    if args.json:
+        print_json(asdict(comparison))
+    else:
+        print(comparison_text(comparison, everything=args.all))
+    worse = any(row.info.headline and row.verdict.word == "worse" for row in comparison.series)
+    return EXIT_GATE if args.gate and worse else EXIT_OK
+
+
+COMPARED = [
+    "series",
+    "A median (spread)",
+    "B median (spread)",
+    "B against A",
+    "noise",
+    "verdict",
+]
+LEGEND = """\
+spread: range of fewer than 6 values, else the 95 % interval of the median
+level: of all runs around it, where the levels decide
+noise: of one run of the series"""
+
+
+def _compared_cells(row: Row) -> list[str]:
+    """Return the cells of a row, as COMPARED names them."""
+    verdict = row.verdict
+    unit = row.info.display_unit
+    sides = [
+        with_spread(band.middle, band.low, band.high, unit)
+        if value == band.middle
+        else f"{short(value, unit)} (level)"
+        for value, band in ((verdict.before, row.a), (verdict.value, row.b))
+    ]
+    return [
+        row.label,
+        *sides,
+        verdict.size,
+        percent(verdict.noise, verdict.unit, sign=False),
+        f"{verdict.text} ({row.note})" if row.note else verdict.text,
+    ]
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """Yield the counts, and what was not compared and why."""
+    rows = [row for row in comparison.series if row.info.headline] or comparison.series
+    yield counts([row.verdict.word for row in rows]) or "no series in common"
+    if comparison.simulated:
+        sides = " and ".join(comparison.simulated)
+        yield f"simulated nodes in {sides}: figures of the control plane alone"
+    titles = {
+        "only_a": "only in A (missing in B)",
+        "only_b": "only in B (new)",
+        "damaged": "damaged, left out",
+    }
+    for reason, lines in comparison.left_out.items():
+        if lines:
+            title = titles.get(reason, reason)
+            rest = f", and {len(lines) - 20} more (--json lists them)" if len(lines) > 20 else ""
+            yield f"{title}: {'; '.join(lines[:20])}{rest}"
+
+
+def comparison_text(comparison: Comparison, *, everything: bool) -> str:
+    """Return the comparison as text with a table."""
+    rows = comparison.series
+    if not everything:
+        changed = ("better", "worse")
+        headline = [row for row in rows if row.info.headline or row.verdict.word in changed]
+        rows = (headline or rows)[:MAX_ROWS]
+    lines = []
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        newest = f"{len(side.runs)} runs, {side.runs[0]} to {side.runs[-1]}"
+        lines.append(f"{letter}  {side.suite}  {side.runs[0] if len(side.runs) == 1 else newest}")
+    differs = {
+        key: f"{before} -> {after}" for key, (before, after) in comparison.parameters.items()
+    }
+    differs |= dict(comparison.changes.lines())
+    lines += [f"differs  {key}: {change}" for key, change in differs.items()]
+    lines += _about_environment(comparison.changes)
+    styles = [row.verdict.word for row in rows]
+    lines.append(text_table(COMPARED, map(_compared_cells, rows), right=range(1, 5), styles=styles))
+    if hidden := len(comparison.series) - len(rows):
+        lines.append(f"{hidden} more that are no headlines (--all shows them)")
+    below = styled([*_notes(comparison), *LEGEND.splitlines()])
+    return "\n".join([*lines, below])
+
+
+def _about_environment(changes: Changes) -> Iterator[str]:
+    """Yield that nothing is recorded to differ, what could not be read, and what to do next."""
+    if not changes.values:
+        yield changes.nothing
+    if changes.unknown and changes.recorded:
+        yield f"not known here: {shorten(', '.join(changes.unknown))}"
+    if changes.bisect:
+        yield f"bisect   {changes.bisect}"
+
+
+verb(
+    "baseline",
+    "Give runs a name to compare with, or show the names. "
+    "They are stored in baselines.json of the store.",
+    """
+    examples:
+      perfdag baseline set v1.0 last --note 'release 1.0'
+      perfdag baseline set acceptance 'suite=net month=2026-10' \\
+          --store s3://bench/blue
+      perfdag baseline show --json
+
+    `perfdag compare baseline:v1.0 last` compares a run with a baseline. The `checks` of a suite can
+    hold each run against one.
+    """,
+)(run_work)
+
+
+@verb(
+    "baseline set",
+    "Name a run or a selection.",
+    "",
+    option("name", metavar="NAME"),
+    option("runs", metavar="RUN", help="run or selection, as `perfdag compare` takes it"),
+    option("--note", default="", help="what the baseline is for"),
+    STORE,
+    SUITE,
+)
+def set_baseline(args: argparse.Namespace) -> None:
+    """Give the selected runs a name. Raises CommandError, SelectionError, StoreError."""
+    if not args.name.strip():
+        raise CommandError("the name is empty; write `perfdag baseline set v1.0 RUN`")
+    store = open_store(args.store)
+    runs = select(RunStore(store), args.runs, args.suite)
+    put_baseline(store, args.name, runs, args.note)
+    print(f"baseline {args.name}: {plural(len(runs.runs), 'run')} of {runs.suite}")
+
+
+@verb("baseline show", "Show all names.", "", JSON, STORE)
+def show_baselines(args: argparse.Namespace) -> None:
+    """Print the names with their runs. Raises SelectionError, StoreError."""
+    store = open_store(args.store)
+    names = baselines(store)
+    if args.json:
+        print_json(
+            {
+                name: {suite: baseline.model_dump() for suite, baseline in suites.items()}
+                for name, suites in names.items()
+            }
+        )
+        return
+    rows = [
+        (
+            name,
+            suite,
+            plural(len(baseline.runs), "run"),
+            " to ".join(sorted({*baseline.runs[:1], *baseline.runs[-1:]})),
+            baseline.note,
+        )
+        for name, suites in sorted(names.items())
+        for suite, baseline in sorted(suites.items())
+    ]
+    table = text_table(("name", "suite", "runs", "first to last", "note"), rows)
+    command = f"perfdag baseline set NAME RUN {store_option(store.root)}"
+    print(table if rows else f"no baselines; `{command}` adds one")

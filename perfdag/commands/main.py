@@ -76,8 +76,7 @@ MODULES = {
     **{name: name for name in (*VERBS, "step")},  # containers call `step`, which is not listed
     **dict.fromkeys(("init", "new", "suites"), "benchmarks"),
     **dict.fromkeys(("ls", "show", "report", "open", "collect", "rm", "prune"), "runs"),
-    **dict.fromkeys(("check", "acks"), "history"),
-    "baseline": "compare",
+    **dict.fromkeys(("check", "acks", "compare", "baseline"), "history"),
     **dict.fromkeys(("plan", "ab"), "run"),
     "completion": "main",
     "import": "imports",
