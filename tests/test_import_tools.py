@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfdag.commands.imports.tools import TOOLS
+from perfdag.commands.imports.history import TOOLS
 from perfdag.commands.main import main
 from perfdag.results.schema import read_rows
 

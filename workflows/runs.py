@@ -241,13 +241,15 @@ _FIELDS = (
     ("month", 1, 12),
     ("day of week", 0, 6),
 )
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
-_DAYS = "sun mon tue wed thu fri sat"
-_NUMBERS = {name: f"{number}" for number, name in enumerate(_MONTHS.split(), 1)} | {
-    name: f"{number}" for number, name in enumerate(_DAYS.split())
+_MONTHS = {
+    **{"jan": 31, "feb": 29, "mar": 31, "apr": 30, "may": 31, "jun": 30},
+    **{"jul": 31, "aug": 31, "sep": 30, "oct": 31, "nov": 30, "dec": 31},
 }
-_DAYS_OF = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """The most days of each month."""
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NUMBERS = {name: number for number, name in enumerate(_MONTHS, 1)} | {
+    name: number for number, name in enumerate(_DAYS)
+}
 _SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
 
@@ -273,7 +275,7 @@ def check_schedule(schedule: str) -> None:
             raise ValueError(f"schedule {schedule!r}: {name} {str(error)!r}: {how}") from None
         values.append(set().union(*ranges))
     _, _, days, months, _ = values
-    longest_month = max(_DAYS_OF[month - 1] for month in months)
+    longest_month = max(most for month, most in enumerate(_MONTHS.values(), 1) if month in months)
     # cron takes either of the two days where both are restricted
     if texts[-1] in ("*", "?") and min(days) > longest_month:
         never = f"no such month has a day {min(days)}, so it never starts a run"
@@ -299,8 +301,7 @@ def _values(part: str, lowest: int, highest: int) -> range:
 
 def _number(text: str) -> int:
     """Return the number of a text such as `7` or `sun`, -1 of any other word."""
-    number = _NUMBERS.get(text, text)
-    return int(number) if number.isdecimal() else -1
+    return int(text) if text.isdecimal() else _NUMBERS.get(text, -1)
 
 
 def _default_max_age(schedules: Sequence[str], expected: float) -> float:

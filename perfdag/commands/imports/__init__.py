@@ -5,12 +5,15 @@ import logging
 from pathlib import Path
 
 from perfdag.commands.imports.history import (
+    TOOLS,
     History,
+    check_one_environment,
     import_history,
+    read_figures,
     store_history,
     suite_of,
 )
-from perfdag.commands.imports.tools import TOOLS, check_one_environment, read_figures
+from perfdag.commands.imports.suites import READERS
 from perfdag.commands.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -48,9 +51,8 @@ def import_suite(args: argparse.Namespace) -> int:
 
     Return 1 if a benchmark is left out. Raises BadDocument, or CommandError if nothing is left.
     """
-    from perfdag.commands.imports.suites import READERS
-
-    imported = READERS[args.action](args.files)
+    read, _ = READERS[args.action]
+    imported = read(args.files)
     names = [Path(file).name for file in args.files]
     entries = imported.entries
     if not entries:
@@ -87,16 +89,10 @@ def import_results(args: argparse.Namespace) -> int:
     return store_history(history, args)
 
 
-KINDS = {
-    "kube-perftest": "its benchmarks and BenchmarkSets",
-    "perfscale-load-generator": "its workloads of KubeVirt",
-}
-"""What a suite is made from, by the tool."""
-
-for name, kind in KINDS.items():
+for name, (_, source) in READERS.items():
     verb(
         f"import {name}",
-        f"Print a suite from {kind}.",
+        f"Print a suite from {source}.",
         "",
         option("files", nargs="+", metavar="FILE", help="YAML files"),
     )(import_suite)

@@ -550,8 +550,8 @@ def _template(path: Path, workload: Workload, imported: Imported) -> tuple[str, 
     return yaml.safe_dump(body, sort_keys=False, width=100), str(namespace)
 
 
-READERS: Mapping[str, Callable[[Sequence[str]], Imported]] = {
-    "kube-perftest": read_kube_perftest,
-    "perfscale-load-generator": read_load_generator,
+READERS: Mapping[str, tuple[Callable[[Sequence[str]], Imported], str]] = {
+    "kube-perftest": (read_kube_perftest, "its benchmarks and BenchmarkSets"),
+    "perfscale-load-generator": (read_load_generator, "its workloads of KubeVirt"),
 }
-"""What reads the files of a tool."""
+"""What reads the files of a tool, and what of them becomes a suite."""
