@@ -145,6 +145,10 @@ class Plan:
         index, repetition = self.order[position]
         return self.points[index].key(repetition)
 
+    def keys(self) -> set[str]:
+        """Return the names of all samples in the store."""
+        return {self.key(position) for position in range(len(self.order))}
+
     def shape_of(self, batch: int) -> Shape:
         """Return the shape of a batch's pods."""
         return self.shapes[self.batches[batch].shape]
@@ -408,12 +412,11 @@ def place_hosts(plan: Plan) -> Plan:
     return replace(plan, shapes=shapes)
 
 
-def without_gpu(plan: Plan, shapes: Sequence[Shape] = ()) -> list[str]:
+def without_gpu(plan: Plan, shapes: Sequence[Shape]) -> list[str]:
     """Return the entries that use CUDA although their pods ask for no GPU, sorted.
 
     A container without a GPU resource sees no GPU.
     """
-    shapes = shapes or plan.shapes
     return sorted(
         {
             point.entry

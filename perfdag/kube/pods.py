@@ -215,16 +215,16 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
             "v1/Event", namespace, fields="involvedObject.kind=Pod,type=Warning"
         )
     placed = {pod.uid for pod in pods if pod.node}
-    last: dict[str, Object] = {}
+    last: dict[str, str] = {}
     for event in sorted(events, key=_event_time):
         uid = event["involvedObject"].get("uid")
         outdated = uid in placed and event.get("reason") == "FailedScheduling"
+        message = " ".join((event.get("message") or "").split())
         # `Error: ErrImagePull` follows an event that names the image
-        vague = (event.get("message") or "").startswith("Error: ")
-        if not outdated and not vague:
-            last[uid] = event
+        if not outdated and not message.startswith("Error: "):
+            last[uid] = f"{event.get('reason')}: {message}"
     return [
-        replace(pod, trouble=_event_text(last[pod.uid])) if _quiet(pod) and pod.uid in last else pod
+        replace(pod, trouble=last[pod.uid]) if _quiet(pod) and pod.uid in last else pod
         for pod in pods
     ]
 
@@ -238,10 +238,6 @@ def _event_time(event: Object) -> str:
     """Return when an event happened last, which depends on who wrote it."""
     repeated = (event.get("series") or {}).get("lastObservedTime")
     return repeated or event.get("lastTimestamp") or event.get("eventTime") or ""
-
-
-def _event_text(event: Object) -> str:
-    return f"{event.get('reason')}: {' '.join((event.get('message') or '').split())}"
 
 
 def _moment(text: str | None) -> float:

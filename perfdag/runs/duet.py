@@ -41,7 +41,8 @@ def look(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
 
 def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
-    duet, lines = outcome.duet, outcome.lines
+    duet = outcome.duet
+    lines = outcome.lines
     a, b = duet.a.options.words
     limit = next((line.cost.limit for line in lines if line.cost), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
@@ -65,7 +66,8 @@ def outcome_sentence(outcome: Outcome) -> str:
         return "Nothing can be compared"
     a, b = outcome.duet.a.options.words
     line = min(outcome.lines, key=lambda line: RANK.index(line.paired.word))
-    paired, unit = line.paired, line.info.unit
+    paired = line.paired
+    unit = line.info.unit
     text = f"{b} against {a}: {_cells(line)[3]}"
     sure = paired.word in ("worse", "better")
     if sure and (unit == "s" or unit in RATES):
@@ -124,18 +126,20 @@ def _cells(line: SeriesVerdict) -> list[str]:
 
     Where a limit is the question, its cell alone says what would decide.
     """
-    paired, info = line.paired, line.info
+    paired = line.paired
+    unit_of_metric = line.info.display_unit
     verdict: str = paired.word
     if paired.word == "unclear" and not line.cost:
         verdict = f"{CANNOT_TELL}: {paired.why}"
-    unit = info.display_unit if paired.absolute else ""
-    ends = (percent(v, unit) for v in (paired.interval.low, paired.interval.high))
+    unit = unit_of_metric if paired.absolute else ""
+    low = percent(paired.interval.low, unit)
+    high = percent(paired.interval.high, unit)
     return [
         line.label,
-        short(paired.a, info.display_unit),
-        short(paired.b, info.display_unit),
+        short(paired.a, unit_of_metric),
+        short(paired.b, unit_of_metric),
         percent(paired.effect, unit),
-        " to ".join(ends),
+        f"{low} to {high}",
         f"{paired.p:.2g}",
         verdict,
     ]

@@ -47,13 +47,9 @@ from perfdag.terminal import styled, text_table
 from perfdag.units import digits, plural, scaled, short_seconds, spark
 
 if TYPE_CHECKING:
-    from perfdag.analysis.compare import Outcome
     from perfdag.steps.pods.context import PodContext
 
 logger = logging.getLogger(__name__)
-
-FIRST = "first"
-"""The label of a run that has no verdict, because its suite has no earlier run."""
 
 
 @dataclass(frozen=True)
@@ -371,20 +367,6 @@ def write_report(
     return store.url(report_key(plan.run_id))
 
 
-def finish_variants(store: Store, plan: Plan) -> "Outcome":
-    """Collect and report both variants in the last step of the Workflow, and compare them.
-
-    Raises StoreError.
-    """
-    from perfdag.runs.duet import conclude
-
-    duet = stored_duet(*variants(store, plan))
-    for variant in (duet.a, duet.b):
-        rows, _ = collect(store, variant)
-        write_report(store, variant, summarise(rows), None)
-    return conclude(store, duet)
-
-
 def check_age(store: Store, selector: str, suite: str | None, limit: float) -> int:
     """Print the age of a run. Return 0, 3 if it began more than `limit` seconds ago, or 4.
 
@@ -412,7 +394,7 @@ def finish_step(pod: "PodContext", phase: str) -> int:
     Return the exit code of the run. Raises RunError for a run without a plan, StoreError.
     """
     from perfdag.charts.pages.site import write_after_run
-    from perfdag.runs.duet import outcome_text
+    from perfdag.runs.duet import conclude, outcome_text
     from perfdag.steps.pods import context, plan as plan_step, watchdog
 
     store = pod.open()
@@ -426,7 +408,11 @@ def finish_step(pod: "PodContext", phase: str) -> int:
     if reason := watchdog.record_end(pod, store, plan, phase):
         context.explain_end(reason)
     if plan.trigger == "ab":
-        outcome = finish_variants(store, plan)
+        duet = stored_duet(*variants(store, plan))
+        for variant in (duet.a, duet.b):
+            rows, _ = collect(store, variant)
+            write_report(store, variant, summarise(rows), None)
+        outcome = conclude(store, duet)
         text = outcome_text(outcome, store)
         code = outcome.exit_code
         verdict = Banner(outcome.word, "")
@@ -440,7 +426,8 @@ def finish_step(pod: "PodContext", phase: str) -> int:
         verdict = result.verdict
         context.explain_end(reason or verdict.sentence)
     print_now(text)
-    context.label_workflow(pod, plan, store, verdict.word or FIRST, reason or verdict.sentence)
+    # a run whose suite has no earlier one has no verdict
+    context.label_workflow(pod, plan, store, verdict.word or "first", reason or verdict.sentence)
     if phase == "Succeeded":
         plan_step.release(pod, plan)
     if plan.trigger != "ab":

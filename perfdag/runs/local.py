@@ -88,12 +88,12 @@ def refuse_to_resume(store: Store, plan: Plan, root: str) -> None:
     """Raise RunError if `perfdag run` cannot continue this run."""
     check_samples(store, plan)
     if plan.trigger == "ab":
-        why = f"{plan.run_id} is one variant of `perfdag ab`, which measures both variants in turn"
+        reason = "is one variant of `perfdag ab`, which measures both variants in turn"
     elif plan.where:
-        why = f"{plan.run_id} was measured on a cluster; this machine cannot add samples to it"
+        reason = "was measured on a cluster; this machine cannot add samples to it"
     else:
         return
-    raise RunError(f"{why}; continue it: {resume_command(plan, root)}")
+    raise RunError(f"{plan.run_id} {reason}; continue it: {resume_command(plan, root)}")
 
 
 def check_samples(store: Store, plan: Plan) -> None:
@@ -128,12 +128,12 @@ def run_plan(
     another run of this machine.
     Raises RunError if the run ends before its last sample.
     """
-    store, stored = open_store(root), ""
+    store = open_store(root)
+    stored = ""
     with only_process(plan), alone_on_machine(force) as beside:
         if resume:
             prepare_resume(store, plan.run_id)
-            planned = {plan.key(at) for at in range(len(plan.order))}
-            stored = f" ({len(planned & stored_samples(store, plan.run_id))} stored)"
+            stored = f" ({len(plan.keys() & stored_samples(store, plan.run_id))} stored)"
         else:
             plan = with_learned_times(store, plan, None)
             put_plan(store, plan)
@@ -185,8 +185,8 @@ def prepare_resume(store: Store, run_id: str) -> None:
     """Forget why samples of the run are missing, and delete damaged ones. Raises StoreError."""
     forget_reasons(store, run_id)
     if damaged := delete_damaged_samples(store, run_id):
-        some = ", ".join(damaged[:5])
-        logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({some})")
+        names = ", ".join(damaged[:5])
+        logger.info(f"unreadable, measured again: {plural(len(damaged), 'sample')} ({names})")
 
 
 def measure_turns(
@@ -278,22 +278,19 @@ def _measured_blocks(store: Store, duet: Duet) -> Duet:
 
     Raises RunError where there is none, and StoreError.
     """
-    count = 0
-    plans = (duet.a, duet.b)
-    stored = [stored_samples(store, plan.run_id) for plan in plans]
-    for blocks in range(1, len(duet.blocks) + 1):
-        first = with_first_blocks(duet, blocks)
-        names = [{plan.key(at) for at in range(len(plan.order))} for plan in (first.a, first.b)]
-        if all(own <= present for own, present in zip(names, stored, strict=True)):
-            count = blocks
-    if not count:
+    stored_of_a = stored_samples(store, duet.a.run_id)
+    stored_of_b = stored_samples(store, duet.b.run_id)
+    for count in range(len(duet.blocks), 0, -1):
+        measured = with_first_blocks(duet, count)
+        if measured.a.keys() <= stored_of_a and measured.b.keys() <= stored_of_b:
+            break
+    else:
         raise RunError("--for: not one block was measured in that time; give more")
-    duet = with_first_blocks(duet, count)
-    for plan in (duet.a, duet.b):
+    for plan in (measured.a, measured.b):
         plan.budget = None
         forget_reasons(store, plan.run_id)
         put_plan(store, plan)
-    return duet
+    return measured
 
 
 def _made(
@@ -338,14 +335,11 @@ def only_process(plan: Plan) -> Iterator[None]:
     nothing.
     """
     with socket.socket(socket.AF_UNIX) as holder:
-        try:
-            holder.bind(f"\0perfdag-{plan.run_id}")
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise RunError(
-                    f"another process of this machine measures run {plan.run_id}; "
-                    "wait for it, or end it with Ctrl-C"
-                ) from None
+        if not _bound(holder, f"\0perfdag-{plan.run_id}"):
+            raise RunError(
+                f"another process of this machine measures run {plan.run_id}; "
+                "wait for it, or end it with Ctrl-C"
+            )
         yield
 
 
@@ -373,12 +367,12 @@ def alone_on_machine(force: bool = False) -> Iterator[Callable[[], str]]:
     with socket.socket(socket.AF_UNIX) as holder, socket.socket(socket.AF_UNIX) as named:
         waiting = False
         while not _bound(holder, MEASURING) and not force:
-            others = _measuring()
-            if any(os.getpid() in descendants(pid) for pid in others):
+            measuring = _measuring()
+            if any(os.getpid() in descendants(pid) for pid in measuring):
                 break  # the run above this one measures it, and is not disturbed
             if not waiting:
-                other = ", ".join(others.values()) or "another run"
-                logger.info(f"waits for {other}, which measures on this machine; --force does not")
+                runs = ", ".join(measuring.values()) or "another run"
+                logger.info(f"waits for {runs}, which measures on this machine; --force does not")
             waiting = True
             wait()
         else:
@@ -400,8 +394,8 @@ def _bound(holder: socket.socket, address: str) -> bool:
 
 def _address() -> str:
     """Return the address that names this process and its command."""
-    words = (read_text(Path("/proc/self/cmdline")) or "").split("\0")[1:]
-    command = re.sub(r"[\s,]+", " ", " ".join(words)).strip().encode()[-60:]
+    arguments = (read_text(Path("/proc/self/cmdline")) or "").split("\0")[1:]
+    command = re.sub(r"[\s,]+", " ", " ".join(arguments)).strip().encode()[-60:]
     return f"{MEASURING} {os.getpid()} {command.decode(errors='ignore')}"
 
 

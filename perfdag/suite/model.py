@@ -209,11 +209,6 @@ def setting(name: str, *settings: Mapping[str, Any]) -> Any:
     return None
 
 
-def setting_text(value: Any) -> str:
-    """Return a setting as a suite writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def matches(condition: Any, value: Any) -> bool:
     """Return whether a value is the condition, or is one of its list.
 
@@ -225,7 +220,7 @@ def matches(condition: Any, value: Any) -> bool:
 
 def _meaning(value: Any) -> Any:
     try:
-        return setting_text(value) if isinstance(value, bool) else quantity(str(value))[0]
+        return str(value).lower() if isinstance(value, bool) else quantity(str(value))[0]
     except ValueError:
         return value
 
