@@ -14,7 +14,7 @@ from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan import make_plan
 from perfdag.revision import Revision
-from perfdag.runs.cluster import View, describe, follow_run
+from perfdag.runs.cluster import ClusterRun, describe, follow_run
 from perfdag.steps.pods.context import from_environment, label_workflow
 from perfdag.steps.pods.plan import plan_of
 from perfdag.store.base import FolderStore, StoreError
@@ -27,26 +27,28 @@ from .steps.test_plan_step import place as pod_context
 Watch = Callable[..., Awaitable[int]]
 
 
-def view(phase: str, *pods: Pod, **more: Any) -> View:
+def view(phase: str, *pods: Pod, **more: Any) -> ClusterRun:
     """A run in a phase of its Workflow, with these pods; `more` is of its status."""
     meta = {"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}
-    return View({"metadata": meta, "spec": {}, "status": {"phase": phase, **more}}, list(pods))
+    return ClusterRun(
+        {"metadata": meta, "spec": {}, "status": {"phase": phase, **more}}, list(pods)
+    )
 
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     """Watch a run that looks so, one look after the other; return the exit code."""
 
-    async def follow(*looks: View | KubeError) -> int:
+    async def follow(*looks: ClusterRun | KubeError) -> int:
         left = list(looks)
 
-        async def look(*_: Any) -> View:
+        async def look(*_: Any) -> ClusterRun:
             answer = left.pop(0)
             if isinstance(answer, KubeError):
                 raise answer
             return answer
 
-        monkeypatch.setattr("perfdag.runs.cluster.view_run", look)
+        monkeypatch.setattr("perfdag.runs.cluster.read_cluster_run", look)
         monkeypatch.setattr("perfdag.runs.cluster.Kube", ApiServer().client)
         monkeypatch.setattr("perfdag.runs.cluster.POLL_INTERVAL", 0.01)
         code = await follow_run("w", "bench")
@@ -191,7 +193,7 @@ def test_the_exit_code_and_the_table_are_those_of_the_last_attempt() -> None:
             "outputs": {"exitCode": code} if code else {},
         }
 
-    def run(*nodes: dict[str, Any]) -> View:
+    def run(*nodes: dict[str, Any]) -> ClusterRun:
         group = {"type": "Retry", "id": "r", "templateName": "finish", "outputs": {"exitCode": "9"}}
         return view("Failed", nodes={item["id"]: item for item in (*nodes, group)})
 

@@ -54,7 +54,6 @@ def list_benchmarks(args: argparse.Namespace) -> None:
 
 
 Description = dict[str, Any]
-METRIC_KEYS = ("name", "unit", "better", "headline", "about")
 QUANTITIES = {
     "time": "time (10s, 500ms, 5m)",
     "size": "size (4KiB, 1MB, 1GiB)",
@@ -101,7 +100,14 @@ def _description(name: str) -> Description:
             {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
         ],
         "metrics": [
-            {key: getattr(metric, key) for key in METRIC_KEYS} for metric in headlines_first
+            {
+                "name": metric.name,
+                "unit": metric.unit,
+                "better": metric.better,
+                "headline": metric.headline,
+                "about": metric.about,
+            }
+            for metric in headlines_first
         ],
         "params": params,
     }

@@ -38,7 +38,7 @@ from perfdag.kube.pods import (
 )
 from perfdag.redaction import print_now
 from perfdag.runs.cluster import (
-    View,
+    ClusterRun,
     clock,
     cluster_plan,
     describe,
@@ -551,18 +551,18 @@ def render(args: argparse.Namespace) -> None:
 def show_status(args: argparse.Namespace) -> int:
     """Print the status, or follow the run and return its exit code. Raises NoRun, KubeError."""
 
-    async def look(client: Kube) -> tuple[View, str]:
-        view = await find_run(client, args.name, args.namespace)
-        return view, describe(view, await observe(client, view, args.namespace))
+    async def look(client: Kube) -> tuple[ClusterRun, str]:
+        run = await find_run(client, args.name, args.namespace)
+        return run, describe(run, await observe(client, run, args.namespace))
 
-    view, line = run_with_client(look)
+    run, line = run_with_client(look)
     if args.watch:
-        return asyncio.run(follow_run(view.name, args.namespace))
-    print(f"run {view.run_id or '(no plan yet)'}, workflow {view.name}")
-    began = datetime.fromisoformat(view.workflow["metadata"]["creationTimestamp"])
+        return asyncio.run(follow_run(run.name, args.namespace))
+    print(f"run {run.run_id or '(no plan yet)'}, workflow {run.name}")
+    began = datetime.fromisoformat(run.workflow["metadata"]["creationTimestamp"])
     print(f"{clock(max(0.0, time.time() - began.timestamp()))} | {line}")
-    if view.stall:
-        print(view.stall)
+    if run.stall:
+        print(run.stall)
     return EXIT_OK
 
 
@@ -588,8 +588,8 @@ def logs(args: argparse.Namespace) -> None:
         return batch, pod.rank or 0, pod.name
 
     async def write(client: Kube) -> None:
-        view = await find_run(client, args.name, args.namespace)
-        for pod in sorted(view.pods, key=order):
+        run = await find_run(client, args.name, args.namespace)
+        for pod in sorted(run.pods, key=order):
             if args.batch not in (None, pod.batch):
                 continue
             label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}: "

@@ -32,8 +32,6 @@ from perfdag.steps.queue import backend, protocol
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.units import plural
 
-SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
 
 def _dst(name: str, default: Any, text: str) -> Option:
     """Return an option that Intel's programs take with one dash. A default of False is a flag."""
@@ -124,9 +122,9 @@ def _frontend(args: argparse.Namespace) -> None:
 
 
 def until_signal() -> asyncio.Event:
-    """Return an event that SIGNALS set."""
+    """Return an event that SIGHUP, SIGINT and SIGTERM set."""
     stopped = asyncio.Event()
-    for number in SIGNALS:
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
 

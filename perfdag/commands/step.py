@@ -39,13 +39,6 @@ PENDING = option(
     default=0.0,
     help="how long Argo lets pods of a batch be Pending",
 )
-STALL = option(
-    "--stall",
-    type=duration,
-    metavar="TIME",
-    default=math.inf,
-    help="stop a run that does not go on for this time",
-)
 RANK = (
     option("--batch", type=int, required=True),
     option("--rank", type=int, required=True),
@@ -101,7 +94,19 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@verb("step watchdog", "Record why pods cannot start.", "", PENDING, STALL)
+@verb(
+    "step watchdog",
+    "Record why pods cannot start.",
+    "",
+    PENDING,
+    option(
+        "--stall",
+        type=duration,
+        metavar="TIME",
+        default=math.inf,
+        help="stop a run that does not go on for this time",
+    ),
+)
 def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends. Return 1 if a batch was not measured.
 

@@ -21,7 +21,6 @@ from perfdag.hosts import facts as host_facts
 from perfdag.hosts.base import Argv, CommandResult, Failed, Host, Server, Usage
 from perfdag.units import parse_cpu_list
 
-_PREFIXES = ("AWS_", "PERFDAG_")
 _REMOTE_SHELL = ("PERFDAG_SSH_CONFIG", "PERFDAG_SSH_PORTS", "PERFDAG_IPS")
 """Addresses and a path, without which an MPI launcher reaches no peer by `perfdag step rsh`."""
 hidden: set[str] = set()
@@ -36,7 +35,7 @@ def measured_environment(variables: Mapping[str, str] | None = None) -> dict[str
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name in _REMOTE_SHELL or not (name.startswith(_PREFIXES) or name in hidden)
+        if name in _REMOTE_SHELL or not (name.startswith(("AWS_", "PERFDAG_")) or name in hidden)
     }
     # Tools print numbers and words by locale, and parsers read those of LC_ALL=C.UTF-8.
     return {**inherited, "LC_ALL": "C.UTF-8", **(variables or {})}

@@ -123,7 +123,6 @@ _PULL = re.compile(
     r'|failed to resolve reference "[^"]*"): '
 )
 """What the kubelet says before the cause, and only in some of the states of a pull."""
-_CALM = {"PodInitializing", "ContainerCreating"}
 _SLOW = ("context deadline exceeded", "DeadlineExceeded", "is reserved for")
 """Parts of the kubelet's message while a node still unpacks an image.
 
@@ -295,7 +294,7 @@ def _container(container: Object, pod: Object) -> tuple[str, bool] | None:
         node = pod["spec"].get("nodeName")
         text = f"{reason} on {node}: image {container.get('image')} of {name}: {cause}"
         return text, reason in _NEVER and not is_unpacking(text)
-    if waiting.get("reason") not in _CALM | {None}:
+    if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
         return _with_message(waiting), False
     terminated = state.get("terminated") or {}
     if terminated.get("reason") == "OOMKilled":
@@ -344,13 +343,6 @@ def selector(
     """
     labels = {MEASURING: "true", RUN: run_id, WORKFLOW: workflow, BATCH: batch, ATTEMPT: attempt}
     return ",".join(f"{name}={value}" for name, value in labels.items() if value is not None)
-
-
-def troubles(pods: Iterable[Pod]) -> list[str]:
-    """Return a line for each pod that has trouble."""
-    return [
-        f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble and pod.phase != "Succeeded"
-    ]
 
 
 def _int(text: str | None) -> int | None:

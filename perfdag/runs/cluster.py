@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import orjson
 import yaml
@@ -31,7 +32,6 @@ from perfdag.kube.pods import (
     read_pod,
     refusal,
     template_of,
-    troubles,
     with_events,
 )
 from perfdag.plan import Plan, is_run_id, make_plan, place_hosts
@@ -54,7 +54,7 @@ DONE = {"Succeeded", "Failed", "Error"}
 
 
 @dataclass
-class View:
+class ClusterRun:
     """The state of a run at one moment."""
 
     workflow: Object
@@ -97,10 +97,10 @@ class View:
     @property
     def measured(self) -> dict[int, str]:
         """What each batch measures, by number, as the nodes of Argo say it."""
-        fans = (node for node in nodes_of(self.workflow).values() if template_of(node) == "batches")
-        items = [
-            item for fan in fans for item in orjson.loads(parameters_of(fan).get("batches") or "[]")
-        ]
+        items = []
+        for node in nodes_of(self.workflow).values():
+            if template_of(node) == "batches":
+                items += orjson.loads(parameters_of(node).get("batches") or "[]")
         return {int(item["n"]): item["benchmark"] for item in items if item["n"]}
 
     @property
@@ -129,8 +129,9 @@ class View:
         """The address of the run's store, as its pods get it; empty before Argo saw the run."""
         stored = self.status.get("storedWorkflowTemplateSpec") or {}
         patch = yaml.safe_load(stored.get("podSpecPatch") or "{}")
-        env = (each for part in patch.get("containers", []) for each in part.get("env", []))
-        return next((each["value"] for each in env if each["name"] == "PERFDAG_STORE"), "")
+        lists = (container.get("env", []) for container in patch.get("containers", []))
+        variables = {item["name"]: item.get("value") for item in chain.from_iterable(lists)}
+        return variables.get("PERFDAG_STORE") or ""
 
     def exit_code(self) -> int | None:
         """Return the exit code of the run; None before its end, or if it is lost.
@@ -138,9 +139,12 @@ class View:
         It is that of the plan step if that refused the suite or could not reach something, else
         that of the finish step.
         """
-        outputs = [(self.last_node(step) or {}).get("outputs") or {} for step in ("plan", "finish")]
-        plan, finish = (int(each["exitCode"]) if "exitCode" in each else None for each in outputs)
-        return plan if plan in (EXIT_INPUT, EXIT_REACH) else finish
+        plan = self._exit_code_of("plan")
+        return plan if plan in (EXIT_INPUT, EXIT_REACH) else self._exit_code_of("finish")
+
+    def _exit_code_of(self, step: str) -> int | None:
+        outputs = (self.last_node(step) or {}).get("outputs") or {}
+        return int(outputs["exitCode"]) if "exitCode" in outputs else None
 
     def last_node(self, step: str) -> Object | None:
         """Return the node of a step's last attempt; None before the first one.
@@ -150,8 +154,8 @@ class View:
         """
 
         def order(node: Object) -> tuple[str, int]:
-            numbers = re.findall(r"\((\d+)\)", str(node.get("name") or ""))
-            return str(node.get("startedAt") or ""), int(numbers[-1]) if numbers else 0
+            attempt = re.search(r".*\((\d+)\)", node.get("name") or "")
+            return node.get("startedAt") or "", int(attempt[1]) if attempt else 0
 
         nodes = (node for node in nodes_of(self.workflow).values() if node.get("type") == "Pod")
         attempts = [node for node in nodes if template_of(node) == f"{step}-pod"]
@@ -173,19 +177,17 @@ class View:
             over = current and batch is not None and batch not in current
             return phase == "Pending" or self.phase in DONE or not over
 
-        texts = {
-            _hash(pod.name): (pod.phase != "Pending", text)
-            for pod in self.pods
-            if is_shown(pod.batch, pod.phase)
-            for text in troubles([pod])
-        }
+        texts: dict[str, tuple[bool, str]] = {}
+        for pod in self.pods:
+            if pod.trouble and pod.phase != "Succeeded" and is_shown(pod.batch, pod.phase):
+                texts[_hash(pod.name)] = (pod.phase != "Pending", f"{pod.name}: {pod.trouble}")
         for name, node in nodes_of(self.workflow).items():
-            phase, message = node.get("phase"), node.get("message")
+            phase = node.get("phase")
             if node.get("type") != "Pod" or phase not in ("Pending", "Error", "Failed"):
                 continue
             batch = str(parameters_of(node).get("batch", ""))
-            if message and is_shown(int(batch) if batch.isdigit() else None, phase):
-                text = f"{node.get('displayName')}: {refusal(message)}"
+            if node.get("message") and is_shown(int(batch) if batch.isdigit() else None, phase):
+                text = f"{node.get('displayName')}: {refusal(node['message'])}"
                 texts.setdefault(_hash(name), (phase != "Pending", text))
         ordered = sorted(texts.values(), key=lambda item: item[0])
         return [*dict.fromkeys(text for _, text in ordered)]  # attempts may fail alike
@@ -209,11 +211,12 @@ async def program_lines(
             yield line
 
 
-async def view_run(client: Kube, workflow: str, namespace: str) -> View:
+async def read_cluster_run(client: Kube, workflow: str, namespace: str) -> ClusterRun:
     """Return the state of the run of a Workflow. Raises KubeError."""
     body = await client.get(f"{ARGO}/Workflow", workflow, namespace)
     items = await client.list("v1/Pod", namespace, labels=f"{WORKFLOW}={workflow}")
-    return View(body, await with_events(client, namespace, [read_pod(item) for item in items]))
+    pods = await with_events(client, namespace, map(read_pod, items))
+    return ClusterRun(body, pods)
 
 
 class NoRun(RunError):
@@ -234,34 +237,34 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
         if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
     ]
     workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
-    views = [View(workflow) for workflow in workflows]
-    known = list(dict.fromkeys(view.run_id or view.name for view in views))
-    if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(known):
-        name = known[-1 - back]
-    matching = [view for view in views if name in (view.name, view.run_id)] or [
-        view for view in views if view.name.startswith(name) or (view.run_id or "").startswith(name)
+    runs = [ClusterRun(workflow) for workflow in workflows]
+    ids = list(dict.fromkeys(run.run_id or run.name for run in runs))
+    if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(ids):
+        name = ids[-1 - back]
+    matching = [run for run in runs if name in (run.name, run.run_id)] or [
+        run for run in runs if run.name.startswith(name) or (run.run_id or "").startswith(name)
     ]
-    if len(names := {view.run_id or view.name for view in matching}) > 1:
+    if len(names := {run.run_id or run.name for run in matching}) > 1:
         raise RunError(ambiguous(name, sorted(names)))
     if not matching:
         how = f"; {kept(name, '', namespace)}" if is_run_id(name) else ""
         raise NoRun(
-            f"no run {name} in namespace {namespace}{nearest(name, known)}; "
-            f"there are: {', '.join(known[-5:]) or 'none'}{how}"
+            f"no run {name} in namespace {namespace}{nearest(name, ids)}; "
+            f"there are: {', '.join(ids[-5:]) or 'none'}{how}"
         )
     run_id = matching[-1].run_id
-    same_run = [view.workflow for view in views if run_id and view.run_id == run_id]
+    same_run = [run.workflow for run in runs if run_id and run.run_id == run_id]
     return same_run or [matching[-1].workflow]
 
 
-async def find_run(client: Kube, name: str, namespace: str) -> View:
+async def find_run(client: Kube, name: str, namespace: str) -> ClusterRun:
     """Return the run of the Workflow of that name, else the newest of a run.
 
     Raises NoRun, KubeError.
     """
     workflows = await workflows_of_run(client, name, namespace)
     names = [str(workflow["metadata"]["name"]) for workflow in workflows]
-    return await view_run(client, name if name in names else names[-1], namespace)
+    return await read_cluster_run(client, name if name in names else names[-1], namespace)
 
 
 def kept(run_id: str | None, root: str, namespace: str) -> str:
@@ -278,13 +281,13 @@ def delete_workflows(name: str, namespace: str) -> None:
     Kubernetes then deletes what the pods own. Raises RunError, KubeError.
     """
     workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
-    view = View(workflows[-1])
+    run = ClusterRun(workflows[-1])
     remaining = run_with_client(lambda client: _delete(client, workflows, namespace))
     for workflow in workflows:
-        run_id = view.run_id or "(no plan)"
+        run_id = run.run_id or "(no plan)"
         print_now(f"deleted workflow {workflow['metadata']['name']} of run {run_id}")
-    if view.run_id:
-        command = f"perfdag rm {view.run_id} {store_option(view.store)}"
+    if run.run_id:
+        command = f"perfdag rm {run.run_id} {store_option(run.store)}"
         print_now(f"its results stay: {command} removes them")
     if remaining:
         raise RunError(f"pods that do not end: {', '.join(remaining)}", EXIT_REACH)
@@ -325,19 +328,20 @@ async def follow_run(workflow: str, namespace: str) -> int:
     It prints a line for each change, then the run's table. A lost connection is tried
     again. Raises KubeError if the API server refuses.
     """
-    start, connected = time.monotonic(), True
-    view: View | None = None
+    start = time.monotonic()
+    connected = True
+    run: ClusterRun | None = None
     state = ""
     troubles: list[str] = []
     async with Kube(retries=2) as client:
         while True:
             try:
-                view = await view_run(client, workflow, namespace)
+                run = await read_cluster_run(client, workflow, namespace)
             except KubeError as error:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
-                    if view:
-                        text = f"{text}; {kept(view.run_id, view.store, namespace)}"
+                    if run:
+                        text = f"{text}; {kept(run.run_id, run.store, namespace)}"
                     logger.info(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
@@ -348,15 +352,15 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
             connected = True
-            line = describe(view, await observe(client, view, namespace))
+            line = describe(run, await observe(client, run, namespace))
             if line != state:
                 print_now(f"{clock(time.monotonic() - start)} | {line}")
                 state = line
             # Argo deletes a pod that was pending too long, and then says no more than this
             ends = (": timeout", ": pod deleted")
-            troubles = [text for text in view.troubles() if not text.endswith(ends)] or troubles
-            if view.phase in DONE:
-                return await _end(client, view, namespace, troubles)
+            troubles = [text for text in run.troubles() if not text.endswith(ends)] or troubles
+            if run.phase in DONE:
+                return await _end(client, run, namespace, troubles)
             await asyncio.sleep(POLL_INTERVAL)
 
 
@@ -365,34 +369,34 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def describe(view: View, lines: Iterable[str] = ()) -> str:
+def describe(run: ClusterRun, lines: Iterable[str] = ()) -> str:
     """Return the phase, progress, batches, pods by phase, `lines` and troubles in one line."""
-    phases = sorted(Counter(pod.phase for pod in view.pods if pod.batch is not None).items())
-    texts = view.measured
+    phases = sorted(Counter(pod.phase for pod in run.pods if pod.batch is not None).items())
+    texts = run.measured
     batches = [
-        f"{batch} ({texts[batch]})" if batch in texts else f"{batch}" for batch in view.batches
+        f"{batch} ({texts[batch]})" if batch in texts else f"{batch}" for batch in run.batches
     ]
     parts = [
-        f"{view.phase} ({view.message})" if view.message else view.phase,
-        view.turn,
-        view.progress,
+        f"{run.phase} ({run.message})" if run.message else run.phase,
+        run.turn,
+        run.progress,
         f"batch {', '.join(batches)}" if batches else "",
         f"pods {', '.join(f'{count} {phase}' for phase, count in phases)}" if phases else "",
     ]
-    return " | ".join([*filter(None, parts), *lines, *view.troubles()[:MAX_TROUBLES]])
+    return " | ".join([*filter(None, parts), *lines, *run.troubles()[:MAX_TROUBLES]])
 
 
-async def _end(client: Kube, view: View, namespace: str, troubles: list[str]) -> int:
+async def _end(client: Kube, run: ClusterRun, namespace: str, troubles: list[str]) -> int:
     """Write the log of the finish step, if there was one; return the exit code of the run."""
-    node = view.last_node("finish")
-    for pod in view.pods:
+    node = run.last_node("finish")
+    for pod in run.pods:
         if node and pod.name.endswith(f"finish-pod-{_hash(node['id'])}"):
             await write_log(client, pod, namespace)
-    if (code := view.exit_code()) is not None:
+    if (code := run.exit_code()) is not None:
         return code
-    reason = view.message or "; ".join(troubles[:3])
-    logger.info(f"workflow {view.name} {view.phase}: {reason}")
-    plan = view.last_node("plan") or {}
+    reason = run.message or "; ".join(troubles[:3])
+    logger.info(f"workflow {run.name} {run.phase}: {reason}")
+    plan = run.last_node("plan") or {}
     return EXIT_REACH if plan.get("phase") in ("Failed", "Error") else EXIT_FAILED
 
 
@@ -407,15 +411,15 @@ async def write_log(
         logger.info(f"{label or f'{pod.name}: '}no log: {error}")
 
 
-async def observe(client: Kube, view: View, namespace: str) -> list[str]:
+async def observe(client: Kube, run: ClusterRun, namespace: str) -> list[str]:
     """Return the last line of a lead that measures, and a line for each thing that the run awaits.
 
     They are read from the logs of the running pods that use the store, and the nodes of pods in
     trouble. What the user may not read is left out.
     """
-    if view.phase in DONE:
+    if run.phase in DONE:
         return []
-    running = [pod for pod in view.pods if pod.phase == "Running" and not pod.trouble]
+    running = [pod for pod in run.pods if pod.phase == "Running" and not pod.trouble]
     pods = [pod for pod in running if pod.rank == 0][:1]
     pods += [pod for pod in running if pod.batch is None]
     logs = await asyncio.gather(*(_last_line(client, pod, namespace) for pod in pods))
@@ -424,7 +428,7 @@ async def observe(client: Kube, view: View, namespace: str) -> list[str]:
         WAITING if line.startswith(WAITING) else line if pod.rank == 0 else ""
         for pod, line in zip(pods, logs, strict=True)
     ]
-    return [*dict.fromkeys(filter(None, lines)), *await _lost_nodes(client, view)]
+    return [*dict.fromkeys(filter(None, lines)), *await _lost_nodes(client, run)]
 
 
 async def _last_line(client: Kube, pod: Pod, namespace: str) -> str:
@@ -432,26 +436,26 @@ async def _last_line(client: Kube, pod: Pod, namespace: str) -> str:
     line = ""
     with contextlib.suppress(KubeError, TimeoutError):
         async with asyncio.timeout(LOG_SECONDS):
-            async for each in program_lines(client, pod.name, namespace, tail=5):
-                line = each or line
+            async for newest in program_lines(client, pod.name, namespace, tail=5):
+                line = newest or line
     return line
 
 
-async def _lost_nodes(client: Kube, view: View) -> list[str]:
+async def _lost_nodes(client: Kube, run: ClusterRun) -> list[str]:
     """Return a line for each node of an unfinished pod in trouble that is not ready."""
     names = {
         pod.node
-        for pod in view.pods
+        for pod in run.pods
         if pod.node and (pod.phase == "Pending" or (pod.phase == "Running" and pod.trouble))
     }
-    lost = []
+    lines = []
     with contextlib.suppress(KubeError):  # the user may not read nodes, or the node is gone
         for name in sorted(names)[:MAX_NODES]:
             node = await client.get("v1/Node", name)
             for condition in node["status"].get("conditions") or []:
                 if condition["type"] == "Ready" and condition["status"] != "True":
-                    lost.append(f"{name} NotReady since {condition['lastTransitionTime']}")
-    return lost
+                    lines.append(f"{name} NotReady since {condition['lastTransitionTime']}")
+    return lines
 
 
 def installed_store(namespace: str) -> str:
@@ -477,12 +481,13 @@ def submit_suite(
     Raises BadDocument, RunError, KubeError. Then nothing is created.
     """
     plan = cluster_plan(loaded, only)
-    store, own = installed_store(namespace), loaded.suite.store
-    if own and on_cluster(own) and own != store:
+    store = installed_store(namespace)
+    of_suite = loaded.suite.store
+    if of_suite and on_cluster(of_suite) and of_suite != store:
         raise RunError(
-            f"the suite has the store {own}, and the installation of namespace "
+            f"the suite has the store {of_suite}, and the installation of namespace "
             f"{namespace} the store {store}: submit it to the namespace of "
-            f"another installation (perfdag install --namespace ... --store {own})"
+            f"another installation (perfdag install --namespace ... --store {of_suite})"
         )
     for finding in run_with_client(lambda api: check_pod_security(api, namespace, plan)):
         if finding.state == "missing":
@@ -509,11 +514,11 @@ def start_run(
     from perfdag.workflows import runs as manifests  # it imports Hera, which only submitting needs
 
     parameters = {"run": run_id}
-    held = None
+    config_map = None
     if suite:
         parameters["suite"] = f"perfdag-{run_id.lower()}"
-        most = manifests.MAX_SUITE_BYTES
-        held = manifests.config_map(namespace, parameters["suite"], suite, most)
+        limit = manifests.MAX_SUITE_BYTES
+        config_map = manifests.config_map(namespace, parameters["suite"], suite, limit)
     for key, text in manifests.options_parameter(options or {}).items():
         parameters[key] = text.replace("{{", r"{\u007b")  # Argo would replace it
     body = manifests.workflow_of_template(
@@ -521,19 +526,19 @@ def start_run(
     )
 
     async def create(client: Kube) -> str:
-        if held:
-            await client.create(held, namespace)
+        if config_map:
+            await client.create(config_map, namespace)
         try:
             metadata = (await client.create(body, namespace))["metadata"]
         except KubeError:
-            if held:
-                await client.delete("v1/ConfigMap", held["metadata"]["name"], namespace)
+            if config_map:
+                await client.delete("v1/ConfigMap", parameters["suite"], namespace)
             raise
-        if held:
+        if config_map:
             owner = {"apiVersion": ARGO, "kind": "Workflow"}
             owner |= {key: metadata[key] for key in ("name", "uid")}
             patch = {"metadata": {"ownerReferences": [owner]}}
-            await client.patch("v1/ConfigMap", held["metadata"]["name"], patch, namespace)
+            await client.patch("v1/ConfigMap", parameters["suite"], patch, namespace)
         return str(metadata["name"])
 
     return run_with_client(create)
@@ -546,22 +551,22 @@ def resumable_run(name: str, namespace: str, store: str) -> tuple[str, str, int]
     is that of the installation: the plan step reads the plan there. Raises RunError, KubeError.
     """
     try:
-        found = run_with_client(lambda client: workflows_of_run(client, name, namespace))
+        workflows = run_with_client(lambda client: workflows_of_run(client, name, namespace))
     except NoRun:
         if is_run_id(name):  # Argo deleted its Workflow, and the store has the plan
             return name, "resumed", 0
         raise
-    view = View(found[0])
-    if not view.run_id:
+    run = ClusterRun(workflows[0])
+    if not run.run_id:
         raise RunError(f"workflow {name} has no plan, so there is nothing to resume")
-    if view.store not in ("", store):
+    if run.store not in ("", store):
         raise RunError(
-            f"run {view.run_id} is stored in {view.store}, and the installation has the store "
+            f"run {run.run_id} is stored in {run.store}, and the installation has the store "
             f"{store}; continue it with perfdag install --namespace {namespace} "
-            f"--store {view.store}"
+            f"--store {run.store}"
         )
-    suite = (view.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
-    return view.run_id, suite, int(view.workflow["spec"].get("priority") or 0)
+    suite = (run.workflow["metadata"].get("labels") or {}).get(SUITE) or "resumed"
+    return run.run_id, suite, int(run.workflow["spec"].get("priority") or 0)
 
 
 REQUIRED_TEMPLATES = {"plan-pod", "watchdog-pod", "finish-pod", "recheck", "host"}
@@ -573,15 +578,15 @@ async def installed_template(client: Kube, namespace: str) -> Object:
 
     Raises RunError if there is none or one of another version, KubeError.
     """
-    found, template = "not installed", Object()
+    state = "not installed"
     with ignore_status(404):
         template = await client.get(f"{ARGO}/WorkflowTemplate", "perfdag", namespace)
-        found = "of another version"
-    templates = (template.get("spec") or {}).get("templates") or []
-    if store_of(template) and {each["name"] for each in templates} >= REQUIRED_TEMPLATES:
-        return template
+        names = {item["name"] for item in (template.get("spec") or {}).get("templates") or []}
+        if store_of(template) and names >= REQUIRED_TEMPLATES:
+            return template
+        state = "of another version"
     command = f"perfdag install --namespace {namespace} --store ..."
-    raise RunError(f"perfdag in namespace {namespace} is {found}: {command}", EXIT_REACH)
+    raise RunError(f"perfdag in namespace {namespace} is {state}: {command}", EXIT_REACH)
 
 
 def store_of(template: Object) -> str:
@@ -592,29 +597,34 @@ def store_of(template: Object) -> str:
 async def check_pod_security(client: Kube, namespace: str, plan: Plan | None) -> list[Finding]:
     """Return the level of a namespace, and what a plan needs beyond it. Raises KubeError."""
     needs: dict[str, dict[str, str]] = {}
-    shapes = [(each.entry, plan.shapes[each.shape]) for each in plan.points] if plan else []
+    shapes = [(point.entry, plan.shapes[point.shape]) for point in plan.points] if plan else []
     for entry, shape in shapes:
         needs.setdefault(entry, {}).update(level_needs(shape))
     least = {
-        entry: max(own.values(), key=LEVELS.index, default=LEVELS[0])
-        for entry, own in needs.items()
+        entry: max(levels.values(), key=LEVELS.index, default=LEVELS[0])
+        for entry, levels in needs.items()
     }
-    wanted = max(least.values(), key=LEVELS.index, default=LEVELS[0])
-    command, level = label_command(namespace, wanted), await enforced_level(client, namespace)
+    needed = max(least.values(), key=LEVELS.index, default=LEVELS[0])
+    command = label_command(namespace, needed)
+    level = await enforced_level(client, namespace)
     if level is None:
-        text = f"the Pod Security level of {namespace} may not be read; the suite needs {wanted}"
+        text = f"the Pod Security level of {namespace} may not be read; the suite needs {needed}"
         unknown = Finding("warn", text, f"ask an admin for it: {command}")
-        return [] if wanted == LEVELS[0] else [unknown]
+        return [] if needed == LEVELS[0] else [unknown]
     if level not in LEVELS:
-        text = f"namespace {namespace} has no Pod Security level"
-        why = "unless the cluster has a default, who may submit there may run privileged pods"
-        return [Finding("warn", f"{text}: {why}", command)]
-    text = "entry {} needs Pod Security level {} ({}), and namespace {} enforces {}"
+        text = (
+            f"namespace {namespace} has no Pod Security level: unless the cluster has a default, "
+            "who may submit there may run privileged pods"
+        )
+        return [Finding("warn", text, command)]
     refused = [
         Finding(
-            "missing", text.format(entry, own, ", ".join(needs[entry]), namespace, level), command
+            "missing",
+            f"entry {entry} needs Pod Security level {level_of_entry} "
+            f"({', '.join(needs[entry])}), and namespace {namespace} enforces {level}",
+            command,
         )
-        for entry, own in least.items()
-        if LEVELS.index(own) > LEVELS.index(level)
+        for entry, level_of_entry in least.items()
+        if LEVELS.index(level_of_entry) > LEVELS.index(level)
     ]
     return refused or [Finding("ok", f"namespace {namespace} enforces Pod Security level {level}")]

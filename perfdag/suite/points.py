@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, cast
 
-from pydantic import StringConstraints, ValidationError
+from pydantic import BaseModel, StringConstraints, ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Benchmark, Metric, Params, metrics_by_name
@@ -396,17 +396,23 @@ class _Enumeration:
         model = combination.benchmark.Params
         try:
             return cast(Params, model.model_validate(params))
-        except ValidationError as errors:
-            for error in errors.errors():
-                path = error_path(error)
-                wrong = explain(combination.source.document, (), error, model)
-                self._refuse(
-                    combination.source,
-                    combination.place(path, ("params", *path)),
-                    wrong.code,
-                    wrong.text,
-                )
+        except ValidationError as invalid:
+            self._refuse_invalid(combination, invalid, model, ("params",))
         return None
+
+    def _refuse_invalid(
+        self,
+        combination: _Combination,
+        invalid: ValidationError,
+        model: type[BaseModel],
+        place: Where,
+    ) -> None:
+        """Refuse values that a model does not take, which the entry has at `place`."""
+        for error in invalid.errors():
+            path = error_path(error)
+            wrong = explain(combination.source.document, (), error, model)
+            at = combination.place(path, (*place, *path))
+            self._refuse(combination.source, at, wrong.code, wrong.text)
 
     def _shape(
         self, combination: _Combination, keys: dict[str, Any], *, complete: bool
@@ -429,11 +435,8 @@ class _Enumeration:
         keys = {key: value for key, value in keys.items() if value is not None}
         try:
             shape = Shape.model_validate({"image": "base", **keys})
-        except ValidationError as errors:
-            for error in errors.errors():
-                path = error_path(error)
-                wrong = explain(source.document, (), error, Shape)
-                self._refuse(source, combination.place(path, path), wrong.code, wrong.text)
+        except ValidationError as invalid:
+            self._refuse_invalid(combination, invalid, Shape, ())
             return None
         problems = list(shape.problems())
         if complete and not problems:

@@ -24,7 +24,7 @@ from perfdag.kube.pods import nodes_of
 from perfdag.results.collect import gather
 from perfdag.results.run_store import stored_plan
 from perfdag.results.samples import stored_samples
-from perfdag.runs.cluster import View
+from perfdag.runs.cluster import ClusterRun
 from perfdag.store.s3 import open_store
 
 IMAGES = os.environ.get("PERFDAG_TEST_IMAGES", "localhost/perfdag-{name}:1")
@@ -260,7 +260,7 @@ class Namespace:
         def own_id() -> str | None:
             return next(
                 (
-                    View(each).run_id
+                    ClusterRun(each).run_id
                     for each in self.objects("Workflow", "argoproj.io/v1alpha1")
                     if each["metadata"]["name"] == workflow
                 ),

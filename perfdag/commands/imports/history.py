@@ -39,7 +39,6 @@ Values = dict[str, Any]
 COLUMNS = ("time", "series", "value", "unit", "better", "revision")
 FACT = "fact."
 """The beginning of a column with a fact about the machine, such as `fact.kernel`."""
-_OTHER_SEPARATOR = re.compile(r"[;\t|]")
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 """The first time that a figure may have; before it, a unit or a clock was wrong."""
 SHOWN = 20
@@ -81,8 +80,8 @@ class History:
         """Note the columns that are not read. Raises CommandError where one is missing."""
         if missing := [name for name in COLUMNS[:3] if name not in names]:
             expected = f"no column {', '.join(missing)}; the columns are {', '.join(COLUMNS)}"
-            if len(names) == 1 and (other := _OTHER_SEPARATOR.search(names[0])):
-                expected = f"columns are separated by commas, not by {other[0]!r}"
+            if len(names) == 1 and (separator := re.search(r"[;\t|]", names[0])):
+                expected = f"columns are separated by commas, not by {separator[0]!r}"
             raise CommandError(f"{self.path}: {expected}, and the file has {', '.join(names)}")
         unread = [name for name in names if name not in COLUMNS and not name.startswith(FACT)]
         if unread:

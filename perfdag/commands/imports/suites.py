@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -47,13 +48,13 @@ Values = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 
+@dataclass
 class Imported:
     """The entries of a suite by name, what each does not keep, and what is left out of them."""
 
-    def __init__(self) -> None:
-        self.entries: dict[str, Values] = {}
-        self.lost: dict[str, dict[str, None]] = {}
-        self.left_out: list[str] = []
+    entries: dict[str, Values] = field(default_factory=dict)
+    lost: dict[str, dict[str, None]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def lose(self, text: str, entry: str = "") -> None:
         """Note what the suite does not keep of an entry, or of all."""
