@@ -162,9 +162,9 @@ def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommandError, match=f"--port {port}: Address already in use; name"):
-            site.server(store, "127.0.0.1", port)
+            site.server(store, port)
     with pytest.raises(CommandError, match="0-65535"):
-        site.server(store, "127.0.0.1", 70000)
+        site.server(store, 70000)
 
 
 def test_the_server_shows_the_site_and_reports_but_no_secret(
@@ -173,7 +173,7 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
     write_site(store)
     store.put(f"runs/{run_id(0)}/secrets.json", b"{}")
     store.put(f"runs/{run_id(0)}/report.html", b"report")
-    with site.server(store, "127.0.0.1", 0) as server:
+    with site.server(store, 0) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         root = f"http://127.0.0.1:{server.server_port}"
         assert b"data-page" in urllib.request.urlopen(f"{root}/").read()

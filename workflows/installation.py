@@ -46,10 +46,6 @@ class Installation:
     allow: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Benchmarks with rights of their own, and the namespaces where these hold."""
 
-    def image(self, name: str) -> str:
-        """Return the image with that name."""
-        return self.images.replace("{name}", name)
-
     @property
     def labels(self) -> Object:
         """The labels of its own objects."""

@@ -46,6 +46,7 @@ from perfdag.kube.patch import (
     SUMMARY,
     WATCHDOG,
     hardened,
+    image_of,
     node_loss_tolerations,
     pod_security,
     store_variables,
@@ -415,7 +416,7 @@ def _step(
     return Container(
         name=f"{name}-pod",
         labels={ROLE: name},
-        image=installation.image(image),
+        image=image_of(image, installation.images),
         image_pull_policy=installation.pull_policy,
         command=["perfdag", "step", name],
         args=args,

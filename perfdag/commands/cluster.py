@@ -32,10 +32,7 @@ from perfdag.commands.options import (
 )
 from perfdag.kube.client import Kube, KubeError, Object, ignore_status, run_with_client
 from perfdag.kube.patch import KEEP_PODS, LEVEL, LEVELS, enforced_level, label_command
-from perfdag.kube.pods import (
-    ARGO,
-    Pod,
-)
+from perfdag.kube.pods import ARGO
 from perfdag.redaction import print_now
 from perfdag.runs.cluster import (
     ClusterRun,
@@ -55,9 +52,8 @@ from perfdag.shape import IMAGE
 from perfdag.store.base import check_cluster_address
 from perfdag.suite.document import dump
 from perfdag.suite.load import load_suite
-from perfdag.workflows import runs
+from perfdag.workflows import runs, templates
 from perfdag.workflows.installation import Installation
-from perfdag.workflows.templates import objects
 
 
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
@@ -220,7 +216,7 @@ def installation_objects(installation: Installation) -> list[Object]:
         name: (_rights(name, namespaces, installation.namespace), namespaces)
         for name, namespaces in installation.allow.items()
     }
-    return objects(installation, granted)
+    return templates.objects(installation, granted)
 
 
 def _rights(name: str, namespaces: tuple[str, ...], installed_in: str) -> Rights:
@@ -583,13 +579,13 @@ def show_status(args: argparse.Namespace) -> int:
 def logs(args: argparse.Namespace) -> None:
     """Print the logs of a run's pods. Why one is absent is logged. Raises NoRun, KubeError."""
 
-    def order(pod: Pod) -> tuple[int, int, str]:
-        batch = -1 if pod.batch is None else pod.batch
-        return batch, pod.rank or 0, pod.name
-
     async def write(client: Kube) -> None:
         run = await find_run(client, args.name, args.namespace)
-        for pod in sorted(run.pods, key=order):
+        pods_by_batch = sorted(
+            run.pods,
+            key=lambda pod: (-1 if pod.batch is None else pod.batch, pod.rank or 0, pod.name),
+        )
+        for pod in pods_by_batch:
             if args.batch not in (None, pod.batch):
                 continue
             label = f"batch {pod.batch} rank {pod.rank} attempt {pod.attempt}: "

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -163,15 +164,12 @@ def run_suite(args: argparse.Namespace) -> int:
         runs, plan = read_run(root, args.resume)
         refuse_to_resume(runs.store, plan, root or "")
     else:
-        command: list[str] = args.command
-        if command and (text := absent_program(command[0])):
-            raise CommandError(text)
-        if command:
-            loaded = command_suite(command, args.settings)
+        if args.command:
+            loaded = _suite_of_command(args.command, args.settings)
         else:
             loaded = load_suite(args.suite, args.settings)
         plan = with_revisions(make_plan(loaded, only=args.only), loaded)
-        if not command:
+        if not args.command:
             refuse_absent_programs(loaded, plan)
         root = root or loaded.suite.store
     if args.dry_run:
@@ -190,6 +188,15 @@ def run_suite(args: argparse.Namespace) -> int:
     )
     print_json(result.data()) if args.json else print(result)
     return result.exit_code
+
+
+def _suite_of_command(
+    argv: Sequence[str], settings: Sequence[str], name: str = ""
+) -> model.LoadedSuite:
+    """Return a suite that measures a command. Raises CommandError where its program is absent."""
+    if text := absent_program(argv[0]):
+        raise CommandError(text)
+    return command_suite(argv, settings, name)
 
 
 BLOCKS = 10
@@ -359,10 +366,7 @@ def compare_commands(args: argparse.Namespace) -> int:
     alone = not (args.suite or args.resume or args.history)
     if not alone or not first or not second or ":::" in second:
         raise CommandError("name two commands: perfdag run -- A ::: B")
-    for command in (first, second):
-        if text := absent_program(command[0]):
-            raise CommandError(text)
-    a, b = (command_suite(command, args.settings, first[0]) for command in (first, second))
+    a, b = (_suite_of_command(argv, args.settings, first[0]) for argv in (first, second))
     duet = prepare_duet(a, b, (shlex.join(first), shlex.join(second)), BLOCKS)
     if args.dry_run:
         print(plan_text(duet.a), plan_text(duet.b), sep="\n")
@@ -438,10 +442,9 @@ def submit_variants(args: argparse.Namespace) -> int:
     from perfdag.runs.cluster import follow_run, installed_store, start_run
     from perfdag.steps.pods.plan import kinds_of
 
-    namespace = args.namespace
-    root = installed_store(namespace)
+    root = installed_store(args.namespace)
     if args.store not in (None, root):
-        raise CommandError(f"the installation of namespace {namespace} has the store {root}")
+        raise CommandError(f"the installation of namespace {args.namespace} has the store {root}")
     if not root.startswith("s3://"):
         raise CommandError(
             f"--submit needs an s3:// store that this machine reaches, not {root}: "
@@ -458,10 +461,11 @@ def submit_variants(args: argparse.Namespace) -> int:
         raise CommandError(
             f"{args.resume} was measured on one machine; resume it there, without --submit"
         )
-    name = start_run(namespace, duet.a.run_id, duet.a.suite, duet.a.options.priority)
-    print_now(f"ab {duet.a.run_id} and {duet.b.run_id}, workflow {name} in namespace {namespace}")
+    name = start_run(args.namespace, duet.a.run_id, duet.a.suite, duet.a.options.priority)
+    runs = f"{duet.a.run_id} and {duet.b.run_id}"
+    print_now(f"ab {runs}, workflow {name} in namespace {args.namespace}")
     if args.watch:
-        return asyncio.run(follow_run(name, namespace))
-    print(f"follow it: perfdag status {name} --namespace {namespace}")
+        return asyncio.run(follow_run(name, args.namespace))
+    print(f"follow it: perfdag status {name} --namespace {args.namespace}")
     print(f"then:      perfdag ab --resume {duet.a.run_id} {store_option(root)}")
     return EXIT_OK

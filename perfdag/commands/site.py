@@ -3,12 +3,9 @@
 import argparse
 import mimetypes
 import re
-from collections.abc import Container
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
-from socket import getfqdn, gethostname
 from urllib.parse import unquote, urlsplit
 
 from perfdag.commands.options import (
@@ -38,8 +35,7 @@ from perfdag.store.s3 import open_store
     """,
     STORE,
     option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
-    option("--address", default="127.0.0.1", help="address to serve on"),
-    option("--port", default=8600, help="port to serve on; 0: any free one"),
+    option("--port", default=8600, help="port of 127.0.0.1 to serve on; 0: any free one"),
 )
 def run_site(args: argparse.Namespace) -> None:
     """Write the site, and serve it."""
@@ -48,7 +44,7 @@ def run_site(args: argparse.Namespace) -> None:
     store = open_store(args.store)
     print_now(write_site(store))
     if args.serve:
-        with server(store, args.address, args.port) as running, suppress(KeyboardInterrupt):
+        with server(store, args.port) as running, suppress(KeyboardInterrupt):
             print_now(
                 f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)"
             )
@@ -59,25 +55,20 @@ SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
 """Keys that are served: the site, and the pages and pictures of a run, not its plan or samples."""
 
 
-def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
-    """Return a server of the site that listens. Raises CommandError."""
-    names = {"localhost", *map(str.lower, (address, gethostname(), getfqdn()))}
-    handler = type("Handler", (_Handler,), {"store": store, "names": names})
+def server(store: Store, port: int) -> ThreadingHTTPServer:
+    """Return a server of the site that listens, for this machine alone. Raises CommandError."""
+    handler = type("Handler", (_Handler,), {"store": store})
     try:
-        return ThreadingHTTPServer((address, port), handler)
-    except (OSError, OverflowError, UnicodeError) as error:
+        return ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as error:
         cause = getattr(error, "strerror", None) or error
-        raise CommandError(
-            f"--address {address} --port {port}: {cause}; name another", EXIT_REACH
-        ) from None
+        raise CommandError(f"--port {port}: {cause}; name another", EXIT_REACH) from None
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Answer GET by the content of a path."""
 
     store: Store
-    names: set[str]
-    """Names of this machine."""
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
@@ -97,7 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self, path: str) -> tuple[HTTPStatus, bytes]:
         """Return the status of a path, and its content or why there is none."""
-        if not is_own_name(self.headers.get("Host", ""), self.names):
+        # A page of another site can make its own name resolve to this server (DNS rebinding), and
+        # would then read the results. It cannot make the browser send another Host header.
+        if self.headers.get("Host", "").partition(":")[0] not in ("localhost", "127.0.0.1"):
             return HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
         if not path:
             return HTTPStatus.FOUND, b""
@@ -112,15 +105,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing for a request."""
-
-
-def is_own_name(host: str, names: Container[str]) -> bool:
-    """Return whether a Host header is an IP address or a name of this machine.
-
-    A page of another site can make its own name resolve to this server (DNS rebinding), and would
-    then read the results. It cannot make the browser send another Host header.
-    """
-    name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    with suppress(ValueError):
-        return bool(ip_address(name))
-    return name in names

@@ -348,7 +348,7 @@ def own_image(name: str | None, pattern: str) -> bool:
     return not name or re.fullmatch(rf"{_IMAGE}|{reference}", name) is not None
 
 
-def image(name: str | None, pattern: str) -> str:
+def image_of(name: str | None, pattern: str) -> str:
     """Return the image reference of a shape. A bare name is inserted into the pattern."""
     if name and set(name) & set("/:"):
         return name
@@ -442,7 +442,7 @@ def _mtu(shape: Shape, spec: Object, context: Context, resources: Object) -> Non
     spec["initContainers"].append(
         {
             "name": MTU,
-            "image": image(None, context.images),
+            "image": image_of(None, context.images),
             "imagePullPolicy": context.pull_policy,
             "command": ["ip", "link", "set", "dev", interface, "mtu", str(network.mtu)],
             "terminationMessagePolicy": "FallbackToLogsOnError",

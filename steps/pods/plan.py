@@ -26,7 +26,7 @@ from perfdag.kube.patch import (
     Context,
     account_of,
     claim_spec,
-    image,
+    image_of,
     own_image,
     patch,
     priority_class,
@@ -208,7 +208,7 @@ def _kind(shape: Shape, context: Context) -> Object:
     count = shape.hosts.count
     takes_turns = count > 1 and shape.scheduler != "volcano"
     kind = {
-        "image": image(shape.image, context.images),
+        "image": image_of(shape.image, context.images),
         "pods": str(count),
         "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
         "netkey": MULTUS[shape.network.default] if shape.network.name else NETWORK,

@@ -273,7 +273,6 @@ def suite_of(args: argparse.Namespace, default: str) -> str:
 
 def store_history(history: History, args: argparse.Namespace) -> int:
     """Store the runs of a history, and list what is unusual in it. Return 1 if one has no time."""
-    path = history.path
     suite = history.suite
     store = open_store(args.store)
     history.note_directions()
@@ -286,11 +285,13 @@ def store_history(history: History, args: argparse.Namespace) -> int:
         versioned = [row | {"schema_version": SCHEMA_VERSION} for row in rows]
         table = pa.Table.from_pylist(versioned, schema=SAMPLES)
         write_rows(store, suite, rows[0]["run_id"], table)
-    more = [f"and {len(history.notes) - SHOWN} more lines"] * (len(history.notes) > SHOWN)
-    for text in [*history.notes[:SHOWN], *more]:
-        logger.info(f"{path}: {text}")
+    notes = history.notes[:SHOWN]
+    if len(history.notes) > SHOWN:
+        notes.append(f"and {len(history.notes) - SHOWN} more lines")
+    for text in notes:
+        logger.info(f"{history.path}: {text}")
     if not runs:
-        raise CommandError(f"{path}: no line has a time, so nothing was stored")
+        raise CommandError(f"{history.path}: no line has a time, so nothing was stored")
     text = f"{plural(len(runs), 'run')}, {plural(len(history.rows), 'value')}, suite {suite}"
     command = f"perfdag history {suite} {store_option(store.root)}"
     print(f"{text}, store {store.root}; {command} shows them")
