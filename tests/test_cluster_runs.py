@@ -14,7 +14,7 @@ from perfdag.kube.client import KubeError
 from perfdag.kube.pods import Pod
 from perfdag.plan import make_plan
 from perfdag.revision import Revision
-from perfdag.runs.cluster import ClusterRun, describe, follow_run
+from perfdag.runs.cluster import ClusterRun, follow_run, progress_line
 from perfdag.steps.pods.context import from_environment, label_workflow
 from perfdag.steps.pods.plan import plan_of
 from perfdag.store.base import FolderStore, StoreError
@@ -225,7 +225,7 @@ async def test_a_watch_tells_what_a_run_waited_for_when_its_pod_is_gone(
 def test_argos_progress_and_the_last_line_of_the_lead_are_shown() -> None:
     running = view("Running", Pod("p", 2, 0, 0, "Running", "n", "10.0.0.1"), progress="3/12")
     last = "2/4 ok command POINT=1 repetition 1 (about 3 min 5 s left)"
-    assert f"3/12 of the started batches | batch 2 | pods 1 Running | {last}" in describe(
+    assert f"3/12 of the started batches | batch 2 | pods 1 Running | {last}" in progress_line(
         running, [last]
     )
 
@@ -238,10 +238,10 @@ def test_who_measures_is_said() -> None:
     nodes = {"f": {"templateName": "batches", "inputs": given}}
     outputs = {"parameters": [{"name": "stall", "value": "4260s"}]}
     running = view("Running", lead, nodes=nodes, outputs=outputs)
-    assert "| batch 2 (iperf streams=1..16) |" in describe(running)
+    assert "| batch 2 (iperf streams=1..16) |" in progress_line(running)
     assert running.stall == "ends early if it stands still for 1 h 11 min"
     waiting = {"mutex": {"waiting": [{"mutex": "m", "holder": "other/perfdag-daily-x7"}]}}
-    assert describe(view("Pending", synchronization=waiting)) == (
+    assert progress_line(view("Pending", synchronization=waiting)) == (
         "Pending | other/perfdag-daily-x7 measures now"
     )
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from perfdag.commands.imports.history import moment
+from perfdag.commands.imports.history import time_of
 from perfdag.commands.main import main
 from perfdag.results.schema import load_rows
 from perfdag.store.base import FolderStore
@@ -123,8 +123,8 @@ def test_a_line_without_a_time_is_left_out_and_is_exit_code_1(cli: CommandLine) 
 def test_a_time_of_digits_is_what_lies_from_2000_to_tomorrow() -> None:
     epochs = ("1767366000", "1767366000123", "1767366000123456", "1767366000123456789")
     for time in ("20260102150000", "202601021500", "2026-01-02T15:00Z", *epochs):
-        assert moment(time) == datetime(2026, 1, 2, 15, tzinfo=UTC), time
-    assert moment("20260102") == datetime(2026, 1, 2, tzinfo=UTC)
+        assert time_of(time) == datetime(2026, 1, 2, 15, tzinfo=UTC), time
+    assert time_of("20260102") == datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_files_of_one_name_overwrite_nothing_of_each_other(cli: CommandLine) -> None:

@@ -123,10 +123,14 @@ ASIDE = m.Affinity.model_validate(
 
 def objects(installation: Installation, granted: Mapping[str, Grant] | None = None) -> list[Object]:
     """Return the objects of an installation, in an order that can be applied."""
-    return [*supporting_objects(installation, granted), age(installation), run(installation)]
+    return [
+        *supporting_objects(installation, granted),
+        age_template(installation),
+        run_template(installation),
+    ]
 
 
-def run(installation: Installation) -> Object:
+def run_template(installation: Installation) -> Object:
     """Return the WorkflowTemplate of a run."""
     suite = Artifact(name="suite", optional=True)
     passed_suite = Artifact(name="suite", from_="{{inputs.artifacts.suite}}", optional=True)
@@ -210,7 +214,7 @@ def _batches(measure: DAG) -> DAG:
     return batches
 
 
-def age(installation: Installation) -> Object:
+def age_template(installation: Installation) -> Object:
     """Return the template that checks the age of the newest run of a suite. It takes no lock."""
     with _template(
         installation,

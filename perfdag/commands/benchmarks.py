@@ -40,7 +40,7 @@ from perfdag.units import written
 )
 def list_benchmarks(args: argparse.Namespace) -> None:
     """Print the list, or one benchmark."""
-    descriptions = describe(args.name)
+    descriptions = describe_benchmarks(args.name)
     for fault in () if args.name else registry.faults():
         logger.warning(f"perfdag benchmarks: {fault}")
     if args.json:
@@ -64,7 +64,7 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keys of JSON Schema that limit a number, and how they are printed."""
 
 
-def describe(name: str | None = None) -> list[Description]:
+def describe_benchmarks(name: str | None = None) -> list[Description]:
     """Describe every benchmark, or the one called `name`. Raises CommandError."""
     installed = registry.names()
     if name is not None and name not in installed:

@@ -38,11 +38,11 @@ from perfdag.runs.cluster import (
     ClusterRun,
     clock,
     cluster_plan,
-    describe,
     find_run,
     follow_run,
     installed_store,
     observe,
+    progress_line,
     resumable_run,
     start_run,
     submit_suite,
@@ -452,7 +452,7 @@ async def delete_obsolete(
         "stored yet",
     ),
 )
-def submit(args: argparse.Namespace) -> int:
+def submit_or_resume(args: argparse.Namespace) -> int:
     """Submit or resume a run, and follow it with --watch.
 
     Raises BadDocument, CommandError, StoreError, KubeError.
@@ -502,7 +502,7 @@ def submit(args: argparse.Namespace) -> int:
     ),
     *INSTALLATION,
 )
-def render(args: argparse.Namespace) -> None:
+def render_manifests(args: argparse.Namespace) -> None:
     """Print the objects of the installation (--base) and the manifests of a suite file, if named.
 
     These are a Workflow that carries the suite, or with --schedule CronWorkflows. Raises
@@ -549,7 +549,7 @@ def show_status(args: argparse.Namespace) -> int:
 
     async def look(client: Kube) -> tuple[ClusterRun, str]:
         run = await find_run(client, args.name, args.namespace)
-        return run, describe(run, await observe(client, run, args.namespace))
+        return run, progress_line(run, await observe(client, run, args.namespace))
 
     run, line = run_with_client(look)
     if args.watch:

@@ -142,7 +142,7 @@ def run_history(args: argparse.Namespace) -> None:
                 "suite": medians.suite,
                 "runs": runs,
                 "revisions": [run.env.get(REVISION) for run in medians.runs],
-                "series": [series_data(line, runs) for line in series],
+                "series": [series_json(line, runs) for line in series],
                 "nodes": [asdict(node) for node in nodes],
                 "noise": [asdict(row) for row in noise],
             }
@@ -186,7 +186,7 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     return of_cluster
 
 
-def series_data(series: Series, runs: Sequence[str]) -> dict[str, Any]:
+def series_json(series: Series, runs: Sequence[str]) -> dict[str, Any]:
     """Return a series over runs as data for JSON.
 
     A step began at `run`, or as likely at any from `first` on (or before, where `earlier`) to

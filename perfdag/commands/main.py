@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(error, name)
 
 
-class Output:
+class OutputStream:
     """A text stream that drops what is written after its reader has ended, as of `| head -1`.
 
     A command goes on to its end, so that it has its exit code. `error` is why a stream that still
@@ -229,7 +229,7 @@ def program() -> NoReturn:
     os._exit(code)
 
 
-def _output(number: int, stream: TextIO | None) -> Output:
+def _output(number: int, stream: TextIO | None) -> OutputStream:
     """Return a stream for the command, where it is None one that takes nothing.
 
     Python has no stream for a descriptor that was closed before the start. Another file, such as a
@@ -239,7 +239,7 @@ def _output(number: int, stream: TextIO | None) -> Output:
         os.dup2(os.open(os.devnull, os.O_RDONLY), number)
         stream = os.fdopen(number, "w", closefd=False)
     cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
-    return Output(stream)
+    return OutputStream(stream)
 
 
 def _explain(error: Exception, verb: str | None) -> int:

@@ -125,7 +125,7 @@ def folder_of(args: argparse.Namespace) -> tuple[Path, runai.Settings]:
     return args.output_dir or Path(settings.output_dir), settings
 
 
-def on_cluster(work: Callable[[Kube], Awaitable[T]], connections: int = 100) -> T:
+def run_on_cluster(work: Callable[[Kube], Awaitable[T]], connections: int = 100) -> T:
     """Run the work on the cluster of the current context. Raises KubeError, KeyboardInterrupt."""
 
     async def main() -> T:
@@ -149,7 +149,7 @@ def print_schedule(batch: dict[str, Any]) -> None:
         logger.warning(f"the schedule was not held: {text}")
 
 
-def duration(seconds: float | None) -> str:
+def stage_duration(seconds: float | None) -> str:
     """Return a duration of a stage; 0 s is one below the whole seconds of the API."""
     return "0 s" if seconds == 0 else short(seconds, "s")
 
@@ -164,7 +164,7 @@ def print_stages(observed: list[Any]) -> None:
             str(summary.count["ok"]),
             str(summary.count["censored"] + summary.count["failed"]),
             str(summary.count["unobserved"]),
-            *[duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")],
+            *[stage_duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")],
             short(summary.resolution_s, "s"),
         )
         for summary in rows.summaries(observed)
@@ -211,7 +211,7 @@ def print_stages(observed: list[Any]) -> None:
     ),
     WATCH,
 )
-def submit(args: argparse.Namespace) -> int:
+def submit_workloads(args: argparse.Namespace) -> int:
     """Create the workloads. Return 1 if some were refused or not sent. Raises ValueError."""
     folder, settings = folder_of(args)
     settings.project = args.project or settings.project
@@ -240,7 +240,7 @@ def submit(args: argparse.Namespace) -> int:
     async def work(kube: Kube) -> tuple[runai.RunFile, runai.Sample | None]:
         return await runai.submit(kube, params, folder, settings, args.create_namespace, args.watch)
 
-    file, sampled = on_cluster(work, generate.connections(params.parallel))
+    file, sampled = run_on_cluster(work, generate.connections(params.parallel))
     batch = file.generator
     rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
@@ -268,11 +268,13 @@ def submit(args: argparse.Namespace) -> int:
     option("-p", "--project", help="fail if the submission differs"),
     WATCH,
 )
-def sample(args: argparse.Namespace) -> None:
+def sample_workloads(args: argparse.Namespace) -> None:
     """Observe the workloads of a run and write the files. Raises ValueError for another run."""
     folder, settings = folder_of(args)
     read = partial(runai.read_submission, folder, args.workload_type, args.project)
-    print_sample(on_cluster(lambda kube: runai.sample(kube, folder, settings, read, args.watch)))
+    print_sample(
+        run_on_cluster(lambda kube: runai.sample(kube, folder, settings, read, args.watch))
+    )
 
 
 def print_sample(sampled: runai.Sample) -> None:
@@ -311,13 +313,13 @@ def print_sample(sampled: runai.Sample) -> None:
     ),
     *FOLDER,
 )
-def measure(args: argparse.Namespace) -> int:
+def measure_objects(args: argparse.Namespace) -> int:
     """Watch objects of others and write the files of a sample. Raises ValueError, KubeError."""
     folder = folder_of(args)[0]
     runai.require_deleted(folder)
     folder.mkdir(parents=True, exist_ok=True)
     watched = folder, args.kind, args.selector, args.namespace, args.seconds
-    sampled = on_cluster(lambda kube: runai.measure(kube, *watched))
+    sampled = run_on_cluster(lambda kube: runai.measure(kube, *watched))
     if not sampled[0]:
         raise ValueError(f"none was created with the labels {args.selector}; start this before")
     print_sample(sampled)
@@ -341,7 +343,7 @@ def measure(args: argparse.Namespace) -> int:
     option("--namespace", help="with --run: only in this namespace (default: everywhere)"),
     option("--timeout", default=600.0, metavar="SECONDS", help="how long to wait"),
 )
-def delete(args: argparse.Namespace) -> int:
+def delete_objects(args: argparse.Namespace) -> int:
     """Delete the objects of a run, by id or folder. Return 1 if some are left in the end.
 
     Raises KubeError, ValueError.
@@ -353,7 +355,7 @@ def delete(args: argparse.Namespace) -> int:
             return await runai.delete(kube, folder, args.timeout)
         return await cluster.remove_run(kube, args.run_id, args.namespace, args.timeout)
 
-    remaining = on_cluster(work)
+    remaining = run_on_cluster(work)
     print_now(f"{remaining} left" if remaining else "all deleted")
     return EXIT_FAILED if remaining else EXIT_OK
 
@@ -369,7 +371,7 @@ def delete(args: argparse.Namespace) -> int:
 def simulate_nodes(args: argparse.Namespace) -> None:
     """Create simulated nodes and wait until they are Ready, or delete them. Raises ValueError."""
     if args.remove:
-        print_now(f"{plural(on_cluster(cluster.remove_nodes), 'node')} deleted")
+        print_now(f"{plural(run_on_cluster(cluster.remove_nodes), 'node')} deleted")
         return
 
     async def work(kube: Kube) -> int:
@@ -381,7 +383,7 @@ def simulate_nodes(args: argparse.Namespace) -> None:
             )
         return created
 
-    created = plural(on_cluster(work), "node")
+    created = plural(run_on_cluster(work), "node")
     print_now(f"{created} created, {args.count} Ready, {args.gpus} GPUs each")
 
 
@@ -486,7 +488,7 @@ def measure_vmis(args: argparse.Namespace) -> int:
         benchmark: Any = registry.get("vmi-steady" if steady else "vmi-burst")
         await benchmark.measure(kube, params, scenario.Context(seen=report))
 
-    on_cluster(work, generate.connections(params.parallel))
+    run_on_cluster(work, generate.connections(params.parallel))
     _write_results(folder, results)  # whether other runs disturbed them is known only now
     errors = [result.error for result in results if result.error]
     for error in dict.fromkeys(errors):
@@ -528,7 +530,7 @@ def unix_time(text: str) -> float:
 UnixTime = Annotated[float, BeforeValidator(unix_time)]
 
 
-class Threshold(BaseModel):
+class AuditThreshold(BaseModel):
     """The most that a metric may have: a value, or `ratio` times another metric."""
 
     value: float = 0.0
@@ -553,7 +555,7 @@ class AuditConfig(BaseModel):
     start: UnixTime | None = Field(None, alias="startTime")
     end: UnixTime | None = Field(None, alias="endTime")
     duration: GoDuration = 600.0
-    thresholds: dict[str, Threshold] = Field({}, alias="thresholdExpectations")
+    thresholds: dict[str, AuditThreshold] = Field({}, alias="thresholdExpectations")
 
 
 async def past_figures(
@@ -608,7 +610,7 @@ async def past_figures(
         help="folder of perf-audit-results.json (default: logs)",
     ),
 )
-def audit(args: argparse.Namespace) -> int:
+def audit_window(args: argparse.Namespace) -> int:
     """Write and judge the audit's figures of a past window. Raises KubeError, ValueError."""
     body = runai.read_json(args.config) if args.config else {}
     body = runai.checked(dict[str, Any], body, args.config)
@@ -661,7 +663,7 @@ def audit(args: argparse.Namespace) -> int:
     option("--head", **NUMBER, help="only the first N workloads, in order of submission"),
     option("--tail", **NUMBER, help="only the last N of those"),
 )
-def plot(args: argparse.Namespace) -> int:
+def plot_times(args: argparse.Namespace) -> int:
     """Write times.csv and the chart of its times. Return 1 without data. Raises ValueError."""
     from perfdag.charts import scale as charts
     from perfdag.charts.pictures import to_bytes

@@ -73,7 +73,7 @@ def run_step(args: argparse.Namespace) -> int:
 
 
 @verb("step plan", "Make the plan, the run's key pair and claims.", "", OUT)
-def plan(pod: "PodContext", args: argparse.Namespace) -> int:
+def plan_run(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the run and write the output parameters of the step."""
     from perfdag.steps.pods.plan import step
     from perfdag.units import plural
@@ -85,7 +85,7 @@ def plan(pod: "PodContext", args: argparse.Namespace) -> int:
 
 
 @verb("step recheck", "Plan rechecks of suspicious points.", "", OUT)
-def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
+def plan_rechecks(pod: "PodContext", args: argparse.Namespace) -> int:
     """Plan the rechecks of suspicious points and write the output parameters of the step."""
     from perfdag.steps.pods.plan import recheck
 
@@ -107,7 +107,7 @@ def recheck(pod: "PodContext", args: argparse.Namespace) -> int:
         help="stop a run that does not go on for this time",
     ),
 )
-def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
+def watch_run(pod: "PodContext", args: argparse.Namespace) -> int:
     """Watch the run until its last batch ends. Return 1 if a batch was not measured.
 
     Then `argo retry` creates another watchdog for it.
@@ -126,7 +126,7 @@ def watchdog(pod: "PodContext", args: argparse.Namespace) -> int:
 
 
 @verb("step lead", "Measure a batch.", "", *RANK)
-def lead(pod: "PodContext", args: argparse.Namespace) -> int:
+def lead_gang(pod: "PodContext", args: argparse.Namespace) -> int:
     """Measure a batch with the pods of its gang."""
     from perfdag.results.run_store import stored_plan
     from perfdag.steps.pods import context, lead
@@ -138,7 +138,7 @@ def lead(pod: "PodContext", args: argparse.Namespace) -> int:
 
 
 @verb("step peer", "Serve the lead.", "", *RANK)
-def peer(pod: "PodContext", args: argparse.Namespace) -> int:
+def serve_lead(pod: "PodContext", args: argparse.Namespace) -> int:
     """Serve the lead of a gang."""
     from perfdag.kube.patch import SSH
     from perfdag.steps.pods import context, peer
@@ -174,7 +174,7 @@ def reach_store(pod: "PodContext", args: argparse.Namespace) -> int:
     option("--suite", required=True),
     option("--max-age", required=True, type=duration, metavar="DURATION"),
 )
-def age(pod: "PodContext", args: argparse.Namespace) -> int:
+def check_newest_run(pod: "PodContext", args: argparse.Namespace) -> int:
     """Check the age of the newest run of a suite."""
     from perfdag.runs.finish import check_age
     from perfdag.store.s3 import open_store
@@ -188,7 +188,7 @@ def age(pod: "PodContext", args: argparse.Namespace) -> int:
     "",
     option("--phase", default="Succeeded", help="phase of the Workflow"),
 )
-def finish(pod: "PodContext", args: argparse.Namespace) -> int:
+def end_run(pod: "PodContext", args: argparse.Namespace) -> int:
     """Collect, report and check the run in the last step of its Workflow."""
     from perfdag.runs.finish import finish_step
 

@@ -247,7 +247,7 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     if len(names := {run.run_id or run.name for run in matching}) > 1:
         raise RunError(ambiguous(name, sorted(names)))
     if not matching:
-        how = f"; {kept(name, '', namespace)}" if is_run_id(name) else ""
+        how = f"; {resume_advice(name, '', namespace)}" if is_run_id(name) else ""
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, ids)}; "
             f"there are: {', '.join(ids[-5:]) or 'none'}{how}"
@@ -267,7 +267,7 @@ async def find_run(client: Kube, name: str, namespace: str) -> ClusterRun:
     return await read_cluster_run(client, name if name in names else names[-1], namespace)
 
 
-def kept(run_id: str | None, root: str, namespace: str) -> str:
+def resume_advice(run_id: str | None, root: str, namespace: str) -> str:
     """Return where the samples are of a run whose Workflow was deleted, and how to go on."""
     if not run_id:
         return "it had no plan, so nothing is stored"
@@ -341,7 +341,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 if error.status == 404:
                     text = f"workflow {workflow} was deleted"
                     if run:
-                        text = f"{text}; {kept(run.run_id, run.store, namespace)}"
+                        text = f"{text}; {resume_advice(run.run_id, run.store, namespace)}"
                     logger.info(text)
                     return EXIT_FAILED
                 if error.status in (401, 403):
@@ -352,7 +352,7 @@ async def follow_run(workflow: str, namespace: str) -> int:
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
             connected = True
-            line = describe(run, await observe(client, run, namespace))
+            line = progress_line(run, await observe(client, run, namespace))
             if line != state:
                 print_now(f"{clock(time.monotonic() - start)} | {line}")
                 state = line
@@ -369,7 +369,7 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def describe(run: ClusterRun, lines: Iterable[str] = ()) -> str:
+def progress_line(run: ClusterRun, lines: Iterable[str] = ()) -> str:
     """Return the phase, progress, batches, pods by phase, `lines` and troubles in one line."""
     phases = sorted(Counter(pod.phase for pod in run.pods if pod.batch is not None).items())
     texts = run.measured

@@ -32,7 +32,7 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
     return outcome
 
 
-def look(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
+def compare_so_far(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
     """Collect what both variants have so far, and compare it. Raises StoreError."""
     for plan in (duet.a, duet.b):
         collect(store, plan)

@@ -250,16 +250,16 @@ def measure_duet(
                 measure_turns(store, {"A": duet.a, "B": duet.b}, turns, beside)
             if duet.a.options.looks > 1:
                 duet = _measured_blocks(store, duet)
-    from perfdag.runs.duet import look
+    from perfdag.runs.duet import compare_so_far
 
-    return store, look(store, duet, everything=everything)
+    return store, compare_so_far(store, duet, everything=everything)
 
 
 def _until_decided(
     store: Store, duet: Duet, turns: Iterable[tuple[str, list[int]]]
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield the turns of a duet until it is decided after one of LOOKS. Raises StoreError."""
-    from perfdag.runs.duet import look
+    from perfdag.runs.duet import compare_so_far
     from perfdag.stats.paired import LOOKS
 
     for number, turn in enumerate(turns, -1):  # the warm-up comes first
@@ -267,7 +267,7 @@ def _until_decided(
         blocks, rest = divmod(number, TURNS)
         if rest or blocks not in LOOKS:
             continue
-        if look(store, with_first_blocks(duet, blocks)).decided:
+        if compare_so_far(store, with_first_blocks(duet, blocks)).decided:
             return
         for plan in (duet.a, duet.b):  # an interrupted run goes on with all blocks
             put_plan(store, plan)

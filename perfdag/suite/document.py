@@ -99,10 +99,10 @@ class Document:
 
 def read_document(file: Path | str) -> Document:
     """Return a YAML file as a document. Raises BadDocument."""
-    return parse_document(read_text(file), str(file))
+    return parse_document(read_yaml(file), str(file))
 
 
-def read_text(file: Path | str) -> str:
+def read_yaml(file: Path | str) -> str:
     """Return the text of a YAML file. Raises BadDocument."""
     path = Path(file)
     try:

@@ -27,7 +27,7 @@ from perfdag.suite.document import (
     explain,
     nearest,
     parse_document,
-    read_text,
+    read_yaml,
 )
 from perfdag.suite.model import ENTRY_KEYS, Entry, LoadedSuite, Source, Suite
 
@@ -45,7 +45,7 @@ def load_suite(file: Path | str, settings: Iterable[str] = ()) -> LoadedSuite:
     shipped = SHIPPED / f"{file}.yaml"
     if not Path(file).exists() and shipped.is_file():
         file = shipped
-    return parse_suite(read_text(file), str(file), settings)
+    return parse_suite(read_yaml(file), str(file), settings)
 
 
 def parse_suite(text: str, file: str = "suite.yaml", settings: Iterable[str] = ()) -> LoadedSuite:

@@ -47,7 +47,7 @@ def pod(
         .replace(BATCH_NUMBER, str(batch))
         .replace(ATTEMPT_NUMBER, str(attempt))
     )
-    template = templates.run(Installation(store=store))["spec"]
+    template = templates.run_template(Installation(store=store))["spec"]
     host = next(each for each in template["templates"] if each["name"] == "host")
     spec = {
         "securityContext": template["securityContext"],

@@ -92,7 +92,7 @@ class History:
     def add(self, place: str, texts: Mapping[str, str]) -> None:
         """Add a figure in the columns of a history; `place` says where in the source it is."""
         when, name, text, unit, better, revision = (texts.get(column, "") for column in COLUMNS)
-        time = moment(when)
+        time = time_of(when)
         if time is None:
             self.undated += 1
             self.notes.append(f"{place}: {when!r} is no time from 2000 to tomorrow; left out")
@@ -191,7 +191,7 @@ def base_unit(unit: str) -> tuple[str, float]:
         return unit, 1.0
 
 
-def moment(text: str) -> datetime | None:
+def time_of(text: str) -> datetime | None:
     """Return a time from 2000 to tomorrow, in UTC and whole seconds, or None if the text is none.
 
     Digits are a date (`20260102`, `202601021530`, `20260102153000`), or s, ms, us or ns since 1970.
@@ -302,7 +302,7 @@ Figure = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Tool:
+class OtherTool:
     """A tool: how its results are read, how they are made, and what a history does not keep."""
 
     read: Callable[[Path, Any], Iterator[Figure]]
@@ -310,7 +310,7 @@ class Tool:
     not_kept: str
 
 
-def read_figures(tool: Tool, file: Path) -> list[Figure]:
+def read_figures(tool: OtherTool, file: Path) -> list[Figure]:
     """Return the figures of a file. Raises CommandError."""
     try:
         figures = [*tool.read(file, json.loads(file.read_bytes()))]
@@ -400,22 +400,22 @@ def _benchmarks_of_asv(file: Path) -> Any:
 
 
 TOOLS = {
-    "hyperfine": Tool(
+    "hyperfine": OtherTool(
         hyperfine,
         "hyperfine --export-json FILE",
         "user and system time, memory; a file has no time, so that of its last change is taken",
     ),
-    "pytest-benchmark": Tool(
+    "pytest-benchmark": OtherTool(
         pytest_benchmark,
         "pytest --benchmark-json FILE, or --benchmark-autosave",
         "all of a test but its median: rounds, mean, extremes, groups and extra_info",
     ),
-    "asv": Tool(
+    "asv": OtherTool(
         asv,
         "asv run, in .asv/results/MACHINE/",
         "samples and quartiles; the time is that of the commit",
     ),
-    "google-benchmark": Tool(
+    "google-benchmark": OtherTool(
         google_benchmark,
         "--benchmark_format=json",
         "CPU time, rates and counters; aggregates, which are computed anew",

@@ -38,7 +38,7 @@ from perfdag.suite.document import (
     explain,
     parse_document,
     read_document,
-    read_text,
+    read_yaml,
 )
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
@@ -84,7 +84,7 @@ PERFTEST_OPTIONS = {
 """Options of perftest that are parameters here."""
 
 
-def arguments(argv: list[str]) -> Values:
+def perftest_params(argv: list[str]) -> Values:
     """Return the parameters of perftest's options, with other options as `extra_args`.
 
     An option there is one word with its value.
@@ -177,12 +177,12 @@ KINDS = {
     "RDMABandwidth": Kind(
         "rdma-bandwidth",
         RDMA | {"qps": (int, 1, "qps")},
-        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+        lambda values: {"rdma_cm": True, **perftest_params(values["extraArgs"])},
     ),
     "RDMALatency": Kind(
         "rdma-latency",
         RDMA,
-        lambda values: {"rdma_cm": True, **arguments(values["extraArgs"])},
+        lambda values: {"rdma_cm": True, **perftest_params(values["extraArgs"])},
     ),
     "Fio": Kind(
         "fio",
@@ -344,7 +344,7 @@ def read_kube_perftest(files: Sequence[str]) -> Imported:
 def _documents(file: str) -> Iterator[Document]:
     """Yield the documents of a file, each with the line numbers of the file."""
     line = 0
-    for part in re.split(r"^---(?=\s|$)", read_text(file), flags=re.M):
+    for part in re.split(r"^---(?=\s|$)", read_yaml(file), flags=re.M):
         document = parse_document("\n" * line + part, file)
         line += part.count("\n")
         if document.data is not None:
@@ -484,7 +484,7 @@ class _Object(BaseModel):
     variables: Values = Field({}, alias="inputVars")
 
 
-class Workload(BaseModel, extra="allow"):
+class GeneratorWorkload(BaseModel, extra="allow"):
     """A workload of perfscale-load-generator."""
 
     name: str
@@ -502,7 +502,7 @@ def read_load_generator(files: Sequence[str]) -> Imported:
     imported.lose("the names of the objects: perfdag numbers them by run")
     for file in files:
         document = read_document(file)
-        workload = validated(document, document.data, Workload)
+        workload = validated(document, document.data, GeneratorWorkload)
         name = re.sub(r"[^a-z0-9-]+", "-", workload.name.lower())[:60].strip("-") or "workload"
         if name in imported.entries:
             raise CommandError(f"{file}: the name {workload.name} stands twice; rename one")
@@ -525,7 +525,7 @@ def read_load_generator(files: Sequence[str]) -> Imported:
     return imported
 
 
-def _template(path: Path, workload: Workload, imported: Imported) -> tuple[str, str]:
+def _template(path: Path, workload: GeneratorWorkload, imported: Imported) -> tuple[str, str]:
     """Return a workload's template as perfdag reads it, and its namespace. Raises CommandError."""
     source = path.parent / workload.object.template
     variables = {"replica": "${index}", "iteration": "${name}", **workload.object.variables}
@@ -542,7 +542,7 @@ def _template(path: Path, workload: Workload, imported: Imported) -> tuple[str, 
             why = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
         raise CommandError(f"{source}: {why}")
 
-    body: Any = parse_document(ACTION.sub(fill, read_text(source)), str(source)).data
+    body: Any = parse_document(ACTION.sub(fill, read_yaml(source)), str(source)).data
     if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
         raise CommandError(f"{source}: no object of Kubernetes: it has no metadata")
     metadata = body["metadata"]
