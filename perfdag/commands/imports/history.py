@@ -101,18 +101,16 @@ class History:
         if not series:
             series = self.suite
             self.notes.append(f"{place}: no series; kept as series {series}")
-        series, unit, factor, better = self._known(place, series, unit, better.lower())
-        error = None
+        series, unit, factor, better = self._in_base_unit(place, series, unit, better.lower())
         try:
-            value: float | None = float(text) * factor
+            value = float(text) * factor
         except ValueError:
-            value = None
-        if value is None or not math.isfinite(value):
-            error = f"{place}: value {text!r} is no number"
-        elif problem := impossible(value, unit, better):
-            error = f"{place}: {problem}"
+            value = math.nan
+        problem = impossible(value, unit, better)
+        if not math.isfinite(value):
+            problem = f"value {text!r} is no number"
+        error = f"{place}: {problem}" if problem else None
         if error:
-            value = None
             self.notes.append(f"{error}; kept as an invalid sample of {series}")
         metric = None if error else "value"
         facts = {
@@ -126,7 +124,8 @@ class History:
                 **{"series_id": digest(self.suite, series), "suite": self.suite},
                 **{"params": "{}", "shape": "{}", "coords": "{}", "nodes": []},
                 **{"env": canonical(facts), "revision": revision or None},
-                **{"metric": metric, "stat": metric, "value": value, "headline": not error},
+                **{"metric": metric, "stat": metric, "headline": not error},
+                **{"value": None if error else value},
                 **{"unit": unit, "better": better, "phase": "measure", "trigger": "import"},
                 **{"status": "invalid" if error else "ok", "error": error},
                 **{"started_at": time, "finished_at": time, "perfdag_version": __version__},
@@ -134,25 +133,25 @@ class History:
             }
         )
 
-    def _known(
+    def _in_base_unit(
         self, place: str, series: str, unit: str, better: str
     ) -> tuple[str, str, float, str]:
         """Return series, base unit, the factor to it, and the direction, as of the first line.
 
         Values of another dimension are another series.
         """
-        word = better if better in ("higher", "lower") else "none"
+        direction = better if better in ("higher", "lower") else "none"
         if not better:
-            word = usual_direction(base_unit(unit or "1")[0])
-        first, kept = self._first.setdefault(series, (unit or "1", word))
-        own, factor = base_unit(unit or first)
-        if own != base_unit(first)[0]:
-            other = f"{series} ({own})"
-            self.notes.append(f"{place}: {series} in {unit}, first in {first}; kept as {other}")
-            return self._known(place, other, unit, better)
-        if better not in ("", kept):
-            self.notes.append(f"{place}: {series} is better {better!r}; taken as {kept}")
-        return series, own, factor, kept
+            direction = usual_direction(base_unit(unit or "1")[0])
+        first_unit, direction = self._first.setdefault(series, (unit or "1", direction))
+        base, factor = base_unit(unit or first_unit)
+        if base != base_unit(first_unit)[0]:
+            name = f"{series} ({base})"
+            self.notes.append(f"{place}: {series} in {unit}, first in {first_unit}; kept as {name}")
+            return self._in_base_unit(place, name, unit, better)
+        if better not in ("", direction):
+            self.notes.append(f"{place}: {series} is better {better!r}; taken as {direction}")
+        return series, base, factor, direction
 
     def note_directions(self) -> None:
         """Note the series of which no change is worse."""
@@ -221,8 +220,8 @@ def refuse_mixture(history: History, stored: Iterable[str]) -> None:
     """
     if history.path.stem == history.suite:
         return
-    if other := [run for run in stored if not run.endswith(history.file_id())]:
-        text = f"suite {history.suite} has runs of another file, such as {other[-1]}"
+    if foreign := [run for run in stored if not run.endswith(history.file_id())]:
+        text = f"suite {history.suite} has runs of another file, such as {foreign[-1]}"
         raise CommandError(f"{history.path}: {text}; name the suite with --suite")
 
 
@@ -241,13 +240,13 @@ def identify_all(
                 break
             earlier = _values(read_rows(store.get(result_key(history.suite, run_id))).to_pylist())
             values = _values(rows)
-            other = [key for key in earlier if earlier[key] != values.get(key)]
-            if not other:
+            changed = [key for key in earlier if earlier[key] != values.get(key)]
+            if not changed:
                 break
             if {series for series, _ in earlier} & {series for series, _ in values}:
-                changed = f"run {run_id} in the store has other values of {other[0][0]}"
+                text = f"run {run_id} in the store has other values of {changed[0][0]}"
                 advice = "rename the file, or name another suite: --suite NAME"
-                raise CommandError(f"{history.path}: {changed}; {advice}")
+                raise CommandError(f"{history.path}: {text}; {advice}")
 
 
 def _values(rows: Iterable[Values]) -> dict[tuple[str, int], tuple[float | None, str]]:
