@@ -219,17 +219,14 @@ def metric_label(
     Every surface uses it: `read IOPS`, `time to scheduled, p95`. It is empty for the metric `value`
     of an imported series, whose entry says what it is.
     """
-    words = point_words(benchmark, coords or {})
+    parts = point_words(benchmark, coords or {})
     declared = metrics_of(benchmark).get(metric)
     text = (declared.label if declared else "") or (
         "" if metric == "value" else metric.replace("_", " ")
     )
-    label = _COORDINATE.sub(lambda match: words.pop(match[1], ""), text)
+    label = re.sub(r"\{(\w+)\}", lambda match: parts.pop(match[1], ""), text)
     of_stat = [stat] if stat != "value" else []
-    return ", ".join(filter(None, [label.strip(), *of_stat, *words.values()]))
-
-
-_COORDINATE = re.compile(r"\{(\w+)\}")
+    return ", ".join(filter(None, [label.strip(), *of_stat, *parts.values()]))
 
 
 def _units_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -79,6 +79,16 @@ def _description(name: str) -> Description:
     schema = benchmark.Params.model_json_schema()
     units = registry.units_of_settings(name)
     headlines_first = sorted(benchmark.metrics, key=lambda metric: not metric.headline)
+    metrics = [
+        {
+            "name": metric.name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "headline": metric.headline,
+            "about": metric.about,
+        }
+        for metric in headlines_first
+    ]
     params = [
         {
             "name": key,
@@ -99,16 +109,7 @@ def _description(name: str) -> Description:
         "tools": [
             {"program": tool.program, "packages": dict(tool.packages)} for tool in benchmark.tools
         ],
-        "metrics": [
-            {
-                "name": metric.name,
-                "unit": metric.unit,
-                "better": metric.better,
-                "headline": metric.headline,
-                "about": metric.about,
-            }
-            for metric in headlines_first
-        ],
+        "metrics": metrics,
         "params": params,
     }
 
@@ -130,11 +131,10 @@ def _allowed(schema: dict[str, Any]) -> str:
 
 def details_text(benchmark: Description) -> str:
     """Return everything about one benchmark as text."""
-    tools = [
-        f"Tool: {tool['program']} "
-        f"({', '.join(f'{manager}: {name}' for manager, name in tool['packages'].items())})"
-        for tool in benchmark["tools"]
-    ]
+    tools = []
+    for tool in benchmark["tools"]:
+        packages = [f"{manager}: {name}" for manager, name in tool["packages"].items()]
+        tools.append(f"Tool: {tool['program']} ({', '.join(packages)})")
     params = [
         (param["name"], param["allowed"], _default(param), param["about"])
         for param in benchmark["params"]

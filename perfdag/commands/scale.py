@@ -164,7 +164,9 @@ def print_stages(observed: list[Any]) -> None:
             str(summary.count["ok"]),
             str(summary.count["censored"] + summary.count["failed"]),
             str(summary.count["unobserved"]),
-            *[stage_duration(summary.seconds[stat]) for stat in ("p50", "p95", "p99")],
+            stage_duration(summary.seconds["p50"]),
+            stage_duration(summary.seconds["p95"]),
+            stage_duration(summary.seconds["p99"]),
             short(summary.resolution_s, "s"),
         )
         for summary in rows.summaries(observed)

@@ -61,12 +61,12 @@ def limits(root: Path = ROOT) -> dict[str, Any]:
     """
     cores: list[float] = []
     for folder in _cgroups("cpu", root):
-        quota = (read_text(folder / "cpu.max") or "").split() or [
-            read_text(folder / "cpu.cfs_quota_us") or "",
-            read_text(folder / "cpu.cfs_period_us") or "",
-        ]
-        if len(quota) == 2 and all(number.isdecimal() for number in quota) and int(quota[1]):
-            cores.append(int(quota[0]) / int(quota[1]))
+        # "max 100000" and "-1" are no limit
+        text = read_text(folder / "cpu.max") or " ".join(
+            read_text(folder / name) or "" for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        if quota := re.fullmatch(r"(\d+) ([1-9]\d*)", text):
+            cores.append(int(quota[1]) / int(quota[2]))
     memory = [
         limit
         for folder in _cgroups("memory", root)
