@@ -87,17 +87,14 @@ def node_loss_tolerations(seconds: int = LOST_NODE_SECONDS) -> list[Object]:
 def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
     """Add the affinity, node selection and scheduler of a rank of a shape to a pod spec."""
     batch: Object = {"matchLabels": {RUN: run_id, BATCH: BATCH_NUMBER}}
-    # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
-    attempt: Object = {"matchLabels": {**batch["matchLabels"], ATTEMPT: ATTEMPT_NUMBER}}
-    spread = shape.hosts.placement == "spread" and shape.hosts.count > 1
-    packed = shape.hosts.placement == "packed" and shape.hosts.count > 1
+    placement = shape.hosts.placement if shape.hosts.count > 1 else None
     across = shape.hosts.pairs == ACROSS
     away: list[Object] = []
     if shape.hosts.exclusive:
         away += [_alone(RUN, run_id), _alone(BATCH, BATCH_NUMBER)]
-    if spread and shape.hosts.count <= WIDE_GANG:
+    if placement == "spread" and shape.hosts.count <= WIDE_GANG:
         away.append({"labelSelector": batch, "topologyKey": HOSTNAME})
-    elif spread:
+    elif placement == "spread":
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -117,23 +114,25 @@ def place(shape: Shape, spec: Object, run_id: str, rank: int) -> None:
     elif across:
         expressions.append({"key": ZONE, "operator": "Exists"})
     terms: dict[str, Any] = {"podAntiAffinity": away}
-    if packed:
+    if placement == "packed":
+        # Pods of an earlier attempt remain on a dead node, and must not attract these pods.
+        attempt = {"matchLabels": {**batch["matchLabels"], ATTEMPT: ATTEMPT_NUMBER}}
         terms["podAffinity"] = [{"labelSelector": attempt, "topologyKey": HOSTNAME}]
     if expressions:
         terms["nodeAffinity"] = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    if affinity := {kind: {required: term} for kind, term in terms.items() if term}:
-        spec["affinity"] = affinity
     role = of_roles(shape).get("client" if rank == 0 else "server", shape)
-    if role.node_selector:
-        spec["nodeSelector"] = dict(role.node_selector)
-    if shape.tolerations:  # they replace those of the Workflow
-        tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
-        spec["tolerations"] = [*tolerations, *node_loss_tolerations()]
-    if shape.scheduler == "volcano":
-        spec["schedulerName"] = "volcano"
-    if shape.runtime_class:
-        spec["runtimeClassName"] = shape.runtime_class
+    tolerations = [item.model_dump(exclude_none=True) for item in shape.tolerations]
+    if tolerations:  # they replace those of the Workflow
+        tolerations += node_loss_tolerations()
+    optional = {
+        "affinity": {kind: {required: term} for kind, term in terms.items() if term},
+        "nodeSelector": dict(role.node_selector),
+        "tolerations": tolerations,
+        "schedulerName": "volcano" if shape.scheduler == "volcano" else None,
+        "runtimeClassName": shape.runtime_class,
+    }
+    spec |= {key: value for key, value in optional.items() if value}
 
 
 def of_roles(shape: Shape) -> dict[str, Shape]:
