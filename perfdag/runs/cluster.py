@@ -231,30 +231,33 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     """
     if not name or not namespace:
         raise RunError("the name of the run or of the namespace is empty")
-    workflows = [
-        workflow
-        for workflow in await client.list(f"{ARGO}/Workflow", namespace)
-        if any(label.startswith("perfdag/") for label in workflow["metadata"].get("labels") or {})
-    ]
-    workflows.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
-    runs = [ClusterRun(workflow) for workflow in workflows]
-    ids = list(dict.fromkeys(run.run_id or run.name for run in runs))
+    listed = await client.list(f"{ARGO}/Workflow", namespace)
+    listed.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
+    workflows: dict[str, list[Object]] = {}
+    for workflow in listed:
+        labels = workflow["metadata"].get("labels") or {}
+        if any(label.startswith("perfdag/") for label in labels):
+            run = ClusterRun(workflow)
+            workflows.setdefault(run.run_id or run.name, []).append(workflow)
+    ids = [*workflows]
     if (last := LAST.fullmatch(name)) and (back := int(last[1] or 0)) < len(ids):
         name = ids[-1 - back]
-    matching = [run for run in runs if name in (run.name, run.run_id)] or [
-        run for run in runs if run.name.startswith(name) or (run.run_id or "").startswith(name)
+    names = {
+        run_id: [run_id, *(workflow["metadata"]["name"] for workflow in of_run)]
+        for run_id, of_run in workflows.items()
+    }
+    matching = [run_id for run_id in ids if name in names[run_id]] or [
+        run_id for run_id in ids if any(text.startswith(name) for text in names[run_id])
     ]
-    if len(names := {run.run_id or run.name for run in matching}) > 1:
-        raise RunError(ambiguous(name, sorted(names)))
+    if len(matching) > 1:
+        raise RunError(ambiguous(name, sorted(matching)))
     if not matching:
         how = f"; {resume_advice(name, '', namespace)}" if is_run_id(name) else ""
         raise NoRun(
             f"no run {name} in namespace {namespace}{nearest(name, ids)}; "
             f"there are: {', '.join(ids[-5:]) or 'none'}{how}"
         )
-    run_id = matching[-1].run_id
-    same_run = [run.workflow for run in runs if run_id and run.run_id == run_id]
-    return same_run or [matching[-1].workflow]
+    return workflows[matching[0]]
 
 
 async def find_run(client: Kube, name: str, namespace: str) -> ClusterRun:
