@@ -128,10 +128,8 @@ def run_history(args: argparse.Namespace) -> None:
     ]
     if not series:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
+    noise = noise_report(series, recent_rows(store, medians, series)) if args.noise else []
     nodes: list[NodeOutlier] = []
-    noise: list[Noise] = []
-    if args.noise:
-        noise = noise_report(series, recent_rows(store, medians, series))
     if len(nodes_of(medians)) >= FEWEST_NODES:
         paging = [line for line in all_series if tuning.alerts(line.info)]
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
@@ -149,14 +147,17 @@ def run_history(args: argparse.Namespace) -> None:
         )
     else:
         lines = noise_lines(noise) if args.noise else history_lines(medians, series, args.all)
-        for node in nodes:
-            outlier = node.outlier
-            effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
-            evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
-            differs = f"\n            differs: {node.differs}" if node.differs else ""
-            text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
-            lines.append(styled([(text, node.word)]))
-        print("\n".join(lines))
+        print("\n".join([*lines, *map(_node_text, nodes)]))
+
+
+def _node_text(node: NodeOutlier) -> str:
+    """Return how far a node is from the others, and what differs there."""
+    outlier = node.outlier
+    effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
+    evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
+    differs = f"\n            differs: {node.differs}" if node.differs else ""
+    text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
+    return styled([(text, node.word)])
 
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
