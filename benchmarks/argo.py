@@ -41,7 +41,7 @@ from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.plan import new_run_id
 from perfdag.results.run_store import stored_plan
 from perfdag.results.samples import SampleRecord, now, read_sample, sample_key
-from perfdag.runs.cluster import View
+from perfdag.runs.cluster import ClusterRun
 from perfdag.steps.pods.context import PodContext
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
@@ -88,16 +88,16 @@ def submit(suite: str, namespace: str) -> tuple[str, float]:
     return output.stdout.split("workflow ")[1].split()[0], seconds
 
 
-def look(name: str, namespace: str) -> View:
+def look(name: str, namespace: str) -> ClusterRun:
     """The Workflow as it is now."""
 
-    async def work(client: Kube) -> View:
-        return View(await client.get(f"{ARGO}/Workflow", name, namespace))
+    async def work(client: Kube) -> ClusterRun:
+        return ClusterRun(await client.get(f"{ARGO}/Workflow", name, namespace))
 
     return run_with_client(work)
 
 
-def parts(view: View) -> list[SampleRecord]:
+def parts(view: ClusterRun) -> list[SampleRecord]:
     """All samples of a run, in the order measured."""
     store, run_id = open_store(view.store), view.run_id
     keys = [key for key in store.list(f"runs/{run_id}/parts") if "/canary" not in key]
@@ -123,7 +123,7 @@ def iperf(points: int, extra: str = "") -> str:
     return f"{extra}" + yaml.safe_dump({"name": "argo-figure", "entries": [entry]})
 
 
-def figures(view: View, seconds: float, sample_seconds: float) -> tuple[float, float]:
+def figures(view: ClusterRun, seconds: float, sample_seconds: float) -> tuple[float, float]:
     """Overhead a point on the lead's clock, and what is left of the wall time beside the lead's
     span; both in seconds.
     """

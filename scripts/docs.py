@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from sample_charts import picture
 
-from perfdag.commands.benchmarks import Description, describe
+from perfdag.commands.benchmarks import Description
 from perfdag.suite.load import load_suite
 
 ROOT = Path(__file__).parent.parent
@@ -146,7 +146,7 @@ def stage(target: Path) -> None:
     folder.mkdir()
     table = target / "docs/reference/benchmarks.md"
     text = table.read_text()
-    for item in describe():
+    for item in describe_benchmarks():
         (folder / f"{item['name']}.md").write_text(benchmark_page(item))
         row = f"| `{item['name']}` |"
         text = text.replace(row, f"| [`{item['name']}`](../benchmarks/{item['name']}.md) |")
@@ -163,7 +163,7 @@ def _copy(file: Path, target: Path) -> None:
 
 def configuration() -> str:
     """Return the configuration of Zensical. No page loads anything from another host."""
-    pages = {item["name"]: f"docs/benchmarks/{item['name']}.md" for item in describe()}
+    pages = {item["name"]: f"docs/benchmarks/{item['name']}.md" for item in describe_benchmarks()}
     benchmarks = {"All": "docs/reference/benchmarks.md", **pages}
     sections = {**NAVIGATION, "Benchmarks": benchmarks}
     navigation = ", ".join(

@@ -12,7 +12,7 @@ import yaml
 
 from perfdag.analysis.alerts import markdown_table
 from perfdag.benchmark import registry
-from perfdag.commands.benchmarks import describe
+from perfdag.commands.benchmarks import describe_benchmarks
 from perfdag.commands.main import EPILOG, GROUPS, VERBS, parser
 
 ROOT = Path(__file__).parent.parent
@@ -277,7 +277,7 @@ def benchmarks_page() -> str:
     own = [
         each for each in registry.names() if registry.get(each).__module__.startswith("perfdag.")
     ]
-    for item in (describe(name)[0] for name in own):
+    for item in (describe_benchmarks(name)[0] for name in own):
         headlines = [f"{m['name']} [{m['unit']}]" for m in item["metrics"] if m["headline"]]
         what = item["summary"].rstrip(".")
         rows.append((f"`{item['name']}`", what, ", ".join(headlines)))
