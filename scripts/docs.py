@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from sample_charts import picture
 
-from perfdag.commands.benchmarks import Description
+from perfdag.commands.benchmarks import Description, describe_benchmarks
 from perfdag.suite.load import load_suite
 
 ROOT = Path(__file__).parent.parent

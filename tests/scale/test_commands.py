@@ -52,7 +52,7 @@ REFUSED = [
 def test_what_cannot_be_is_told_before_anything_is_waited_for(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    monkeypatch.setattr(scale, "on_cluster", lambda work, _: asyncio.run(work(None)))
+    monkeypatch.setattr(scale, "run_on_cluster", lambda work, _: asyncio.run(work(None)))
     output = cli(["scale", "vmi", *words.split(), "-o", str(tmp_path / "out")], 2).err
     assert message in output
     assert output.count("\n") == 1
@@ -93,7 +93,7 @@ def test_the_files_of_each_size_are_written_however_it_ends(
     monkeypatch.setattr(vmi, "check_nodes", AsyncMock())
     monkeypatch.setattr(scenario, "own_namespaces", lambda *_: contextlib.nullcontext())
     kube = ApiServer().client()
-    monkeypatch.setattr(scale, "on_cluster", lambda work, _: asyncio.run(work(kube)))
+    monkeypatch.setattr(scale, "run_on_cluster", lambda work, _: asyncio.run(work(kube)))
     write_json(tmp_path / "run.json", RunFile("q", "v1", "Pod", ["ns"], "p", 1, deleted=True))
     for name in ("submitted.json", "sampled.json", "general.png", "notes.txt"):
         (tmp_path / name).touch()

@@ -80,7 +80,7 @@ def test_what_others_create_is_measured_from_its_creation_until_all_are_ready(
                 quick.add(*bodies)
             return await watching
 
-    monkeypatch.setattr(scale, "on_cluster", lambda work: asyncio.run(beside(work)))
+    monkeypatch.setattr(scale, "run_on_cluster", lambda work: asyncio.run(beside(work)))
     argv = ["scale", "measure", "-l", "app=web", *words.split(), "-o", str(tmp_path)]
     assert main(argv) == code, capsys.readouterr()
     output = capsys.readouterr()
