@@ -799,8 +799,8 @@ def _rows(job: dict[str, Any], params: FioParams, subject: str | None = None) ->
             rows += _latency(metric, side[key], coords, subject)
     if (sync := job.get("sync", {}).get("lat_ns", {})).get("N"):
         rows += _latency("sync_latency", sync, {}, subject)
-    rows.append(Measurement("user_cpu", float(job["usr_cpu"]) / 100, subject=subject))
-    rows.append(Measurement("system_cpu", float(job["sys_cpu"]) / 100, subject=subject))
+    for metric, key in (("user_cpu", "usr_cpu"), ("system_cpu", "sys_cpu")):
+        rows.append(Measurement(metric, float(job[key]) / 100, subject=subject))
     return rows
 
 

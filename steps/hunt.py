@@ -10,7 +10,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from perfdag.benchmark.contract import VERDICT, Measurement, Metric, Shape, VerdictWord, verdict
+from perfdag.benchmark.contract import (
+    Measurement,
+    Metric,
+    Shape,
+    VerdictWord,
+    own_verdict,
+    verdict,
+)
 from perfdag.identity import canonical, grouped
 from perfdag.results.labels import difference
 from perfdag.results.samples import SampleRecord, as_row, now
@@ -158,7 +165,6 @@ class Hunt:
 
 RULE = "no slow host"
 SLOWNESS = Metric("slowness", "1", "lower", "part of the typical speed that the pairs of it lack")
-OWN_VERDICT = Metric(VERDICT, "1", "higher", RULE)
 EXPLAINED = 200
 """Characters of the facts in which a slow host differs from the others."""
 Measured = tuple[str, int, int, SampleRecord]
@@ -200,7 +206,7 @@ def hunt(
         for at, name in enumerate(names)
     ]
     by_name = {name: facts.get(node, {}) for name, node in zip(names, nodes, strict=True)}
-    record.rows.append(as_row(OWN_VERDICT, _verdict(state, names, by_name)))
+    record.rows.append(as_row(own_verdict(RULE), _verdict(state, names, by_name)))
     return record
 
 

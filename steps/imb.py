@@ -367,14 +367,12 @@ def openmpi_command(gang: Gang, mpirun: str, params: ImbParams) -> list[str]:
 
 def arguments(params: ImbParams) -> list[str]:
     """Return the arguments of IMB-MPI1."""
-    argv = [params.benchmark, "-npmin", str(params.ranks), "-iter", str(params.iterations)]
-    argv += ["-time", f"{params.time_per_size:g}"]
-    if params.benchmark in SYNCS:
-        return argv
-    argv += ["-msglog", f"{params.min_log}:{params.max_log}"]
-    if params.memory() > GIB:  # what IMB allows a rank without -mem
-        argv += ["-mem", f"{params.memory() / GIB + 1e-6:.6f}"]
-    return argv
+    options = f"-npmin {params.ranks} -iter {params.iterations} -time {params.time_per_size:g}"
+    if params.benchmark not in SYNCS:
+        options += f" -msglog {params.min_log}:{params.max_log}"
+    if params.benchmark not in SYNCS and params.memory() > GIB:  # what IMB allows without -mem
+        options += f" -mem {params.memory() / GIB + 1e-6:.6f}"
+    return [params.benchmark, *options.split()]
 
 
 def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:
@@ -498,6 +496,6 @@ def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurem
     if fast:
         peak = max(speed for speed, _ in fast)
         half = min(size for speed, size in fast if speed >= peak / 2)
-        measurements.append(Measurement("peak_bandwidth", peak))
-        measurements.append(Measurement("half_bandwidth_size", half))
+        figures = {"peak_bandwidth": peak, "half_bandwidth_size": half}
+        measurements += [Measurement(name, value) for name, value in figures.items()]
     return measurements

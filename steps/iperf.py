@@ -34,6 +34,7 @@ from perfdag.benchmark.contract import (
     Size,
     Skip,
     Tool,
+    argv_of,
     need_tools,
     read_report,
 )
@@ -338,8 +339,9 @@ class Iperf(Benchmark[IperfParams]):
             head = about.stdout + about.stderr
         else:
             program = "iperf3"
-            serve = ["iperf3", "--server", "--bind", server.address, "--one-off", "--json"]
-            serve += ["--port", str(port)]
+            serve = (
+                f"iperf3 --server --bind {server.address} --one-off --json --port {port}".split()
+            )
             connect = client_command(params, server.target, port)
             head = ""  # its report has the version
         with server.serve(serve, port=port, cpus=cpus.server) as serving:
@@ -391,16 +393,12 @@ def client_command(params: IperfParams, target: str, port: int) -> list[str]:
         "--set-mss": params.mss,
         "--window": params.window,
         "--congestion": params.congestion,
-    }
-    flags = {
         "--udp": params.protocol == "udp",
         "--reverse": params.reverse,
         "--bidir": params.bidirectional,
         "--zerocopy": params.zerocopy,
     }
-    pairs = ((option, str(value)) for option, value in options.items() if value is not None)
-    switches = [flag for flag, is_set in flags.items() if is_set]
-    return ["iperf3", "--json", *chain.from_iterable(pairs), *switches, *params.extra_args]
+    return ["iperf3", "--json", *argv_of(options), *params.extra_args]
 
 
 def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
@@ -634,15 +632,14 @@ def _cpu(
 def iperf2_command(params: IperfParams, role: str, address: str, port: int) -> list[str]:
     """Return the argv of iperf 2 as `--client` or `--server` (options: iperf(1))."""
     # The role comes first, because iperf forgets the streams that were named before it.
-    argv = ["iperf", "--server", "--bind", address]
-    if role == "--client":
-        argv = ["iperf", "--client", address, "--time", f"{params.duration:.0f}"]
-    argv += ["--port", str(port), "--reportstyle", "C", "--parallel", str(params.streams)]
+    is_client = role == "--client"
+    options = f"{address} --time {params.duration:.0f}" if is_client else f"--bind {address}"
+    command = f"iperf {role} {options} --port {port} --reportstyle C --parallel {params.streams}"
     if ":" in address:
-        argv.append("--ipv6_domain")
-    if role == "--client" and params.reverse:
-        argv.append("--reverse")
-    return argv
+        command += " --ipv6_domain"
+    if is_client and params.reverse:
+        command += " --reverse"
+    return command.split()
 
 
 def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:
@@ -663,9 +660,9 @@ def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurem
         Measurement("bytes", sum(size for size, _ in received)),
     ]
     for number, (size, _) in enumerate(received, 1):
-        stream = f"stream {number}"
-        rows.append(Measurement("bytes", size, subject=stream))
-        rows.append(Measurement("stream_throughput", 8 * size / seconds, subject=stream))
+        figures = {"bytes": size, "stream_throughput": 8 * size / seconds}
+        subject = f"stream {number}"
+        rows += [Measurement(name, value, subject=subject) for name, value in figures.items()]
     return rows
 
 

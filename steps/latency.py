@@ -132,8 +132,8 @@ class Latency(Benchmark[LatencyParams]):
         client, server = gang.hosts
         port = params.port or server.free_port()
         # -D keeps the server in the foreground, -N without a log file.
-        serve = ["netserver", "-D", "-N", _family(server.address), "-L", server.address]
-        serve += ["-p", str(port)]
+        family = _family(server.address)
+        serve = f"netserver -D -N {family} -L {server.address} -p {port}".split()
         # A server cannot have the address of a Service: the client is told the port of the data
         # connection, which otherwise goes to the server's address.
         data = (
@@ -172,10 +172,12 @@ def client_command(params: LatencyParams, target: str, port: int, data: Sequence
 
     `data` are the options of the data connection.
     """
-    argv = ["netperf", _family(target), "-H", target, "-p", str(port), "-t", params.test]
-    argv += ["-l", f"{params.duration:.0f}", "-j", "-P", "0", "--", *data]
-    argv += ["-r", f"{params.request_size},{params.response_size}"]
-    return [*argv, "-k", ",".join((*_NUMBERS, *_HEADERS))]
+    command = (
+        f"netperf {_family(target)} -H {target} -p {port} -t {params.test} -l {params.duration:.0f}"
+        f" -j -P 0 -- {' '.join(data)} -r {params.request_size},{params.response_size}"
+        f" -k {','.join((*_NUMBERS, *_HEADERS))}"
+    )
+    return command.split()
 
 
 def parse(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:

@@ -630,24 +630,19 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         raise Failed("the time loop took no time; the clock in the log is wrong")
     n = len(durations)
     spread = {"p50": median(durations), "min": min(durations), "max": max(durations)}
+    memory, user, system = zip(*log.ranks, strict=True)
+    ranks = len(memory)
     return [
         Measurement("solve_time", total, n=n),
         *(Measurement("step_time", seconds, stat, n=n) for stat, seconds in spread.items()),
         Measurement("cell_steps_rate", params.case.cells**3 * n / total),
         Measurement("wall_time", exited),
         Measurement("startup_time", begin),
-        *_used_by_ranks(log, exited),
+        Measurement("memory", sum(memory), n=ranks),
+        Measurement("memory", max(memory), "max", n=ranks),
+        Measurement("user_time", sum(user), n=ranks),
+        Measurement("system_time", sum(system), n=ranks),
+        Measurement("cpu", (sum(user) + sum(system)) / exited, n=ranks),
         Measurement("pressure_iterations", sum(step.iterations for step in log.steps)),
         *bins("step_time", "step", durations, PARTS),
     ]
-
-
-def _used_by_ranks(log: Log, exited: float) -> Iterator[Measurement]:
-    """Yield the memory and the CPU time of all processes of a run that took `exited` seconds."""
-    memory, user, system = zip(*log.ranks, strict=True)
-    n = len(memory)
-    yield Measurement("memory", sum(memory), n=n)
-    yield Measurement("memory", max(memory), "max", n=n)
-    yield Measurement("user_time", sum(user), n=n)
-    yield Measurement("system_time", sum(system), n=n)
-    yield Measurement("cpu", (sum(user) + sum(system)) / exited, n=n)

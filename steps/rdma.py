@@ -4,7 +4,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -33,6 +32,7 @@ from perfdag.benchmark.contract import (
     Size,
     Skip,
     Tool,
+    argv_of,
     needed,
 )
 
@@ -264,8 +264,9 @@ class Rdma(Benchmark[R], Generic[R]):
 
     def arguments(self, params: R, size: int | None) -> list[str]:
         """Return the command without the server's name and port, which both sides have alike."""
-        argv = [f"ib_{params.mode}_{self.suffix}", "-F", "-c", params.connection]
         options: dict[str, object] = {
+            "-F": True,
+            "-c": params.connection,
             "-i": params.port,
             "-D": None if params.duration is None else f"{params.duration:.0f}",
             "-n": params.iterations if params.duration is None else None,
@@ -273,12 +274,10 @@ class Rdma(Benchmark[R], Generic[R]):
             "-m": params.mtu,
             "-d": params.device,
             "-x": params.gid_index,
+            "-a": size is None,
+            "-R": params.rdma_cm,
         }
-        pairs = ((option, str(value)) for option, value in options.items() if value is not None)
-        argv += chain.from_iterable(pairs)
-        argv += ["-a"] if size is None else []
-        argv += ["-R"] if params.rdma_cm else []
-        return argv + params.extra_args
+        return [f"ib_{params.mode}_{self.suffix}", *argv_of(options), *params.extra_args]
 
     def run(self, gang: Gang, params: R) -> list[Measurement]:
         client, server = gang.hosts

@@ -328,8 +328,7 @@ class Torchbench(Benchmark[TorchbenchParams]):
 
 def checkout(params: TorchbenchParams) -> str:
     """Return the folder of pytorch/benchmark."""
-    in_image = "/opt/torchbench"
-    return params.path or os.environ.get("PERFDAG_TORCHBENCH") or in_image
+    return params.path or os.environ.get("PERFDAG_TORCHBENCH") or "/opt/torchbench"
 
 
 def commit_of(host: Host, folder: str) -> str:
@@ -353,12 +352,13 @@ def commit_of(host: Host, folder: str) -> str:
 
 def arguments(params: TorchbenchParams) -> list[str]:
     """Return run.py's arguments."""
-    argv = [params.model, "-d", params.device, "-t", params.test, "--bs", str(params.batch_size)]
     # *_peak_mem would reset torch's count of the peak after the measured batches and run others.
-    argv += ["--metrics", "ttfb"]
-    if params.precision:
-        argv += ["--precision", params.precision]
-    return argv
+    metrics = "--metrics ttfb"
+    precision = f"--precision {params.precision}" if params.precision else ""
+    return (
+        f"{params.model} -d {params.device} -t {params.test} --bs {params.batch_size}"
+        f" {metrics} {precision}"
+    ).split()
 
 
 def read(text: str) -> dict[str, Any]:

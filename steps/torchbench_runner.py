@@ -118,17 +118,19 @@ def final_report(module: Any) -> dict[str, Any]:
     }
     if module.args.device == "cuda":
         peaks = [torch.cuda.max_memory_allocated(index) for index in range(report["gpus_visible"])]
-        report["gpu_peak_bytes"] = peaks
-        report["gpus_used"] = sum(peak > 0 for peak in peaks)
         uuids = [
             getattr(torch.cuda.get_device_properties(index), "uuid", None)
             for index, peak in enumerate(peaks)
             if peak > 0
         ]
-        # As nvidia-smi writes it. torch before 2.4 has none.
-        report["gpu_uuids"] = [f"GPU-{uuid}" for uuid in uuids if uuid]
-        report["cuda"] = torch.version.cuda
-        report["cudnn"] = torch.backends.cudnn.version()
+        report |= {
+            "gpu_peak_bytes": peaks,
+            "gpus_used": sum(peak > 0 for peak in peaks),
+            # As nvidia-smi writes it. torch before 2.4 has none.
+            "gpu_uuids": [f"GPU-{uuid}" for uuid in uuids if uuid],
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
     return report
 
 

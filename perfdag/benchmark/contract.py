@@ -410,6 +410,20 @@ _START = re.compile(r"(?:\A\ufeff?\s*|^)([{\[])", re.M)
 _END = re.compile(r"[^\S\n]*$", re.M)
 
 
+def argv_of(options: Mapping[str, object]) -> list[str]:
+    """Return the options of a command that have a value; True is an option without one.
+
+    What is None or False is left out.
+    """
+    argv = []
+    for option, value in options.items():
+        if value is True:
+            argv.append(option)
+        elif value is not None and value is not False:  # 0 is a value
+            argv += [option, str(value)]
+    return argv
+
+
 def read_report(tool: str, text: str) -> Any:
     """Return the JSON object, or the list, that has whole lines of `text` for itself.
 

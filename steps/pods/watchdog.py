@@ -268,8 +268,6 @@ class Watchdog:
             self.reasons[batch] = text
 
 
-GATED = ("gated", "true")
-"""Output of the plan step of a run that may have rechecks."""
 _DONE = {"Succeeded", "Failed", "Error", "Skipped", "Omitted"}
 _KILLED_EXECUTOR: Object = {
     "name": "wait",
@@ -303,7 +301,8 @@ def finished(workflow: Object, pods: Iterable[Pod]) -> bool:
         return False
     rechecks = {node.get("phase") for node in nodes if template_of(node) == "recheck"}
     if not rechecks:
-        return not any(GATED in parameters_of(node, "outputs").items() for node in nodes)
+        # the plan step of a run that may have rechecks says so
+        return not any(parameters_of(node, "outputs").get("gated") == "true" for node in nodes)
     # the batches of a recheck are a second fan, whose node may not exist yet
     return rechecks <= _DONE and ("Succeeded" not in rechecks or len(fans) > 1)
 

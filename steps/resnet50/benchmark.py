@@ -44,7 +44,6 @@ from perfdag.steps.resnet50.workload import (
 if TYPE_CHECKING:
     import pyarrow
 
-TORCH = {"pip": "'perfdag[torch]'"}
 DRIVER = Tool(
     "the NVIDIA driver (nvidia-smi)",
     {"apt": "nvidia-driver", "dnf": "nvidia-driver", "zypper": "nvidia-driver-G06"},
@@ -156,7 +155,8 @@ def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
     if finished.code == 0:
         advice = f"{argv[-3]} -m pip install 'perfdag[torch]'" if params.python else ""
         names = finished.stdout.split()
-        return [Tool(f"{name} (Python){behind}", TORCH, advice) for name in names]
+        packages = {"pip": "'perfdag[torch]'"}
+        return [Tool(f"{name} (Python){behind}", packages, advice) for name in names]
     advice = f"{host.name} reports: {finished.tail() or f'exit code {finished.code}'}"
     return [Tool(f"{argv[-3]} (Python){behind}", {}, advice)]
 

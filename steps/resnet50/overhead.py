@@ -199,8 +199,8 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         for side, of_side in by_side.items():
             for pair, run in enumerate(of_side):
                 at = {"side": SIDES[side], "pair": pair, **coords}
-                values.append(Measurement("cost", run.cost(scenario), coords=at))
-                values.append(Measurement("valid", float(run.valid), coords=at))
+                figures = {"cost": run.cost(scenario), "valid": float(run.valid)}
+                values += [Measurement(name, value, coords=at) for name, value in figures.items()]
         reasons = [
             f"run {number} ({SIDES[side]}): {reason}"
             for number, (side, run) in enumerate(zip(order, runs, strict=True), 1)

@@ -209,8 +209,6 @@ async def simulated_nodes(kube: Kube) -> set[str] | None:
 
 SIMULATED_LABEL = "perfdag/simulated"
 _PREFIX = "perfdag-sim-"
-_GPU_LABELS = {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
-"""Labels by which fake-gpu-operator selects its nodes."""
 _NODE_INFO = {
     "architecture": "amd64",
     "operatingSystem": "linux",
@@ -231,11 +229,16 @@ async def make_nodes(kube: Kube, count: int, gpus: int) -> int:
     Existing ones stay as they are. A taint keeps other pods away. Raises KubeError.
     """
     resources = {"cpu": "96", "memory": "1Ti", "pods": "250", "ephemeral-storage": "1Ti"}
-    labels = {SIMULATED_LABEL: "true", "type": "kwok"}
-    labels |= {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    labels = {
+        SIMULATED_LABEL: "true",
+        "type": "kwok",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    }
     if gpus:
         resources["nvidia.com/gpu"] = str(gpus)
-        labels |= _GPU_LABELS
+        # by which fake-gpu-operator selects its nodes
+        labels |= {"run.ai/simulated-gpu-node-pool": "default", "nvidia.com/gpu.present": "true"}
 
     async def make(name: str) -> bool:
         body = {

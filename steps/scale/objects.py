@@ -567,8 +567,17 @@ def load(
     if _RUNAI_NAME in text:
         for runai_placeholder, placeholder in _RUNAI_PLACEHOLDERS.items():
             text = text.replace(runai_placeholder, placeholder)
-    values = {"run": run, "project": "project-0", "workers": 1, "gpus": 1, "image": RUNAI_IMAGE}
-    values |= dict(variables or {}) | {"name": _NAME, "namespace": _NAMESPACE, "index": _INDEX}
+    values = {
+        "run": run,
+        "project": "project-0",
+        "workers": 1,
+        "gpus": 1,
+        "image": RUNAI_IMAGE,
+        **(variables or {}),
+        "name": _NAME,
+        "namespace": _NAMESPACE,
+        "index": _INDEX,
+    }
 
     def fill(match: re.Match[str]) -> str:
         if match[1] not in values:
