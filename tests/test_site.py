@@ -47,8 +47,8 @@ def test_a_run_changes_only_the_files_of_its_month(store: FolderStore) -> None:
         f"{data}/index.js",
         f"{data}/net/suite.js",
         f"{data}/net/runs/2026-02.js",
-        f"{data}/net/series/iperf/0.js",
-        f"{data}/net/values/iperf/2026-02/0.js",
+        f"{data}/net/series/iperf.js",
+        f"{data}/net/values/iperf/2026-02.js",
         f"{data}/net/compare/{run}/{last}.js",
     }
 
@@ -87,7 +87,7 @@ def test_a_point_that_never_had_a_value_is_a_failure_of_its_runs(tmp_path: Path)
     early = late | {"streams=4": 1.0}
     synthetic.nights(store, 8, lambda night, point: 1e10 * (late if night > 4 else early)[point])
     write_site(store)
-    series = read_script(store.get("site/data/net/series/iperf/0.js"))["series"]
+    series = read_script(store.get("site/data/net/series/iperf.js"))["series"]
     words = {line["name"].removesuffix(" throughput"): line["answer"] for line in series}
     assert words[lost] == "failed: it would not start"
     assert words["iperf streams=1"].startswith("same")
@@ -103,7 +103,7 @@ def test_a_lost_file_is_written_again_and_those_of_deleted_runs_go(
 ) -> None:
     write_site(store)
     before = {key: store.get(key) for key in store.list("site")}
-    store.delete("site/data/net/values/iperf/2026-01/0.js")
+    store.delete("site/data/net/values/iperf/2026-01.js")
     store.put("site/data/net/runs/2026-01.js", b"perfdag.add(")
     store.put("site/data/net/suite.js", b"not JSON")
     write_site(store)

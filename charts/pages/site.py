@@ -25,14 +25,13 @@ from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 8
+FORMAT = 9
 """Version of the data. The site of another version is written again."""
-SERIES = 500
-"""Descriptions of series in one script file, about 1 MB."""
 COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
 FOLDER = "site"
-DATA, HEAD = f"{FOLDER}/data", "suite.js"
+DATA = f"{FOLDER}/data"
+HEAD = "suite.js"
 PAGES = {
     "index": "Suites",
     "history": "History of a suite",
@@ -41,10 +40,6 @@ PAGES = {
 }
 FILES = Path(__file__).resolve().parent.parent
 """The folder of the styles, scripts and templates."""
-
-
-class SiteError(SelectionError):
-    """The site cannot be written. The message says why and what to do."""
 
 
 def script(name: str, data: Any) -> bytes:
@@ -76,7 +71,9 @@ class _Folder:
     """The files of one suite: `marks` by path, those of the earlier site in `old`."""
 
     def __init__(self, store: Store, suite: str) -> None:
-        self.store, self.prefix = store, f"{DATA}/{suite}"
+        self.store = store
+        self.suite = suite
+        self.prefix = f"{DATA}/{suite}"
         self.present = set(store.list(self.prefix))
         self.marks: dict[str, str] = {}
         head = self.data(HEAD)
@@ -85,11 +82,11 @@ class _Folder:
 
     def put(self, path: str, data: Any, mark: str = "") -> None:
         """Write a file unless the earlier site has it with this content, or with this mark."""
-        content = b"" if mark else script(f"{self.prefix.removeprefix(f'{DATA}/')}/{path}", data)
+        name = f"{self.suite}/{path}"
+        content = b"" if mark else script(name, data)
         self.marks[path] = mark or digest(content.decode())
         if not self.has(path) or self.old[path] != self.marks[path]:
-            name = f"{self.prefix.removeprefix(f'{DATA}/')}/{path}"
-            self.store.put(f"{self.prefix}/{path}", content or script(name, data()))
+            self.store.put(f"{DATA}/{name}", content or script(name, data()))
 
     def has(self, path: str) -> bool:
         """Return whether the earlier site has a file."""
@@ -105,21 +102,22 @@ class _Folder:
     def runs(self) -> dict[str, site_data.Data]:
         """Return the runs of the earlier site by id, without files that are absent or damaged."""
         paths = [path for path in self.old if path.startswith("runs/")]
-        every = [run for path in paths for run in (self.data(path) or {}).get("runs", [])]
-        return {run["id"]: run for run in every}
+        months = filter(None, map(self.data, paths))
+        return {run["id"]: run for month in months for run in month["runs"]}
 
 
 def write_site(store: Store, suite: str | None = None) -> str:
     """Write the site, or what the newest run of one suite changes. Return its first page's URL.
 
-    A suite or file that cannot be read is reported and left out. Raises SiteError where the
+    A suite or file that cannot be read is reported and left out. Raises SelectionError where the
     store has no results, and StoreError.
     """
     names = RunStore(store).suites()
     if not names:
         command = f"perfdag collect RUN {store_option(store.root)}"
-        raise SiteError(f"store {store.root} has no results: run a suite, or `{command}`")
-    for name in [suite] if suite in names else names:
+        raise SelectionError(f"store {store.root} has no results: run a suite, or `{command}`")
+    changed = [suite] if suite in names else names
+    for name in changed:
         _write_suite(store, name)
     present = set(store.list(FOLDER))
     heads = {key.split("/")[2] for key in present if key.endswith(f"/{HEAD}")}
@@ -152,19 +150,18 @@ def _write_suite(store: Store, suite: str) -> None:
     if not medians.runs:
         store.delete(f"{DATA}/{suite}")
         return
-    folder, records = _Folder(store, suite), read_records(store, suite)
+    folder = _Folder(store, suite)
+    records = read_records(store, suite)
     rules, clusters = judged_clusters(store, medians)
     runs = site_data.run_data(store, medians, folder.runs(), records)
     if not folder.old:
         _link_reports(store, runs)
-    lost = site_data.add_words(clusters, runs)
+    failed = site_data.add_words(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
     _write_runs(folder, medians, runs)
-    for benchmark, lines in site_data.series_data(clusters, lost).items():
-        for number, start in enumerate(range(0, len(lines), SERIES)):
-            name = site_data.key_name(benchmark)
-            data = {"folder": name, "series": lines[start : start + SERIES]}
-            folder.put(f"series/{name}/{number}.js", data)
+    for benchmark, lines in site_data.series_data(clusters, failed).items():
+        name = site_data.key_name(benchmark)
+        folder.put(f"series/{name}.js", {"folder": name, "series": lines})
     for path, block in site_data.values(medians):
         folder.put(path, block)
     head = {

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import Record
-from perfdag.analysis.compare import Comparison, compare_selections
+from perfdag.analysis.compare import compare_selections
 from perfdag.analysis.history import Series, headlines, words_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
@@ -34,12 +34,13 @@ from perfdag.units import scaled, short_seconds
 
 REPORTS_LATER = 30
 """Newest runs that are looked at again for a report that was written after the site."""
-REASONS, MISSING, ANSWERS = 3, 20, 3
-"""Most reasons of a run, series that are named as not compared, and answers on a card."""
+REASONS = 3  # most reasons of a run
+MISSING = 20  # most series that are named as not compared
+ANSWERS = 3  # most answers on a card
 LEVELS = 8
 """Newest levels of a series that are compared with each other."""
-CELLS = 30_000
-"""Values of one script file, about 1 MB."""
+DECIDING = {"failed": ("failed", "worse"), "same": ()}
+"""The words of the series that decide the word of a run, where these are not the same word."""
 
 Data = dict[str, Any]
 Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
@@ -47,23 +48,25 @@ Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
 
 
 def run_data(
-    store: Store, medians: RunMedians, known: dict[str, Data], records: dict[str, Record]
+    store: Store, medians: RunMedians, earlier: dict[str, Data], records: dict[str, Record]
 ) -> list[Data]:
     """Return what the site shows of each run, oldest first.
 
-    `known` is the earlier answer by run id. Rows are read only of runs that are new or changed.
+    `earlier` is the earlier answer by run id. Rows are read only of runs that are new or changed.
     Raises StoreError.
     """
-    marks = dict(zip((run.run_id for run in medians.runs), _marks(medians), strict=True))
-    changed = [r for r in medians.runs if known.get(r.run_id, {}).get("mark") != marks[r.run_id]]
+    marks = _marks(medians)
+    changed = [
+        run for run in medians.runs if earlier.get(run.run_id, {}).get("mark") != marks[run.run_id]
+    ]
     read = dict(_read(store, medians.suite, changed))
     newest = {run.run_id for run in medians.runs[-REPORTS_LATER:]}
     runs = []
     for run in medians.runs:
         name = run.run_id
-        data = read.get(name) or dict(known.get(name, {}))
-        data |= {"id": name, "mark": marks[name], "cluster": run.cluster, "trigger": run.trigger}
-        data["revision"] = run.revision
+        data = read.get(name) or dict(earlier.get(name, {}))
+        data |= {"id": name, "mark": marks[name], "cluster": run.cluster}
+        data |= {"trigger": run.trigger, "revision": run.revision}
         if not data.get("report") and (name in newest or name in read):
             data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
@@ -72,20 +75,19 @@ def run_data(
     return runs
 
 
-def _marks(medians: RunMedians) -> list[str]:
+def _marks(medians: RunMedians) -> dict[str, str]:
     """Return a digest of the values and samples of each run, which changes when it is collected."""
-    order = sorted(range(len(medians.series)), key=lambda i: medians.series[i].series_id)
-    ids = [medians.series[i].series_id.encode() for i in order]
-    value, n = medians.value[order], medians.n[order]
+    ids = np.array([info.series_id for info in medians.series])
+    order = np.argsort(ids)
     points = {id(run.points): run.points for run in medians.runs}  # most runs share one
-    texts = {key: repr(value).encode() for key, value in points.items()}
-    marks = []
+    texts = {key: repr(counts).encode() for key, counts in points.items()}
+    marks = {}
     for column, run in enumerate(medians.runs):
-        present = np.isfinite(value[:, column])
-        mark = hashlib.blake2b(texts[id(run.points)], digest_size=8)
-        mark.update(b"".join(compress(ids, present)))
-        mark.update(value[present, column].tobytes() + n[present, column].tobytes())
-        marks.append(mark.hexdigest())
+        present = order[np.isfinite(medians.value[order, column])]
+        arrays = (ids, medians.value[:, column], medians.n[:, column])
+        values = b"".join(array[present].tobytes() for array in arrays)
+        mark = hashlib.blake2b(texts[id(run.points)] + values, digest_size=8)
+        marks[run.run_id] = mark.hexdigest()
     return marks
 
 
@@ -132,44 +134,46 @@ def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
 
     Return a row for each point that failed in a newest run and has no series.
     """
-    by_id, lost = {run["id"]: run for run in runs}, list[Data]()
-    for own, series in clusters:
+    by_id = {run["id"]: run for run in runs}
+    without_series = []
+    for medians, series in clusters:
         lines = headlines(series)
-        for run, word in zip(own.runs, words_by_run(lines, own), strict=True):
+        for run, word in zip(medians.runs, words_by_run(lines, medians), strict=True):
             by_id[run.run_id]["word"] = word
-        newest = by_id[own.runs[-1].run_id]
-        known = {line.info.point for line in series}
-        bare = [row for row in newest.get("failed", ()) if row["id"] not in known]
-        lost += [row | {"cluster": newest["cluster"]} for row in bare]
-        deciding = [
-            line
-            for line in sorted(lines, key=lambda line: RANK.index(line.verdict.word))
-            if line.verdict.word == newest["word"] != "same"
-            or (newest["word"], line.verdict.word) == ("failed", "worse")
-        ]
-        said = [[line.label, line.verdict.text] for line in deciding]
-        newest["answers"] = [*([row["label"], row["answer"]] for row in bare), *said][:ANSWERS]
-    return lost
+        newest = by_id[medians.runs[-1].run_id]
+        points = {line.info.point for line in series}
+        failed = [row for row in newest.get("failed", ()) if row["id"] not in points]
+        without_series += [row | {"cluster": newest["cluster"]} for row in failed]
+        answers = [[row["label"], row["answer"]] for row in failed]
+        words = DECIDING.get(newest["word"], (newest["word"],))
+        deciding = [line for line in lines if line.verdict.word in words]
+        deciding.sort(key=lambda line: RANK.index(line.verdict.word))
+        answers += [[line.label, line.verdict.text] for line in deciding]
+        newest["answers"] = answers[:ANSWERS]
+    return without_series
 
 
 def card(clusters: Clusters) -> Data | None:
     """Return the headline series that stands for a suite: the one whose verdict matters most."""
-    every = [line for _, series in clusters for line in headlines(series)]
-    if not every:
+    lines = list(chain.from_iterable(headlines(series) for _, series in clusters))
+    if not lines:
         return None
-    line = min(every, key=lambda line: RANK.index(line.verdict.word))
+    line = min(lines, key=lambda line: RANK.index(line.verdict.word))
     return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
-def series_data(clusters: Clusters, lost: Iterable[Data]) -> dict[str, list[Data]]:
-    """Return the series of all clusters by benchmark, in the order of the history, and `lost`."""
+def series_data(clusters: Clusters, failed: Iterable[Data]) -> dict[str, list[Data]]:
+    """Return the series of all clusters by benchmark, in the order of the history.
+
+    Before them stand the points that failed and have no series.
+    """
     by_benchmark: dict[str, list[Data]] = {}
-    for row in lost:
+    for row in failed:
         by_benchmark.setdefault(row["benchmark"], []).append(row)
-    for here, series in clusters:
+    for medians, series in clusters:
         for line in series:
             data = _series(line) | _pair_verdicts(line)
-            data["cluster"] = here.runs[0].cluster
+            data["cluster"] = medians.runs[0].cluster
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     return by_benchmark
 
@@ -191,10 +195,7 @@ def _series(line: Series) -> Data:
         "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
         "newest": rounded(line.newest),
         "levels": [
-            [
-                line.runs[level.start],
-                *map(rounded, (level.reference, level.low, level.high)),
-            ]
+            [line.runs[level.start], *map(rounded, (level.reference, level.low, level.high))]
             for level in line.levels.levels
         ],
         "left": line.worsening.run if line.worsening else None,
@@ -223,29 +224,30 @@ def _pair_verdicts(line: Series) -> Data:
     Samples whose spread exceeds the median and `least` cannot be trusted, unless the series is
     judged by `absolute` differences, nor can a point all of whose headline series spread so.
     """
-    better, levels = line.info.better, line.levels.levels
+    better = line.info.better
+    levels = line.levels.levels
     newest = levels[-LEVELS:]
-    known = np.flatnonzero(np.isfinite(line.value))[:STEP].tolist()
-    sides, limits = [line.band(i) for i in known], line.levels
+    first = line.levels.nights.at[:STEP].tolist()
+    bands = [line.band(i) for i in first]
 
     def between(a: Level, b: Level) -> Any:
-        found = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
-        return _cells(found) if found and a is not b else None
+        verdict = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
+        return _cells(verdict) if verdict and a is not b else None
 
     return {
         "point": line.info.point,
-        "least": int(limits.fraction),
-        "absolute": limits.absolute,
+        "least": int(line.levels.fraction),
+        "absolute": line.levels.absolute,
         "relative": not line.verdict.unit,
-        "first": [line.runs[i] for i in known],
-        "early": [[_cells(compare_sides(a, b, limits, better)) for b in sides] for a in sides],
+        "first": [line.runs[i] for i in first],
+        "early": [[_cells(compare_sides(a, b, line.levels, better)) for b in bands] for a in bands],
         "within": [_cells(compare_within(level, better)) for level in levels],
         "between": [[between(a, b) for b in newest] for a in newest],
     }
 
 
 def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
-    """Yield path and values of some series of a benchmark in one month.
+    """Yield path and values of the series of each benchmark in each month.
 
     They are the runs, and the values, lows, highs and n of each series.
     """
@@ -256,30 +258,21 @@ def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
     for i, info in enumerate(medians.series):
         if not info.canary:
             benchmarks.setdefault(info.benchmark, []).append(i)
-    for benchmark, lines in benchmarks.items():
+    measured = np.isfinite(medians.value)
+    for benchmark, rows in benchmarks.items():
         for month, columns in months.items():
-            finite = np.isfinite(medians.value[np.ix_(lines, columns)]).any(axis=1)
-            rows = np.array(lines)[finite].tolist()
-            step = max(1, CELLS // len(columns))
-            for number, start in enumerate(range(0, len(rows), step)):
-                path = f"values/{key_name(benchmark)}/{month}/{number}.js"
-                yield path, _values(medians, rows[start : start + step], columns)
+            present = np.array(rows)[measured[np.ix_(rows, columns)].any(axis=1)].tolist()
+            if present:
+                yield f"values/{key_name(benchmark)}/{month}.js", _values(medians, present, columns)
 
 
 def _values(medians: RunMedians, rows: list[int], columns: list[int]) -> Data:
-    cells = np.ix_(rows, columns)
-    arrays = [array[cells].tolist() for array in (medians.value, medians.low, medians.high)]
-    counts = medians.n[cells].tolist()
-    return {
-        "runs": [medians.runs[i].run_id for i in columns],
-        "series": {
-            medians.series[row].series_id: [
-                *([rounded(value) for value in array[i]] for array in arrays),
-                counts[i],
-            ]
-            for i, row in enumerate(rows)
-        },
-    }
+    series: Data = {}
+    for row in rows:
+        arrays = (medians.value, medians.low, medians.high)
+        figures = [list(map(rounded, array[row, columns].tolist())) for array in arrays]
+        series[medians.series[row].series_id] = [*figures, medians.n[row, columns].tolist()]
+    return {"runs": [medians.runs[i].run_id for i in columns], "series": series}
 
 
 def rounded(value: float) -> float | None:
@@ -299,24 +292,19 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     names of those not compared.
     Raises SelectionError, StoreError.
     """
-    sides = [(store, Selection(run, suite, (run,))) for run in (before, after)]
-    comparison = compare_selections(sides[0], sides[1])
-    other = {row.info.series_id: row.series_a for row in comparison.series}
+    a, b = (Selection(run, suite, (run,)) for run in (before, after))
+    comparison = compare_selections((store, a), (store, b))
+    titles = {"only_a": "only in A", "only_b": "only in B"}
+    changed = [row for row in comparison.series if row.info.series_id != row.series_a]
     return {
         "parameters": comparison.parameters,
-        "missing": _missing(comparison),
+        "missing": {
+            titles.get(reason, reason): (len(lines), lines[:MISSING])
+            for reason, lines in comparison.left_out.items()
+            if lines and reason != "damaged"
+        },
         "series": {row.info.series_id: _cells(row.verdict) for row in comparison.series},
-        "paired": {b: a for b, a in other.items() if a != b},
-    }
-
-
-def _missing(comparison: Comparison) -> dict[str, tuple[int, list[str]]]:
-    """Return what was not compared by reason: its number and first names."""
-    titles = {"only_a": "only in A", "only_b": "only in B"}
-    return {
-        titles.get(reason, reason): (len(lines), lines[:MISSING])
-        for reason, lines in comparison.left_out.items()
-        if lines and reason != "damaged"
+        "paired": {row.info.series_id: row.series_a for row in changed},
     }
 
 

@@ -12,7 +12,7 @@ async function pointsOf(series, monthsOf) {
   const points = new Map();
   for (const head of new Set(series.map((line) => line.head))) {
     const folders = [...new Set(series.filter((line) => line.head === head).map((line) => line.folder))];
-    for (const block of await loadAll(head, ...folders.flatMap((folder) => monthsOf(head).map((month) => `values/${folder}/${month}/`)))) {
+    for (const block of await loadAll(head, ...folders.flatMap((folder) => monthsOf(head).map((month) => `values/${folder}/${month}.js`)))) {
       for (const [id, [value, low, high, n]] of Object.entries(block.series)) {
         const own = block.runs.map((run, i) => ({ run, value: value[i], low: low[i], high: high[i], n: n[i] }));
         points.set(id, [...points.get(id) ?? [], ...own.filter((point) => point.value !== null)]);
@@ -25,12 +25,12 @@ async function pointsOf(series, monthsOf) {
 
 /** Return the series of a suite, of all benchmarks or of one, each with its suite's head and the folder of its benchmark. */
 async function seriesOf(head, benchmark) {
-  const files = await loadAll(head, benchmark ? `series/${benchmark}/` : "series/");
+  const files = await loadAll(head, benchmark ? `series/${benchmark}.js` : "series/");
   const failed = { word: "failed", headline: true, noise: "-", newest: null, levels: [], changes: [], left: null, drift: null }; // a point without a value
   return files.flatMap(({ folder, series }) => series.map((line) => ({ ...failed, ...line, head, folder })));
 }
 
-const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.split("/")[1]))].sort();
+const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.slice("series/".length, -".js".length)))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
 const rank = (line) => WORDS.indexOf(line.word);
 /** Return the level of a series that changed, which stands beside its newest value. */

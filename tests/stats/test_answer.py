@@ -172,7 +172,7 @@ def test_changes_of_a_share_are_in_points(store: Store, cli: CommandLine) -> Non
     assert f"WORSE net/{line.label} +3.0 points" in "\n".join(gate_lines(gate_of(store, 12)))
     assert text in cli(["compare", run_id(0), run_id(12), "--store", store.root]).out
     write_site(store)
-    [series] = read_script(store.get("site/data/net/series/iperf/0.js"))["series"]
+    [series] = read_script(store.get("site/data/net/series/iperf.js"))["series"]
     assert (series["noise"], series["changes"][0]["size"]) == ("0.6 points", "+3.0 points")
 
 
@@ -484,7 +484,7 @@ def test_every_surface_says_the_same(
     since = next(line for line in out.splitlines() if line.startswith("since "))
     assert [text for text in (words, " ".join(since.split())) if text not in history] == []
     write_site(store)
-    [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}/0.js"))["series"]
+    [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}.js"))["series"]
     assert (series["word"], series["answer"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     assert [run["word"] for run in runs][-5:] == ["same", "same", "unclear", "unclear", "worse"]
@@ -515,7 +515,7 @@ def test_every_surface_says_the_same_of_few_runs(
     before, last = slower(store, "net", runs, samples)
     root, summary = ["--store", store.root], summarise(load_rows(store, runs=[last]))
     write_site(store)
-    [line] = read_script(store.get("site/data/net/series/task/0.js"))["series"]
+    [line] = read_script(store.get("site/data/net/series/task.js"))["series"]
     nights = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
     [pair] = read_script(store.get(f"site/data/net/compare/{last}/{before}.js"))["series"].values()
     gate, [row] = gate_of(store, runs - 1), json.loads(cli(["ls", *root, "--json"]).out)[-1:]
