@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
 LIMIT = 0.05
 """Overhead that is allowed where the suite sets no limit."""
+TONES = {"passes": style.BETTER, "fails": style.WORSE}
 NUMBERS = 12  # most hosts whose states carry their numbers
 MOST_NAMES = 3
 """Slow nodes and links that are named."""
@@ -58,9 +60,9 @@ class Treatment:
         return "fails" if self.low > self.limit else "inconclusive"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The verdict, and what would decide an inconclusive one."""
-        needed = [one.middle for one in self.state.series if one.metric == "pairs_needed"]
+        needed = [series.middle for series in self.state.series if series.metric == "pairs_needed"]
         if not needed or self.verdict != "inconclusive":
             return self.verdict
         return f"{self.verdict}: about {needed[0]:.0f} pairs would tell"
@@ -69,10 +71,10 @@ class Treatment:
 def _treatments(points: Sequence[PointState]) -> Iterator[Treatment]:
     """Yield the treatments with an interval."""
     for state in points:
-        series = {(one.metric, one.stat): one.middle for one in reversed(state.series)}
-        low = series.get(("overhead_bound", "low"))
-        mean = series.get(("overhead", "mean"))
-        high = series.get(("overhead_bound", "high"))
+        values = {(series.metric, series.stat): series.middle for series in reversed(state.series)}
+        low = values.get(("overhead_bound", "low"))
+        mean = values.get(("overhead", "mean"))
+        high = values.get(("overhead_bound", "high"))
         limit = float(state.params.get("limit", LIMIT))
         if low is not None and mean is not None and high is not None:
             yield Treatment(state, low, mean, high, limit)
@@ -87,34 +89,26 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
     title = f"{verdicts.count('passes')} of {len(verdicts)} treatments pass"
     if len(treatments) == 1:
         title = f"Overhead {100 * treatments[0].mean:.1f}\u00a0%: {verdicts[0]}"
-    note = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
-    subtitle = "; ".join(filter(None, [note, notes(points, rows)]))
-    fig, (ax,) = style.figure([0.9 + 0.42 * len(treatments)], title=title, subtitle=subtitle)
-    tones = {"passes": style.BETTER, "fails": style.WORSE}
-    ends = [0.0]
+    key = "dot: mean; bar: 95 % interval, paired runs in ABBA order; shaded: beyond the limit"
+    remarks = [key, *notes(points, rows)]
+    fig, (ax,) = style.figure([0.9 + 0.42 * len(treatments)], title, remarks)
+    above: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
     for row, treatment in enumerate(treatments):
-        tone = tones.get(treatment.verdict, style.UNCLEAR)
-        ax.plot(
-            [treatment.low, treatment.high], [row, row], color=tone, lw=2, gid="interval", label="_"
-        )
-        title_of_row = treatment.state.title
-        ax.plot([treatment.mean], [row], "o", color=tone, gid="mean", label=title_of_row)
-        text = treatment.verdict if style.is_narrow() else treatment.words
-        ax.annotate(
-            text,
-            (treatment.mean, row),
-            color=tone,
-            xytext=(0, 7),
-            textcoords="offset points",
-            ha="center",
-        )
-        ends += [treatment.low, treatment.high, treatment.limit]
-    room = (max(ends) - min(ends)) * 0.1
-    for limit in {treatment.limit for treatment in treatments}:
-        ax.axvspan(limit, max(ends) + room, color=style.WORSE, alpha=0.06, gid="limit")
+        tone = TONES.get(treatment.verdict, style.UNCLEAR)
+        interval = [treatment.low, treatment.high]
+        ax.plot(interval, [row, row], color=tone, lw=2, gid="interval", label="_")
+        ax.plot(treatment.mean, row, "o", color=tone, gid="mean", label=treatment.state.title)
+        text = treatment.verdict if style.is_narrow() else treatment.text
+        ax.annotate(text, (treatment.mean, row), color=tone, **above)
+    limits = {treatment.limit for treatment in treatments}
+    low = min(0.0, *limits, *(treatment.low for treatment in treatments))
+    high = max(0.0, *limits, *(treatment.high for treatment in treatments))
+    room = (high - low) * 0.1
+    for limit in limits:
+        ax.axvspan(limit, high + room, color=style.WORSE, alpha=0.06, gid="limit")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value * 100:g} %")
     ax.set(
-        xlim=(min(ends) - room, max(ends) + room),
+        xlim=(low - room, high + room),
         ylim=(len(treatments) - 0.4, -0.7),
         yticks=range(len(treatments)),
         yticklabels=[style.wrap(treatment.state.title) for treatment in treatments],
@@ -125,10 +119,11 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
 
 def headlines(states: Sequence[PointState], rows: pa.Table) -> Sequence[tuple[str, Figure]]:
     """Return the charts of a benchmark without a declaration: of its first headline metrics."""
-    series = list(chain.from_iterable(state.series for state in states))
+    measured = list(chain.from_iterable(state.series for state in states))
+    deciding = [series for series in measured if series.headline] or measured
     units: dict[str, set[str]] = {}
-    for one in [one for one in series if one.headline] or series:
-        units.setdefault(one.metric, set()).add(one.unit)
+    for series in deciding:
+        units.setdefault(series.metric, set()).add(series.unit)
     drawn = [name for name, of_metric in units.items() if len(of_metric) == 1]  # on one axis
     return figures(states, rows, [View((name,)) for name in drawn[:HEADLINES]])
 
@@ -136,7 +131,7 @@ def headlines(states: Sequence[PointState], rows: pa.Table) -> Sequence[tuple[st
 def pair_figures(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield a matrix for each point of pairs and each of its headline metrics.
 
-    `points` are those measured in pairs, and `rows` the rows that they summarise.
+    `rows` are those of the pairs.
     """
     groups = pair_groups(points)
     facts = facts_of_nodes(rows)
@@ -150,43 +145,44 @@ def pair_figures(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple
             yield f"{slug}-{matrix.metric.replace('_', '-')}", _matrix_figure(matrix, facts)
 
 
-def finding(matrix: PairMatrix, facts: Facts) -> tuple[str, str]:
+def _finding(matrix: PairMatrix, facts: Facts) -> tuple[str, list[str]]:
     """Return the slow node or link, and the facts in which the slow ones differ."""
     metric = matrix.info.label
     between = " between nodes" if matrix.on_one_node else ""
     if not matrix.between:
-        return f"No valid sample{between}", ""
+        return f"No valid sample{between}", []
     if not matrix.judges:
-        series = list(matrix.between.values())
-        middle = float(np.median([one.middle for one in series]))
-        value = amount(middle, series[0].display_unit)
-        known_direction = series[0].better in ("higher", "lower")
-        return f"{metric} {value} in the middle{between}", TOO_FEW if known_direction else ""
+        series = next(iter(matrix.between.values()))
+        value = amount(_middle(matrix), series.display_unit)
+        reasons = [TOO_FEW] if series.better in ("higher", "lower") else []
+        return f"{metric} {value} in the middle{between}", reasons
     if not matrix.slow:
-        return f"No node and no link stands out in {metric}{between}", ""
+        return f"No node and no link stands out in {metric}{between}", []
     worst, *others = matrix.slow
-    more = f" and {len(others)} more" if others else ""
-    named = [worst, *others[: MOST_NAMES - 1]]
-    reasons = [why_slow(part, facts) for part in named]
+    title = f"Slow in {metric}{between}: {worst.text}"
+    reasons = [why_slow(part, facts) for part in matrix.slow[:MOST_NAMES]]
     if others:
-        reasons.insert(0, "slow too: " + ", ".join(part.text for part in named[1:]))
-    title = f"Slow in {metric}{between}: {worst.text}{more}"
-    return title, "; ".join(filter(None, reasons))
+        title += f" and {len(others)} more"
+        reasons.insert(0, "slow too: " + ", ".join(part.text for part in others[: MOST_NAMES - 1]))
+    return title, reasons
+
+
+def _middle(matrix: PairMatrix) -> float:
+    """Return the median of the pairs between nodes, or of all where there is none."""
+    series = (matrix.between or matrix.series).values()
+    return float(np.median([line.middle for line in series]))
 
 
 def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
     """Draw the deviation of each pair from the median: without a slow one, there is no colour."""
     names = matrix.hosts
     count = len(names)
+    title, reasons = _finding(matrix, facts)
+    remarks = [*reasons, *_matrix_notes(matrix), matrix.title]
+    fig, (ax,) = style.figure([min(6.5, 0.32 * count + 1.4)], title, remarks)
     grid = np.full((count, count), np.nan)
     for place, series in matrix.series.items():
         grid[place] = series.middle
-    title, reasons = finding(matrix, facts)
-    subtitle = "; ".join(filter(None, [reasons, *_matrix_notes(matrix), matrix.title]))
-    fig, (ax,) = style.figure([min(6.5, 0.32 * count + 1.4)], title=title, subtitle=subtitle)
-    middle = float(
-        np.median([series.middle for series in (matrix.between or matrix.series).values()])
-    )
     colours = _WORSE_TO_BETTER
     if matrix.info.better == "lower":
         colours = colours.reversed()
@@ -194,30 +190,15 @@ def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
     if count <= (5 if style.is_narrow() else NUMBERS):
         texts = draw.cell_texts(grid, matrix.info.display_unit)
     norm = Normalize(-DEVIATION, DEVIATION)
-    mesh = draw.heat(ax, grid / middle - 1, norm, colours, texts, missing="")
+    mesh = draw.heat(ax, grid / _middle(matrix) - 1, norm, colours, texts, missing="")
+    hatch: Any = {"fill": False, "hatch": "////", "edgecolor": style.MUTED, "linewidth": 0}
     for first, second in sorted(matrix.on_one_node):
-        columns = [second, second + 1, second + 1, second]
-        ax.fill(
-            columns,
-            [first, first, first + 1, first + 1],
-            gid="same-node",
-            fill=False,
-            hatch="////",
-            edgecolor=style.MUTED,
-            linewidth=0,
-        )
+        xs = [second, second + 1, second + 1, second]
+        ax.fill(xs, [first, first, first + 1, first + 1], gid="same-node", **hatch)
     failed = [place_of(state) for state in matrix.states if state.why]
-    rows = [first + 0.5 for first, _ in failed]
-    ax.plot(
-        [second + 0.5 for _, second in failed],
-        rows,
-        gid="failed",
-        ls="none",
-        marker="X",
-        mfc="none",
-        mec=style.INK,
-        ms=8,
-    )
+    rows, columns = np.array(failed).reshape(-1, 2).T + 0.5
+    cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.INK, "ms": 8}
+    ax.plot(columns, rows, gid="failed", **cross)
     step = max(1, count // (8 if style.is_narrow() else 24))
     places = np.arange(0, count, step) + 0.5
     ax.set_yticks(places, names[::step])
@@ -232,17 +213,17 @@ def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
 
 def _matrix_notes(matrix: PairMatrix) -> Iterator[str]:
     """Yield the number of samples, their spread, and what is missing."""
-    unit = scaled(matrix.info.display_unit, max(one.middle for one in matrix.series.values()))[1]
-    counts = [len(series.values) for series in matrix.series.values()]
-    yield f"number: median in {unit} of n={span(counts)}"
+    measured = matrix.series.values()
+    unit = scaled(matrix.info.display_unit, max(series.middle for series in measured))[1]
+    yield f"number: median in {unit} of n={span(len(series.values) for series in measured)}"
     parallel = int((matrix.states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
     yield f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"
     used = chain.from_iterable(state.nodes for state in matrix.states)
-    same = {len(set(nodes)) == 1 for nodes in used if len(nodes) > 1}
-    if same == {True}:
-        yield "all hosts on one node"
-    if len(same) == 2:
+    shared = [len(set(nodes)) == 1 for nodes in used if len(nodes) > 1]
+    if matrix.on_one_node:
         yield "hatched: both hosts on one node"
+    elif shared and all(shared):
+        yield "all hosts on one node"
     failed = sum(bool(state.why) for state in matrix.states)
     if failed:
         yield f"X: no valid sample ({failed})"
@@ -259,19 +240,19 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
         View(
             ("latency", "bandwidth"),
             stats=("mean", "value"),
-            each="benchmark",
+            facet="benchmark",
             slug="sizes",
             x="message_bytes",
         ),
-        View(("operation_time",), each="benchmark", slug="operations"),
+        View(("operation_time",), facet="benchmark", slug="operations"),
     ),
     "iperf": (
         View(
             ("throughput", "retransmits", "lost_fraction", "jitter"),
-            each="protocol",
+            facet="protocol",
             slug="throughput",
         ),
-        View(("second_throughput",), x="second", each="protocol", subjects=True, slug="seconds"),
+        View(("second_throughput",), x="second", facet="protocol", subjects=True, slug="seconds"),
     ),
     "latency": (
         View(("transaction_rate",), slug="rate"),
@@ -294,8 +275,8 @@ CHARTS: Mapping[str, Sequence[Chart]] = {
         View(("latency",), stats=("p50", "mean", "p99"), slug="sizes", x="message_bytes"),
     ),
     "resnet50": (
-        View(("throughput",), x="batch", each="scenario", slug="throughput"),
-        View(("latency",), each="scenario", stats=("p50", "p90", "p99"), slug="latency"),
+        View(("throughput",), x="batch", facet="scenario", slug="throughput"),
+        View(("latency",), facet="scenario", stats=("p50", "p90", "p99"), slug="latency"),
     ),
     "resnet50-interference": (
         View(("rate", "tail"), subjects=True, slug="copies"),

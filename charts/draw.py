@@ -1,7 +1,7 @@
 """The panels of charts: lines, dots and a heat map."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -10,26 +10,17 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from perfdag.charts import style
-from perfdag.charts.series import Item, Items, Lines, metric_of, value_words
+from perfdag.charts.series import Item, Items, metric_of
 from perfdag.units import digits, scaled, short
 
 ROW = 0.27  # inches of a row of dots
 LOG_FROM = 50.0
-"""Values of which the largest is this many times the smallest are drawn on a log axis."""
+"""Values of which the largest is this many times the smallest need a log scale."""
 ONE_HUE = LinearSegmentedColormap.from_list("one hue", ["#eaf3f9", style.SERIES[0]])
-
-
-def needs_log(items: Iterable[Item]) -> bool:
-    """Return whether the samples of items are so far apart that they need a log axis."""
-    return far_apart(list(chain.from_iterable(item.series.values for item in items)))
-
-
-def far_apart(values: Sequence[float]) -> bool:
-    """Return whether values are so far apart that they need a log scale."""
-    return min(values) > 0 and max(values) / min(values) > LOG_FROM
 
 
 @dataclass(frozen=True)
@@ -60,103 +51,90 @@ class Axis:
     def draw(self, ax: Axes) -> None:
         """Set limits, ticks and name of the axis of x."""
         places = [self.place(value) for value in self.values]
-        margin = 0.04 * (places[-1] - places[0]) or 1.0
-        ax.set(xlabel=self.name, xlim=(places[0] - margin, places[-1] + margin))
-        few = 4 if style.is_narrow() else 8
+        ax.set_xlabel(self.name)
         if self.log:
             ax.set_xscale("log", base=2)
             ax.set_xlim(places[0] / 1.3, places[-1] * 1.3)
-        elif len(places) > few:  # there is nothing at 1.2 processes
+        else:
+            margin = 0.04 * (places[-1] - places[0]) or 1.0
+            ax.set_xlim(places[0] - margin, places[-1] + margin)
+        few = 4 if style.is_narrow() else 8
+        if len(places) > few and not self.log:  # there is nothing at 1.2 processes
             ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
             return
         step = math.ceil(len(places) / few)
-        words = [self.text(value).replace(" ", "\n") for value in self.values[::step]]
-        ax.set_xticks(places[::step], words)
+        labels = [self.text(value).replace(" ", "\n") for value in self.values[::step]]
+        ax.set_xticks(places[::step], labels)
         ax.xaxis.set_minor_locator(NullLocator())
 
 
 def lines(
-    ax: Axes, curves: Lines, x: Axis, names: Sequence[str] = (), *, log: bool = False
-) -> None:
-    """Draw medians as lines and spreads as bands over x.
+    ax: Axes, curves: Mapping[str, Items], x: Axis, names: Sequence[str], *, log: bool
+) -> dict[str, Line2D]:
+    """Draw medians as lines and spreads as bands over x. Return the lines by their names.
 
     The place of a name in `names` gives its colour.
     """
     x.draw(ax)
-    order = list(names or curves)
+    drawn: dict[str, Line2D] = {}
     for name, items in curves.items():
+        color, marker, dashes = style.look(names.index(name))
         line = sorted(items, key=lambda item: item.numbers[x.key])
-        look = style.look(order.index(name))
-        at = [x.place(item.numbers[x.key]) for item in line]
-        bands = [item.series.band for item in line]
-        ax.fill_between(
-            at,
-            [band.low for band in bands],
-            [band.high for band in bands],
-            color=look["color"],
-            alpha=0.15,
-            lw=0,
-            gid=f"band {name}",
-        )
+        places = [x.place(item.numbers[x.key]) for item in line]
+        lows = [item.series.band.low for item in line]
+        highs = [item.series.band.high for item in line]
+        ax.fill_between(places, lows, highs, color=color, alpha=0.15, lw=0, gid=f"band {name}")
         middles = [item.value for item in line]
         label = style.wrap(name, 44)
-        ax.plot(
-            at,
-            middles,
-            label=label,
-            gid=f"line {name}",
-            color=look["color"],
-            linestyle=look["linestyle"],
+        (drawn[name],) = ax.plot(
+            places, middles, label=label, gid=f"line {name}", color=color, ls=dashes
         )
-        texts = [
-            f"{name}, {x.text(item.numbers[x.key])}: {value_words(item.series)}" for item in line
-        ]
-        _marks(ax, name, list(zip(at, middles, line, texts, strict=True)), look, 3.6)
+        texts = [f"{name}, {x.text(item.numbers[x.key])}: {item.full_text}" for item in line]
+        marks = list(zip(places, middles, line, texts, strict=True))
+        _marks(ax, name, marks, color=color, marker=marker, ms=3.6)
     values_axis(ax, "y", list(chain.from_iterable(curves.values())), log=log)
+    return drawn
 
 
-Mark = tuple[float, float, Item, str]
-"""The place of a median, its item, and the text that it shows under the pointer."""
+def _marks(
+    ax: Axes, name: str, marks: Sequence[tuple[float, float, Item, str]], **looks: Any
+) -> None:
+    """Mark medians: filled, hollow where they were disturbed, and faint where they are unusable.
 
-
-def _marks(ax: Axes, name: str, marks: Sequence[Mark], look: Any, size: float) -> None:
-    """Mark medians: filled, hollow where they were disturbed, and faint where they are unusable."""
+    `marks` are the place of each, its item, and the text that it shows under the pointer.
+    """
     for kind in ("median", "disturbed", "unusable"):
-        chosen = [mark for mark in marks if mark[2].mark == kind]
+        chosen = [(x, y, text) for x, y, item, text in marks if item.mark == kind]
         if chosen:
-            face = look["color"] if kind == "median" else style.PAPER
-            xs = [mark[0] for mark in chosen]
-            ys = [mark[1] for mark in chosen]
-            gid = f"{kind} {name}"
+            xs, ys, texts = zip(*chosen, strict=True)
             (line,) = ax.plot(
                 xs,
                 ys,
-                gid=gid,
+                gid=f"{kind} {name}",
                 label=f"_{kind}",
-                marker=look["marker"],
-                ms=size,
-                mfc=face,
-                color=look["color"],
+                mfc=looks["color"] if kind == "median" else style.PAPER,
                 alpha=0.4 if kind == "unusable" else 1.0,
                 ls="none",
                 zorder=5,
+                **looks,
             )
-            style.HOVERS[line] = [mark[3] for mark in chosen]
+            style.HOVERS[line] = list(texts)
 
 
-def values_axis(ax: Axes, side: str, items: Items, *, log: bool) -> None:
+def values_axis(ax: Axes, side: str, items: Items, *, log: bool = False) -> None:
     """Set limits, ticks and name of the axis of values. Without a log scale, zero is in sight."""
     values = list(chain.from_iterable(item.series.values for item in items))
     low = min(values)
     high = max(values)
     axis = ax.yaxis if side == "y" else ax.xaxis
     first = items[0].series
-    if log and low > 0:
+    if low > 0 and (log or high / low > LOG_FROM):
         ax.set(**{f"{side}scale": "log", f"{side}lim": (low / 1.4, high * 1.4)})
+        style.log_axis(axis, first.display_unit)
+        unit = ""  # each tick has it
     else:
-        log = False
         ax.set(**{f"{side}lim": (min(0.0, low * 1.06), max(0.0, high * 1.06) or 1.0)})
-    unit = style.value_axis(axis, first.display_unit, max(-low, high), log=log)
+        unit = style.linear_axis(axis, first.display_unit, max(-low, high))
     label = style.axis_label(metric_of(items), unit, first.better)
     axis.set_label_text(label.replace(", ", "\n") if side == "y" else label)
 
@@ -180,16 +158,23 @@ def rows_of(groups: Groups) -> list[str]:
 def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     """Draw a row for each point: median, spread and samples. `joined` connects two groups."""
     rows = rows_of(groups)
-    every = list(chain.from_iterable(group.values() for group in groups.values()))
-    for y, row in enumerate(rows if joined else ()):
-        pair = [group[row].value for group in groups.values() if row in group]
-        ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+    items = list(chain.from_iterable(group.values() for group in groups.values()))
+    if joined:
+        for y, row in enumerate(rows):
+            pair = [group[row].value for group in groups.values() if row in group]
+            ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+    apart = 0.0 if joined else min(0.25, 0.6 / len(groups))
     for number, (name, group) in enumerate(groups.items()):
-        apart = min(0.25, 0.6 / len(groups))
-        shift = 0 if joined else (number - (len(groups) - 1) / 2) * apart
+        shift = (number - (len(groups) - 1) / 2) * apart
         _dots(ax, name, [(rows.index(row) + shift, item) for row, item in group.items()], number)
     if len(groups) == 1:
-        _texts(ax, every)
+        for y, item in enumerate(items):
+            right: Any = {"x": 1.015, "y": y, "transform": ax.get_yaxis_transform()}
+            if item.usable:
+                text = item.text if style.is_narrow() else item.full_text
+                ax.text(s=text, color=style.INK, va="center", **right)
+            else:
+                ax.text(s="unusable", color=style.MUTED, va="center", **right)
     else:
         columns = 1 if style.is_narrow() else min(4, len(groups))
         ax.legend(
@@ -205,37 +190,22 @@ def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     ax.tick_params(axis="y", length=0, pad=8)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
-    values_axis(ax, "x", every, log=needs_log(every))
-
-
-def _texts(ax: Axes, items: Items) -> None:
-    """Write the values of the only group beside its rows."""
-    for row, item in enumerate(items):
-        value = item.text if style.is_narrow() else value_words(item.series)
-        tone = style.INK if item.usable else style.MUTED
-        ax.text(
-            1.015,
-            row,
-            value if item.usable else "unusable",
-            color=tone,
-            transform=ax.get_yaxis_transform(),
-            va="center",
-        )
+    values_axis(ax, "x", items)
 
 
 def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int) -> None:
     """Draw a group: samples as light ticks, spreads as bars, and medians as marks."""
-    look = style.look(number)
+    color, marker, _ = style.look(number)
+    marks = []
     for y, item in places:
         band = item.series.band
         faint = 1.0 if item.usable else 0.4
-        dashes = "-" if item.usable else (0, (2, 1))
         ax.plot(
             [band.low, band.high],
             [y, y],
-            ls=dashes,
+            ls="-" if item.usable else (0, (2, 1)),
             gid=f"band {name}",
-            color=look["color"],
+            color=color,
             lw=2.2,
             alpha=0.55 * faint,
             label="_",
@@ -244,7 +214,7 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int
         ax.plot(
             samples,
             [y] * len(samples),
-            color=look["color"],
+            color=color,
             gid=f"samples {name}",
             ls="none",
             marker="|",
@@ -252,12 +222,9 @@ def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int
             alpha=0.45 * faint,
             label="_",
         )
-    marks = [
-        (item.value, y, item, f"{item.state.title} {name}: {value_words(item.series)}")
-        for y, item in places
-    ]
-    ax.plot([], [], look["marker"], color=look["color"], ms=7, label=name)
-    _marks(ax, name, marks, look, 7)
+        marks.append((item.value, y, item, f"{item.state.title} {name}: {item.full_text}"))
+    ax.plot([], [], marker, color=color, ms=7, label=name)
+    _marks(ax, name, marks, color=color, marker=marker, ms=7)
 
 
 def heat(
@@ -273,19 +240,13 @@ def heat(
     Cells without a value have the hatch `missing`.
     """
     ax.patch.set(facecolor=style.PAPER, hatch=missing, edgecolor=style.GRID)
-    rows, columns = grid.shape
-    edges = np.arange(columns + 1), np.arange(rows + 1)
-    mesh = ax.pcolormesh(*edges, grid, cmap=colours, norm=norm, gid="median")
-    for y, x in np.argwhere(np.isfinite(grid)) if texts is not None else ():
-        ax.text(
-            x + 0.5,
-            y + 0.5,
-            texts[y, x],
-            color=style.on_cell(mesh, grid[y, x]),
-            ha="center",
-            va="center",
-            fontsize=9 if columns < 13 else 7.5,
-        )
+    mesh = ax.pcolormesh(grid, cmap=colours, norm=norm, gid="median")
+    if texts is not None:
+        size = 9 if grid.shape[1] < 13 else 7.5
+        centred: Any = {"ha": "center", "va": "center", "fontsize": size}
+        for y, x in np.argwhere(np.isfinite(grid)):
+            tone = style.on_cell(mesh, grid[y, x])
+            ax.text(x + 0.5, y + 0.5, texts[y, x], color=tone, **centred)
     ax.grid(visible=False)
     ax.tick_params(length=0)
     return mesh
@@ -302,5 +263,6 @@ def cell_texts(grid: Any, unit: str) -> Any:
 
 def color_norm(values: Sequence[float]) -> Any:
     """Return the scale of colours for values."""
-    scale = LogNorm if far_apart(values) else Normalize
-    return scale(min(values), max(values))
+    low = min(values)
+    high = max(values)
+    return LogNorm(low, high) if low > 0 and high / low > LOG_FROM else Normalize(low, high)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +24,6 @@ from perfdag.charts.style import HOVERS, PNG_DPI, house
 from perfdag.charts.view import Chart, figures
 from perfdag.results.summary import PointState, Summary
 
-_FONT = re.compile(rb"'DejaVu Sans'(, sans-serif)?")
-_ID = re.compile(rb' id="([^"]*)"')
-_REFERENCES = re.compile(rb'(?:url\(#|xlink:href="#)([^")]+)')
-_MARKS = re.compile(rb'<g id="(marks-\d+)">.*?</g>\s*</g>', re.S)
-_MARK = re.compile(rb"(<use [^>]*?)/>")
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 INLINE = 200_000  # bytes of an SVG above which its PNG stands in, where that is smaller
 NARROW = 60_000  # bytes of an SVG for phones above which the wide one scrolls there
 _VARIABLES = {
@@ -41,19 +36,12 @@ _VARIABLES = {
     style.UNCLEAR: "var(--noisy)",
     **{colour: f"var(--s{i})" for i, colour in enumerate(style.SERIES)},
 }
-_COLOUR = re.compile("|".join(_VARIABLES))
-_HEAD = re.compile(r"^.*?(?=<svg)", re.S)
-_METADATA = re.compile(r"<metadata>.*?</metadata>|<style type=\"text/css\">.*?</style>", re.S)
-_SIZE = re.compile(r"^<svg\b[^>]*>")
-_STYLE = re.compile(r'style="[^"]*"')
-_ID_OR_USE = re.compile(r'(\bid="|xlink:href="#|url\(#)')
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def to_bytes(fig: Figure, dpi: int = PNG_DPI) -> tuple[bytes, bytes]:
     """Return a figure as (SVG, PNG). Equal input gives equal bytes: no date and no random ids."""
-    # Both files share one layout.
-    svg, png = to_svg(fig, hovers=True), io.BytesIO()
+    svg = to_svg(fig, hovers=True)  # and its layout, which both files share
+    png = io.BytesIO()
     with house(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         fig.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
@@ -62,61 +50,50 @@ def to_bytes(fig: Figure, dpi: int = PNG_DPI) -> tuple[bytes, bytes]:
 
 def to_svg(fig: Figure, *, hovers: bool = False) -> bytes:
     """Return a figure as SVG, with `hovers` as titles of its marks."""
+    file = io.BytesIO()
     with house(), warnings.catch_warnings():
         # names in any script: the browser's fonts have them
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        svg = io.BytesIO()
         engine = fig.get_layout_engine()
         if engine is not None:
             engine.execute(fig)
             # With an engine, each saving would lay out the figure.
             fig.set_layout_engine(None)
-            _round_positions(fig)
-        texts = _named_marks(fig) if hovers else {}
-        fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return _clean(_with_titles(svg.getvalue(), texts))
+            for axes in fig.axes:
+                # The last bits of the layout vary by process, and ids depend on them.
+                x, y, width, height = axes.get_position(original=True).bounds
+                axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
+        lines = chain.from_iterable(axes.lines for axes in fig.axes)
+        marks = [line for line in lines if hovers and line in HOVERS]
+        for number, line in enumerate(marks):
+            line.set_gid(f"marks-{number}")
+        fig.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    svg = _with_titles(file.getvalue(), [HOVERS[line] for line in marks])
+    # Only ids in use, only characters that XML allows, and fonts of other machines.
+    used = set(re.findall(rb'(?:url\(#|xlink:href="#)([^")]+)', svg))
+    svg = re.sub(rb' id="([^"]*)"', lambda match: match[0] if match[1] in used else b"", svg)
+    svg = re.sub(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]", b" ", svg)
+    return re.sub(rb"'DejaVu Sans'(, sans-serif)?", b"'DejaVu Sans', Verdana, sans-serif", svg)
 
 
-def _named_marks(fig: Figure) -> dict[bytes, list[str]]:
-    """Give the lines with hover texts ids of their own. Return the texts by id."""
-    lines = [line for axes in fig.axes for line in axes.lines if line in HOVERS]
-    for number, line in enumerate(lines):
-        line.set_gid(f"marks-{number}")
-    return {f"marks-{number}".encode(): HOVERS[line] for number, line in enumerate(lines)}
-
-
-def _with_titles(svg: bytes, hovers: dict[bytes, list[str]]) -> bytes:
-    """Put the hover texts as titles into the marks of their lines."""
+def _with_titles(svg: bytes, hovers: Sequence[list[str]]) -> bytes:
+    """Put hover texts as titles into the marks of each line, whose ids have its number."""
 
     def with_titles(group: re.Match[bytes]) -> bytes:
-        if len(_MARK.findall(group[0])) != len(hovers[group[1]]):
+        texts = hovers[int(group[1])]
+        if group[0].count(b"<use ") != len(texts):
             return group[0]  # a mark lies outside of the figure
-        texts = iter(hovers[group[1]])
-        return _MARK.sub(
-            lambda mark: mark[1] + f"><title>{escape(next(texts, ''))}</title></use>".encode(),
-            group[0],
-        )
+        titles = iter(f"><title>{escape(text)}</title></use>".encode() for text in texts)
+        return re.sub(rb"(<use [^>]*?)/>", lambda mark: mark[1] + next(titles), group[0])
 
-    return _MARKS.sub(with_titles, svg) if hovers else svg
-
-
-def _round_positions(fig: Figure) -> None:
-    """Round positions. The last bits of the layout vary by process, and ids depend on them."""
-    for axes in fig.axes:
-        x, y, width, height = axes.get_position(original=True).bounds
-        axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
-
-
-def _clean(svg: bytes) -> bytes:
-    """Clean an SVG: only ids in use, only characters that XML allows, fonts for other machines."""
-    references = set(_REFERENCES.findall(svg))
-    svg = _ID.sub(lambda match: match[0] if match[1] in references else b"", svg)
-    return _FONT.sub(b"'DejaVu Sans', Verdana, sans-serif", _CONTROL.sub(b" ", svg))
+    return re.sub(rb'(?s)<g id="marks-(\d+)">.*?</g>\s*</g>', with_titles, svg)
 
 
 def printable(value: Any) -> Any:
     """Replace the characters that a page may not hold."""
-    return value if isinstance(value, Markup) else _UNPRINTABLE.sub(" ", str(value))
+    if isinstance(value, Markup):
+        return value
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", " ", str(value))
 
 
 @dataclass(frozen=True)
@@ -154,10 +131,10 @@ def fill_rows(drawn: Sequence[Picture]) -> Sequence[Picture]:
 
 def charts(benchmark: str) -> Sequence[Chart]:
     """Return what is drawn of a benchmark: its declaration, an entry point, or its headlines."""
-    if own := CHARTS.get(benchmark):
-        return own
-    found = entry_points(group="perfdag.charts", name=benchmark)
-    return next((list(point.load()) for point in found), (headlines,))
+    if benchmark in CHARTS:
+        return CHARTS[benchmark]
+    declared = entry_points(group="perfdag.charts", name=benchmark)
+    return next((list(point.load()) for point in declared), (headlines,))
 
 
 def benchmarks(table: pa.Table) -> list[str]:
@@ -191,13 +168,12 @@ def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tu
         yield "points", style.no_data()
         return
     of_pairs = pc.is_valid(rows["pair"])
-    whole = rows.filter(pc.invert(of_pairs))
-    if whole.num_rows:
+    without_pair = rows.filter(pc.invert(of_pairs))
+    if without_pair.num_rows:
         alone = [state for state in states if state.pair is None]
-        yield from figures(alone, whole, charts(name))
-    if whole.num_rows < rows.num_rows:
-        paired = [state for state in states if state.pair is not None]
-        yield from pair_figures(paired, rows.filter(of_pairs))
+        yield from figures(alone, without_pair, charts(name))
+    if without_pair.num_rows < rows.num_rows:
+        yield from pair_figures(states, rows.filter(of_pairs))
 
 
 @house()
@@ -242,8 +218,13 @@ def inline_picture(drawn: Picture, number: int) -> Markup:
 
 def _svg(data: bytes, prefix: str, attributes: str) -> str:
     """Return an SVG in the colours of the page, with ids and attributes of its own."""
-    svg = _METADATA.sub("", _HEAD.sub("", data.decode()))
-    svg = _SIZE.sub(lambda tag: re.sub(r' (width|height)="[^"]*"', "", tag[0]), svg)
-    svg = _STYLE.sub(lambda match: _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], match[0]), svg)
-    svg = _ID_OR_USE.sub(lambda match: f"{match[1]}{prefix}", svg)
+    svg = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<style .*?</style>", "", data.decode())
+    svg = re.sub(r"^<svg\b[^>]*>", lambda tag: re.sub(r' (width|height)="[^"]*"', "", tag[0]), svg)
+    colours = "|".join(_VARIABLES)
+    svg = re.sub(
+        r'style="[^"]*"',
+        lambda match: re.sub(colours, lambda colour: _VARIABLES[colour[0]], match[0]),
+        svg,
+    )
+    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)
     return svg.replace("<svg ", f"<svg {attributes} ", 1)

@@ -7,7 +7,7 @@ as 0.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from perfdag.charts import style
 from perfdag.results.summary import PointState
 from perfdag.units import plural
 
-_TOTAL = re.compile(r".*_to_|^workload_")
+TOTAL = ".*_to_|^workload_"
 """What precedes the name of another stage in that of a total."""
 _SAMPLE = ("run_id", "variant", "point", "repetition", "phase")
 """What tells one sample from another; its sample_id does not, which is of each object."""
@@ -40,8 +40,8 @@ _REFERENCE = {
     "Total Pod Scheduling Decision": "Workload Submission",
     "Total Backend Job Creation": "Workload Submission",
 }
-Deltas = Sequence[tuple[str, Mapping[str, float | None]]]
-"""(submit time in RFC 3339, delta name -> seconds or None) a workload, in order of submission."""
+Deltas = Sequence[Mapping[str, float | None]]
+"""Delta name -> seconds or None of each workload, in order of submission."""
 
 
 @dataclass
@@ -65,10 +65,10 @@ class Stage:
         return self.name.replace("_", " ") + (f" ({self.missing} never)" if self.missing else "")
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Median, mean and number of its times: `median 2 s, mean 2.1 s, n=7`."""
-        middle, mean = np.median(self.seconds), np.mean(self.seconds)
-        return f"median {middle:.3g} s, mean {mean:.3g} s, n={len(self.seconds)}"
+        median = f"median {np.median(self.seconds):.3g} s"
+        return f"{median}, mean {np.mean(self.seconds):.3g} s, n={len(self.seconds)}"
 
 
 def of_results(rows: pa.Table) -> list[tuple[str, int, int, list[Stage]]]:
@@ -76,33 +76,30 @@ def of_results(rows: pa.Table) -> list[tuple[str, int, int, list[Stage]]]:
 
     They are the metrics of _OBJECTS, with a subject per object. Repetitions are not mixed.
     """
-    own = rows.filter(pc.is_in(rows["metric"], pa.array(_OBJECTS)))
+    of_objects = rows.filter(pc.is_in(rows["metric"], pa.array(_OBJECTS)))
     columns = ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
     sizes: dict[tuple[str, int], dict[tuple[Any, ...], list[Any]]] = {}
-    for row in own.select(columns).to_pylist():
-        coords = orjson.loads(row["coords"] or "{}")
+    for row in of_objects.select(columns).to_pylist():
         if row["value"] is not None:
-            samples = sizes.setdefault((row["entry"], int(coords.get("count", 0))), {})
-            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append((row, coords))
+            row["coords"] = orjson.loads(row["coords"] or "{}")
+            samples = sizes.setdefault((row["entry"], int(row["coords"].get("count", 0))), {})
+            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append(row)
     groups = []
     for (entry, count), samples in sizes.items():
-        newest = list(samples.values())[-1]
-        subjects = sorted({row["subject"] for row, _ in newest}, key=_natural)
-        groups.append((entry, count or len(subjects), len(samples), _stages(newest, subjects)))
+        *_, newest = samples.values()
+        objects = {row["subject"] for row in newest}
+        groups.append((entry, count or len(objects), len(samples), _stages(newest, objects)))
     return groups
 
 
-def _natural(name: str) -> list[int]:
-    return [int(digits) for digits in re.findall(r"\d+", name)]
-
-
-def _stages(
-    rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], subjects: Sequence[str]
-) -> list[Stage]:
-    place = {subject: order for order, subject in enumerate(subjects)}
+def _stages(rows: Iterable[Mapping[str, Any]], objects: Iterable[str]) -> list[Stage]:
+    """Return the stages in the rows of a sample. The numbers in its name order an object."""
+    submitted = sorted(objects, key=lambda name: list(map(int, re.findall(r"\d+", name))))
+    place = {name: order for order, name in enumerate(submitted)}
     stages: dict[str, Stage] = {}
-    for row, coords in rows:
-        stage = stages.setdefault(coords["stage"], Stage(coords["stage"], coords.get("since", "")))
+    for row in rows:
+        name = row["coords"]["stage"]
+        stage = stages.setdefault(name, Stage(name, row["coords"].get("since", "")))
         if row["metric"] == "object_missing":
             stage.missing += 1
         elif row["metric"] == "object_time":
@@ -113,65 +110,55 @@ def _stages(
     return list(stages.values())
 
 
-def _moments(stages: Sequence[Stage]) -> list[Stage]:
-    """Return the stages that were reached, without totals, which repeat another stage."""
-    names = {stage.name for stage in stages if stage.at}
-    totals = {stage.name: _TOTAL.sub("", stage.name) for stage in stages}
-    return [s for s in stages if s.at and (totals[s.name] == s.name or totals[s.name] not in names)]
-
-
 @style.house()
 def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
     """Draw when objects reached each stage: first to last, with the middle half and the median.
 
-    Totals are left out.
+    Totals are left out, because they repeat another stage.
     """
-    moments = _moments(stages)
+    reached = [stage for stage in stages if stage.at]
+    names = {stage.name for stage in reached}
+    moments = [s for s in reached if re.sub(TOTAL, "", s.name) not in names - {s.name}]
     if not moments:
         return style.no_data("no stage was reached")
     last = max(moments, key=lambda stage: max(stage.at))
     fig, (ax,) = style.figure(
         [0.34 * len(moments) + 0.9],
-        title=f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
-        subtitle=f"line: first to last object; bar: middle half; tick: median; {caption}",
+        f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
+        [f"line: first to last object; bar: middle half; tick: median; {caption}"],
     )
     for row, stage in enumerate(reversed(moments)):
-        low, quarter, middle, three, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
+        low, lower, middle, upper, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
         ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
-        ax.barh(row, three - quarter, left=quarter, height=0.5, color=style.SERIES[0], alpha=0.5)
+        ax.barh(row, upper - lower, left=lower, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    names = [stage.label for stage in reversed(moments)]
-    ax.set(
-        yticks=range(len(moments)), yticklabels=names, xlabel="seconds from the first submission"
-    )
+    labels = [stage.label for stage in reversed(moments)]
+    ax.set_yticks(range(len(moments)), labels)
+    ax.set_xlabel("seconds from the first submission")
     ax.set_xlim(left=0)
     return fig
 
 
 @style.house()
-def by_order(stages: Sequence[Stage], title: str, subtitle: str = "") -> Figure:
+def by_order(stages: Sequence[Stage], title: str, remarks: Sequence[str]) -> Figure:
     """Draw the latency of each stage by order of submission: does it grow with the objects?"""
     reached = [stage for stage in stages if stage.seconds]
     if not reached:
         return style.no_data("no stage was reached")
-    title = title or f"{reached[-1].label}: {reached[-1].words}"
-    fig, axes = style.figure([1.5] * len(reached), 1, title, subtitle, sharex=True)
-    for k, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
-        colour = style.SERIES[k % len(style.SERIES)]
+    title = title or f"{reached[-1].label}: {reached[-1].text}"
+    fig, axes = style.figure([1.5] * len(reached), title, remarks, sharex=True)
+    for number, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
+        color, _, _ = style.look(number)
         values = stage.seconds
-        since = stage.since.replace("_", " ")
-        ax.plot(stage.order, values, ".", markersize=2.5, color=colour, alpha=0.7)
+        ax.plot(stage.order, values, ".", markersize=2.5, color=color, alpha=0.7)
         if len(values) >= 50:
             width = max(5, len(values) // 40)
             centres = range(width, len(values) - width, width)
             middle = [float(np.median(values[c - width : c + width])) for c in centres]
             ax.plot([stage.order[c] for c in centres], middle, color=style.INK, linewidth=1.3)
         ax.set_ylim(bottom=min(0.0, *values))
-        ax.set_title(
-            style.wrap(
-                f"{stage.label} since {since}: {stage.words}", 40 if style.is_narrow() else 90
-            )
-        )
+        name = f"{stage.label} since {stage.since.replace('_', ' ')}: {stage.text}"
+        ax.set_title(style.wrap(name, 40 if style.is_narrow() else 90))
         ax.set_ylabel("seconds")
     axes[-1].set_xlabel("order of submission")
     return fig
@@ -183,24 +170,22 @@ def drawings(_: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Fig
     alone = f"; {SIMULATED}: the control plane alone" if fake else ""
     groups = of_results(rows)
     for entry, count, samples, stages in groups:
-        own = f"-{entry}-{count}" if len(groups) > 1 else ""
+        group = f"-{entry}-{count}" if len(groups) > 1 else ""
         newest = f", the last of {samples} samples" if samples > 1 else ""
         caption = f"{entry}: {plural(count, 'object')}{newest}{alone}"
-        yield f"lifecycle{own}", timeline(stages, caption)
-        order = f"line: running median; {caption}"
-        yield f"order{own}", by_order(stages, "", order)
+        yield f"lifecycle{group}", timeline(stages, caption)
+        yield f"order{group}", by_order(stages, "", ["line: running median", caption])
 
 
-def of_workloads(deltas: Deltas) -> list[Stage]:
-    """Return the stages that workloads reached, in which `at` is the time of their submission."""
-    starts = [datetime.fromisoformat(text).timestamp() for text, _ in deltas]
+def _of_workloads(deltas: Deltas) -> list[Stage]:
+    """Return the stages that workloads reached, without the times at which they did."""
     stages = []
     for name, since in _REFERENCE.items():
-        seen = [(i, one) for i, (_, own) in enumerate(deltas) if (one := own.get(name)) is not None]
+        times = {order: seconds.get(name) for order, seconds in enumerate(deltas)}
+        seen = {order: value for order, value in times.items() if value is not None}
         if seen:
-            order, seconds = map(list, zip(*seen, strict=True))
-            at = [starts[i] - starts[0] for i in order]
-            stages.append(Stage(name, since, order, at, seconds, len(deltas) - len(seen)))
+            missing = len(deltas) - len(seen)
+            stages.append(Stage(name, since, [*seen], [], [*seen.values()], missing))
     return stages
 
 
@@ -214,15 +199,16 @@ def general(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     The row of the backend stands below it where it is known. `total` workloads were submitted, and
     `exclusions` names why some are missing.
     """
-    stages = [stage for stage in of_workloads(deltas) if stage.name.startswith("Total")]
-    seconds = [one for stage in stages if "Scheduling" in stage.name for one in stage.seconds]
+    stages = [stage for stage in _of_workloads(deltas) if stage.name.startswith("Total")]
+    scheduling = [stage.seconds for stage in stages if "Scheduling" in stage.name]
+    seconds = list(chain.from_iterable(scheduling))
     middle = f"median {np.median(seconds):.3g} s over " if seconds else ""
     title = f"Submission to scheduling: {middle}{_of(len(seconds), total)}"
-    return by_order(stages, title, "; ".join(exclusions))
+    return by_order(stages, title, exclusions)
 
 
 def detailed(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
     """Draw the delta of each stage by order of submission; see `general`."""
-    stages = [stage for stage in of_workloads(deltas) if not stage.name.startswith("Total")]
+    stages = [stage for stage in _of_workloads(deltas) if not stage.name.startswith("Total")]
     title = f"{_of(len(deltas), total)}, stage by stage"
-    return by_order(stages, title, "; ".join(exclusions))
+    return by_order(stages, title, exclusions)

@@ -2,10 +2,11 @@
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,15 +17,21 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perfdag.units import scaled, short
 
-INK, MUTED, GRID, PAPER = "#1f2328", "#667080", "#dde1e6", "#ffffff"
-ON_PALE, ON_DARK = "#000001", "#fffffe"
+INK = "#1f2328"
+MUTED = "#667080"
+GRID = "#dde1e6"
+PAPER = "#ffffff"
+ON_PALE = "#000001"
+ON_DARK = "#fffffe"
 """Text on coloured cells. A page changes the colours above for its dark mode, but not these."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-WORSE, BETTER, UNCLEAR = "#b3261e", "#006a7a", "#7a5200"
+WORSE = "#b3261e"
+BETTER = "#006a7a"
+UNCLEAR = "#7a5200"
 """Colours of verdicts, as in report.css. They keep apart with every common colour blindness."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
@@ -54,7 +61,8 @@ FULL = Size(13.75, 145, 205)
 
 A page shows a point as 4/3 pixels, so that all letters have one size.
 """
-RC: Any = {
+_OURS: Any = {
+    **{name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"},
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
     "axes.grid": True,
@@ -87,26 +95,15 @@ RC: Any = {
     "ytick.labelcolor": INK,
     "ytick.labelsize": 9,
 }
-
-
-_OURS: Any = {
-    **{name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"},
-    **RC,
-}
 """Every setting, so that nothing of a user's matplotlibrc counts."""
+house = partial(matplotlib.rc_context, _OURS)
+"""Applies the house style, also as a decorator, while figures are drawn and written."""
 _NARROW = ContextVar("narrow", default=False)
 
 
 @contextmanager
-def house() -> Iterator[None]:
-    """Apply the house style, also as a decorator, while figures are drawn and written."""
-    with matplotlib.rc_context(_OURS):
-        yield
-
-
-@contextmanager
 def narrow() -> Iterator[None]:
-    """Draw figures of NARROW inches: legends below, fewer ticks, and no numbers in small cells."""
+    """Draw figures for a phone: legends below, fewer ticks, and no numbers in small cells."""
     before = _NARROW.set(True)
     try:
         yield
@@ -128,41 +125,30 @@ def wrap(name: str, width: int = 0) -> str:
 
 def figure(
     heights: Sequence[float],
-    columns: int = 1,
     title: str = "",
-    subtitle: str = "",
+    remarks: Iterable[str] = (),
     *,
     wide: bool = False,
-    **subplots: Any,
+    sharex: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its axes, row by row, which has rows of `heights` inches.
+    """Return a figure, half a page wide or a page, and its panels of `heights` inches.
 
-    It is half a page wide, or a page where it is `wide` or has several columns. `title` is the
-    result in words. `subtitle` says how to read it. `subplots` go to Figure.subplots (sharex).
+    `title` is the result in words, and `remarks` say how to read it; empty ones are left out.
     """
-    size = PHONE if is_narrow() else FULL if wide or columns > 1 else HALF
-    lines = textwrap.wrap(title, size.title, break_on_hyphens=False)
+    size = PHONE if is_narrow() else FULL if wide else HALF
+    subtitle = "; ".join(filter(None, remarks))
+    above = textwrap.wrap(title, size.title, break_on_hyphens=False)
     below = textwrap.wrap(subtitle, size.subtitle, break_on_hyphens=False)
-    head = 0.2 * len(lines) + 0.17 * len(below) + 0.1
+    head = 0.2 * len(above) + 0.17 * len(below) + 0.1
     height = sum(heights) + head
     room = (0, 0, 1, 1 - head / height)
     layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.03, hspace=0.03)
     fig = Figure(figsize=(size.width, height), layout=layout)
-    axes = fig.subplots(len(heights), columns, squeeze=False, height_ratios=heights, **subplots)
-    if lines:
-        fig.text(
-            0.002,
-            1 - 0.06 / height,
-            "\n".join(lines),
-            va="top",
-            fontsize=11,
-            fontweight="bold",
-            color=INK,
-            gid="title",
-        )
-    if below:
-        top = 1 - (0.09 + 0.2 * len(lines)) / height
-        fig.text(0.002, top, "\n".join(below), va="top", color=MUTED, gid="subtitle")
+    axes = fig.subplots(len(heights), squeeze=False, height_ratios=heights, sharex=sharex)
+    big: Any = {"fontsize": 11, "fontweight": "bold", "color": INK}
+    fig.text(0.002, 1 - 0.06 / height, "\n".join(above), va="top", gid="title", **big)
+    top = 1 - (0.09 + 0.2 * len(above)) / height
+    fig.text(0.002, top, "\n".join(below), va="top", gid="subtitle", color=MUTED)
     return fig, list(axes.flat)
 
 
@@ -171,57 +157,40 @@ def no_data(reason: str = "no data") -> Figure:
     lines = textwrap.wrap(reason, 34 if is_narrow() else 60)
     fig, (ax,) = figure([1.0 + 0.2 * len(lines)])
     ax.set_axis_off()
-    text = "\n".join(lines)
-    ax.text(0.5, 0.5, text, color=MUTED, ha="center", va="center", transform=ax.transAxes)
+    middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
+    ax.text(0.5, 0.5, "\n".join(lines), color=MUTED, **middle)
     return fig
 
 
-def look(index: int) -> dict[str, Any]:
+def look(index: int) -> tuple[str, str, Any]:
     """Return colour, marker and dash of a series by number. A repeated colour has another dash."""
     repetition, k = divmod(index, len(SERIES))
-    return {
-        "color": SERIES[k],
-        "marker": MARKERS[k],
-        "linestyle": DASHES[(k + repetition) % len(DASHES)],
-    }
+    return SERIES[k], MARKERS[k], DASHES[(k + repetition) % len(DASHES)]
 
 
 HOVERS: WeakKeyDictionary[Line2D, list[str]] = WeakKeyDictionary()
 """Texts for the marks of lines: the SVG shows one where the mouse is on the mark."""
 
 
-class _ScaledLocator(MaxNLocator):
-    """Place ticks at round numbers of the scaled unit, whose factor may be a power of two."""
-
-    def __init__(self, factor: float, nbins: int) -> None:
-        super().__init__(nbins=nbins, steps=[1, 2, 2.5, 5, 10])
-        self._by = factor
-
-    def tick_values(self, vmin: float, vmax: float) -> Any:
-        return np.asarray(super().tick_values(vmin / self._by, vmax / self._by)) * self._by
-
-
-def value_axis(axis: Any, unit: str, largest: float, *, log: bool = False, bins: int = 6) -> str:
-    """Set the ticks of an axis in a base unit. Return the name of the unit for its label.
-
-    The name is empty where the ticks have units.
-    """
-    if log:
-        _log10_ticks(axis, unit)
-        return ""
+def linear_axis(axis: Any, unit: str, largest: float) -> str:
+    """Set the ticks of an axis whose limits are set, in a base unit. Return the unit's name."""
     factor, name = scaled(unit, largest)
-    axis.set_major_locator(_ScaledLocator(factor, bins))
+    # round numbers of the scaled unit, whose factor may be a power of two
+    low, high = np.divide(axis.get_view_interval(), factor)
+    ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    axis.set_major_locator(FixedLocator(np.multiply(ticks, factor).tolist()))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     return name
 
 
-def _log10_ticks(axis: Any, unit: str) -> None:
+def log_axis(axis: Any, unit: str) -> None:
+    """Set the ticks of a log axis in a base unit, with the unit at each."""
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low) if low > 0 else 9
-    wide = axis.axis_name == "x"  # labels stand side by side there, and need more room
-    subs = (1.0, 3.0) if decades < (1.2 if wide else 2.5) else (1.0,)
-    most = 4 if wide and is_narrow() else 12
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=most))
+    across = axis.axis_name == "x"  # labels stand side by side there, and need more room
+    subs = (1.0, 3.0) if decades < (1.2 if across else 2.5) else (1.0,)
+    ticks = 4 if across and is_narrow() else 12
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=ticks))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value, unit)))
     axis.set_minor_locator(NullLocator())  # a tenth of the time of a chart, for ticks nobody reads
 

@@ -22,11 +22,11 @@ def title(name: str, items: Items, x: str = "", pair: str = "", ideal: str = "")
     `name` is that of the chart beside others, such as a protocol, `x` the number that was swept,
     `pair` a setting with two values, and `ideal` what would be linear.
     """
-    prefix = f"{name} " if name else ""
     usable = [item for item in items if item.usable and (not x or x in item.numbers)]
-    first = items[0].series
-    metric = metric_label(first.benchmark, first.metric) if name else metric_of(usable or items)
-    subject = f"{prefix}{metric}"
+    subject = metric_of(usable or items)
+    if name:
+        series = items[0].series
+        subject = f"{name} {metric_label(series.benchmark, series.metric)}"
     if not usable:
         return f"{subject}: unusable"[:LETTERS]
     for text in _claims(usable, x, pair, ideal):
@@ -86,9 +86,8 @@ def _growth(lines: Iterable[list[Item]], x: str) -> str:
     ratios = []
     ends = set()
     for line in lines:
-        first = min(line, key=lambda item: item.numbers[x])
-        last = max(line, key=lambda item: item.numbers[x])
-        ends.add((first.words[x], last.words[x]))
+        first, last = _ends(line, x)
+        ends.add((first.labels[x], last.labels[x]))
         if first.value and first is not last:
             ratios.append(last.value / first.value)
     if len(ends) != 1 or not ratios or max(ratios) > MORE_WORK:
@@ -110,14 +109,17 @@ def _best(items: Items) -> str:
 
 def _scaling(lines: Iterable[list[Item]], x: str, ideal: str) -> str:
     """Return how much of linear scaling the lines have at the largest x."""
-    shares: dict[float, list[float]] = {}
-    words: dict[float, str] = {}
-    for line in lines:
-        few = min(line, key=lambda item: item.numbers[x])
-        many = max(line, key=lambda item: item.numbers[x])
-        faster = many.value / few.value if ideal == "rate" else few.value / many.value
-        share = faster * few.numbers[x] / many.numbers[x]
-        shares.setdefault(many.numbers[x], []).append(round(100 * share))
-        words[many.numbers[x]] = many.words[x]
-    largest = max(shares)
-    return f"{span(shares[largest])}\u00a0% of linear scaling at {words[largest]}"
+    ends = [_ends(line, x) for line in lines]
+    furthest = max((last for _, last in ends), key=lambda item: item.numbers[x])
+    shares = []
+    for first, last in ends:
+        if last.numbers[x] == furthest.numbers[x]:
+            faster = last.value / first.value if ideal == "rate" else first.value / last.value
+            shares.append(round(100 * faster * first.numbers[x] / last.numbers[x]))
+    return f"{span(shares)}\u00a0% of linear scaling at {furthest.labels[x]}"
+
+
+def _ends(line: Iterable[Item], x: str) -> tuple[Item, Item]:
+    """Return the items of a line with the least and the largest x."""
+    ordered = sorted(line, key=lambda item: item.numbers[x])
+    return ordered[0], ordered[-1]

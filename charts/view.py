@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from perfdag.benchmark.registry import short_form, short_forms, units_of_settings
 from perfdag.charts import draw, style
@@ -21,11 +23,11 @@ from perfdag.charts.series import (
     SWEPT,
     Item,
     Items,
-    band_words,
     by_name,
     items_of,
     items_of_subjects,
     notes,
+    spread_text,
     swept,
     values_of,
     varied,
@@ -35,8 +37,10 @@ from perfdag.results.summary import PointState
 from perfdag.units import plural, scaled
 
 GRID = 24  # points of two such numbers that make a heat map
-LINES, PANELS, ROWS, COLUMNS = 12, 6, 24, 12
-"""Most lines of a chart, charts of one declaration, rows of dots, and columns of a heat map."""
+LINES = 12  # most lines of a chart
+PANELS = 6  # most charts of one declaration
+ROWS = 24  # most rows of dots
+COLUMNS = 12  # most columns of a heat map
 
 Panels = dict[str, list[Item]]
 """Items by metric."""
@@ -49,27 +53,26 @@ class View:
     """One chart of a benchmark: a panel for each of `metrics`, the one of its title first.
 
     `x` is a parameter or coordinate, or what the suite sweeps. `stats` are the statistics that are
-    drawn. `each` is a parameter whose values are charts of their own. `ideal` is what would be
+    drawn. `facet` is a parameter whose values are charts of their own. `ideal` is what would be
     linear. `subjects` takes the rows of workers, devices or seconds.
     """
 
     metrics: Sequence[str]
     x: str = ""
     stats: Sequence[str] = ()
-    each: str = ""
+    facet: str = ""
     ideal: Literal["", "rate", "time"] = ""
     subjects: bool = False
     slug: str = ""
 
 
-Drawing = Callable[[Sequence[PointState], pa.Table], Iterable[tuple[str, Figure]]]
-Chart = View | Drawing
+Chart = View | Callable[[Sequence[PointState], pa.Table], Iterable[tuple[str, Figure]]]
 """A declaration, or a function for what no declaration can say."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What a declaration draws: its panels, the value of its `each`, and a note for readers."""
+    """What a declaration draws: its panels, the value of its facet, and a note for readers."""
 
     view: View
     name: str
@@ -81,23 +84,23 @@ class Plot:
         """The items of its first metric."""
         return next(iter(self.panels.values()))
 
-    def with_panels(self, name: str, panels: Panels) -> "Plot":
-        """Return the plot of some of its items, with a name of its own."""
-        return replace(self, name=name, panels=panels)
+    def part(self, panels: Panels, name: str = "") -> "Plot":
+        """Return the plot of some of its items, with what their name adds to its own."""
+        return replace(self, name=f"{self.name} {name}".strip(), panels=panels)
 
     def slug(self, *keys: str) -> str:
         """Return what tells its file from others: `throughput-by-streams`."""
         metric = next(iter(self.panels))
-        return _slug("-".join(filter(None, [self.view.slug or metric, *keys])))
+        return _slug("-".join([self.view.slug or metric, "by", *keys]))
 
     def title(self, x: str = "", pair: str = "") -> str:
         """Return its result in words."""
         return title(self.name, self.items, x, pair, self.view.ideal)
 
-    def subtitle(self, *remarks: str) -> str:
+    def remarks(self, *texts: str) -> list[str]:
         """Return how to read it."""
-        every = list(chain.from_iterable(self.panels.values()))
-        return "; ".join(filter(None, [*remarks, band_words(every), self.note]))
+        items = list(chain.from_iterable(self.panels.values()))
+        return [*texts, spread_text(items), self.note]
 
     def axis(self, key: str) -> Axis:
         """Return the axis of a number that was swept."""
@@ -105,8 +108,8 @@ class Plot:
         unit = units_of_settings(benchmark).get(key, "")
         form = short_forms(benchmark).get(key, "")
         name = form.replace("{}", "").strip() if isinstance(form, str) else ""
-        every = chain.from_iterable(self.panels.values())
-        values = {item.numbers[key] for item in every if key in item.numbers}
+        items = chain.from_iterable(self.panels.values())
+        values = {item.numbers[key] for item in items if key in item.numbers}
         return Axis(key, name or key.replace("_", " "), unit, sorted(values))
 
 
@@ -122,15 +125,15 @@ def figures(
 
     `states` are its points, and `rows` the rows that these points summarise.
     """
-    note = notes(states, rows)
+    note = "; ".join(notes(states, rows))
     drawn: dict[str, Figure] = {}
     for chart in charts:
         made = chart(states, rows) if callable(chart) else _figures(chart, states, rows, note)
         for slug, figure in made:
             drawn[f"{slug}-{len(drawn) + 1}" if slug in drawn else slug] = figure
     if not drawn and all(state.why for state in states):
-        why = f"{states[0].title}: {states[0].why}" if states else "no data"
-        drawn["points"] = style.no_data(f"no value in {plural(len(states), 'point')}; {why}")
+        reason = f"{states[0].title}: {states[0].why}" if states else "no data"
+        drawn["points"] = style.no_data(f"no value in {plural(len(states), 'point')}; {reason}")
     return list(drawn.items())
 
 
@@ -142,10 +145,10 @@ def _figures(view: View, states: Sequence[PointState], rows: pa.Table, note: str
         else:
             items = items_of(states, metric, view.stats)
         for item in items:
-            value = item.state.params.get(view.each)
-            name = "" if value is None else short_form(item.state.benchmark, view.each, value)
+            value = item.state.params.get(view.facet)
+            name = "" if value is None else short_form(item.state.benchmark, view.facet, value)
             plot = plots.setdefault(name, Plot(view, name, {}, note))
-            plot.panels.setdefault(metric, []).append(item.without(view.each))
+            plot.panels.setdefault(metric, []).append(item)
     for name, plot in plots.items():
         for slug, figure in _automatic(plot):
             yield f"{_slug(name)}-{slug}" if len(plots) > 1 else slug, figure
@@ -154,18 +157,22 @@ def _figures(view: View, states: Sequence[PointState], rows: pa.Table, note: str
 def _automatic(plot: Plot) -> Drawn:
     """Yield lines over what was swept, a heat map of two swept numbers, or dots."""
     x = swept(plot.items, plot.view.x)
-    lines = {metric: items for metric, items in plot.panels.items() if x and swept(items, x) == x}
-    dots = {metric: items for metric, items in plot.panels.items() if metric not in lines}
-    seconds = {metric: _second(items, x) for metric, items in lines.items()}
-    for metric, y in seconds.items():
-        if y:
-            yield from _heats(plot.with_panels(plot.name, {metric: lines.pop(metric)}), x, y)
+    lines: Panels = {}
+    dots: Panels = {}
+    for metric, items in plot.panels.items():
+        if x and swept(items, x) == x:
+            y = _second(items, x)
+            if y:
+                yield from _heats(plot.part({metric: items}), x, y)
+            else:
+                lines[metric] = items
+        elif len(items) > 1:
+            dots[metric] = items
     if lines:
-        yield from _lines_of_facets(plot.with_panels(plot.name, lines), x)
-    several = {metric: items for metric, items in dots.items() if len(items) > 1}
-    if several:
-        slug = "points" if x else plot.view.slug or "points"
-        yield slug, _dots(plot.with_panels(plot.name, several))
+        yield from _lines_of_facets(plot.part(lines), x)
+    if dots:
+        slug = "" if x else plot.view.slug
+        yield slug or "points", _dots(plot.part(dots))
 
 
 def _heats(plot: Plot, x: str, y: str) -> Drawn:
@@ -174,20 +181,23 @@ def _heats(plot: Plot, x: str, y: str) -> Drawn:
     groups = by_name(plot.items, keys) if keys else {"": plot.items}
     for name, items in list(groups.items())[:PANELS]:
         if any(item.usable for item in items):
-            part = plot.with_panels(f"{plot.name} {name}".strip(), {items[0].series.metric: items})
-            yield plot.slug("by", x, y), _heat(part, x, y)
+            part = plot.part({items[0].series.metric: items}, name)
+            yield plot.slug(x, y), _heat(part, x, y)
 
 
 def _second(items: Items, x: str) -> str:
     """Return the second number that was swept, where its grid with `x` is nearly complete."""
-    keys = varied(items) if len(items) >= GRID else []
+    if len(items) < GRID:
+        return ""
+    keys = [key for key in varied(items) if key != x]
     for key in keys:
-        with_both = [item for item in items if key != x and {x, key} <= item.numbers.keys()]
-        rows = {item.numbers[key] for item in with_both}
-        columns = {item.numbers[x] for item in with_both}
-        groups = by_name(with_both, [name for name in keys if name not in (x, key)])
+        on_grid = [item for item in items if {x, key} <= item.numbers.keys()]
+        rows = {item.numbers[key] for item in on_grid}
+        columns = {item.numbers[x] for item in on_grid}
+        groups = by_name(on_grid, [name for name in keys if name != key])
         fewest = min(map(len, groups.values()), default=0)
-        if len(rows) >= SWEPT and len(columns) <= COLUMNS and 2 * fewest > len(rows) * len(columns):
+        complete = 2 * fewest > len(rows) * len(columns)
+        if complete and len(rows) >= SWEPT and len(columns) <= COLUMNS:
             return key
     return ""
 
@@ -195,19 +205,19 @@ def _second(items: Items, x: str) -> str:
 def _lines_of_facets(plot: Plot, x: str) -> Drawn:
     """Yield lines, as a chart for each value of what splits best where they are too many for one.
 
-    A word with few values splits best.
+    The setting with most values splits best, if these are not too many for charts.
     """
     keys = [key for key in varied(plot.items) if key != x]
     counts = {key: len(values_of(plot.items, key)) for key in keys}
-    few = {key: count for key, count in counts.items() if count <= PANELS}
-    if len(by_name(plot.items, keys)) <= len(style.SERIES) or not few:
-        yield plot.slug("by", x), _lines(plot, x)
+    facets = [key for key in keys if counts[key] <= PANELS]
+    if not facets or len(by_name(plot.items, keys)) <= len(style.SERIES):
+        yield plot.slug(x), _lines(plot, x)
         return
-    facet = max(few, key=lambda key: few[key])
+    facet = max(facets, key=lambda key: counts[key])
     for metric, items in plot.panels.items():
         for name, group in by_name(items, [facet]).items():
-            part = plot.with_panels(f"{plot.name} {name}".strip(), {metric: group})
-            yield part.slug("by", x), _lines(part, x)
+            part = plot.part({metric: group}, name)
+            yield part.slug(x), _lines(part, x)
 
 
 def _lines(plot: Plot, x: str) -> Figure:
@@ -221,26 +231,23 @@ def _lines(plot: Plot, x: str) -> Figure:
     names = names[:LINES]
     ideal = "grey dashes: linear" if plot.view.ideal else ""
     columns = 1 if style.is_narrow() or max(map(len, names)) > 44 else 2
-    heights = [2.3 if panels[1:] else 3.0] * len(panels)
-    heights[-1] += 0.2 * math.ceil(len(names) / columns) if len(names) > 1 else 0
-    fig, axes = style.figure(heights, 1, plot.title(x), plot.subtitle(cut, ideal))
-    axis = plot.axis(x)
+    heights = [2.3 if len(panels) > 1 else 3.0] * len(panels)
+    if len(names) > 1:
+        heights[-1] += 0.2 * math.ceil(len(names) / columns)
+    fig, axes = style.figure(heights, plot.title(x), plot.remarks(cut, ideal))
+    handles: dict[str, Line2D] = {}
     for ax, lines in zip(axes, panels, strict=True):
         shown = {name: lines[name] for name in names if name in lines}
-        far_apart = draw.needs_log(chain.from_iterable(shown.values()))
-        log = bool(plot.view.ideal) or far_apart
-        draw.lines(ax, shown, axis, names, log=log)
-        if plot.view.ideal:
+        handles |= draw.lines(ax, shown, plot.axis(x), names, log=bool(ideal))
+        if ideal:
             _ideal(ax, plot.view.ideal, shown, x)
     if len(names) > 1:
-        handles = {line.get_label(): line for ax in axes for line in ax.lines}
-        labels = [style.wrap(name, 44) for name in names]
-        shown_handles = [handles[label] for label in labels]
-        fig.legend(handles=shown_handles, loc="outside lower left", ncols=columns)
+        ordered = [handles[name] for name in names]
+        fig.legend(handles=ordered, loc="outside lower left", ncols=columns)
     return fig
 
 
-def _ideal(ax: Any, ideal: str, lines: Mapping[str, Items], x: str) -> None:
+def _ideal(ax: Axes, ideal: str, lines: Mapping[str, Items], x: str) -> None:
     """Draw for each line the one that begins at its first point and scales linearly."""
     for line in lines.values():
         ordered = sorted(line, key=lambda item: item.numbers[x])
@@ -255,7 +262,7 @@ def _ideal(ax: Any, ideal: str, lines: Mapping[str, Items], x: str) -> None:
 def _dots(plot: Plot) -> Figure:
     """Draw a row for each point; two values of one setting are joined where the rest is alike."""
     pair = _pair(plot.items)
-    drawn = []
+    panels = []
     cut = ""
     for items in plot.panels.values():
         keys = varied(items)
@@ -264,13 +271,13 @@ def _dots(plot: Plot) -> Figure:
         if len(rows) > ROWS:
             cut = f"first {ROWS} of {plural(len(rows), 'point')}"
         groups: draw.Groups = {}
-        for name, own in list(rows.items())[:ROWS]:
-            for item in own:
-                groups.setdefault(item.words.get(split, ""), {})[name] = item
-        drawn.append(dict(list(groups.items())[: len(style.SERIES)]))
-    heights = [draw.dots_height(groups) for groups in drawn]
-    fig, axes = style.figure(heights, 1, plot.title(pair=pair), plot.subtitle(cut))
-    for ax, groups in zip(axes, drawn, strict=True):
+        for name, of_row in list(rows.items())[:ROWS]:
+            for item in of_row:
+                groups.setdefault(item.labels.get(split, ""), {})[name] = item
+        panels.append(dict(list(groups.items())[: len(style.SERIES)]))
+    heights = [draw.dots_height(groups) for groups in panels]
+    fig, axes = style.figure(heights, plot.title(pair=pair), plot.remarks(cut))
+    for ax, groups in zip(axes, panels, strict=True):
         draw.dots(ax, groups, joined=bool(pair))
     return fig
 
@@ -294,9 +301,9 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     down = plot.axis(y)
     unit = usable[0].series.display_unit
     name = scaled(unit, max(item.value for item in usable))[1]
-    remark = f"number: median in {name}, hatched: none or unusable; {plot.note}"
+    key = f"number: median in {name}, hatched: none or unusable"
     height = max(1.6, 0.32 * len(down.values) + 0.9)
-    fig, (ax,) = style.figure([height], 1, plot.title(), remark.removesuffix("; "))
+    fig, (ax,) = style.figure([height], plot.title(), [key, plot.note])
     grid = np.full((len(down.values), len(across.values)), np.nan)
     for item in usable:
         row = down.values.index(item.numbers[y])
@@ -304,12 +311,7 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     norm = draw.color_norm([item.value for item in usable])
     room = len(across.values) <= COLUMNS // (2 if style.is_narrow() else 1)
     draw.heat(ax, grid, norm, texts=draw.cell_texts(grid, unit) if room else None)
-    ax.set(
-        xlabel=across.name,
-        xticks=np.arange(len(across.values)) + 0.5,
-        xticklabels=[across.text(value) for value in across.values],
-        ylabel=down.name,
-        yticks=np.arange(len(down.values)) + 0.5,
-        yticklabels=[down.text(value) for value in down.values],
-    )
+    ax.set(xlabel=across.name, ylabel=down.name)
+    ax.set_xticks(np.arange(len(across.values)) + 0.5, list(map(across.text, across.values)))
+    ax.set_yticks(np.arange(len(down.values)) + 0.5, list(map(down.text, down.values)))
     return fig

@@ -4,7 +4,7 @@ Its script sorts, filters and copies tables. The page is whole without it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain, groupby, zip_longest
@@ -32,7 +32,7 @@ from perfdag.charts.pictures import (
     printable,
     to_svg,
 )
-from perfdag.charts.series import BANDS
+from perfdag.charts.series import BANDS, figures_of
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.run_store import result_key
@@ -51,13 +51,15 @@ from perfdag.results.summary import (
 )
 from perfdag.revision import short_revision
 from perfdag.stats.evidence import STEP
-from perfdag.units import digits, plural, scaled, short, short_seconds
+from perfdag.units import digits, plural, short, short_seconds
 
 LIMIT = 980_000  # bytes of a page; charts above it are named instead
 ROWS = 400  # most rows of a table; the Parquet file has all
 ALL_ROWS = 1500  # of all tables of values, about 500 kB
-NODES, COMMANDS, REASONS, FACTS = 6, 20, 3, 4
-"""Most nodes in the head, commands of a benchmark, reasons of a point, values of a fact."""
+NODES = 6  # most nodes in the head
+COMMANDS = 20  # most commands of a benchmark
+REASONS = 3  # most reasons of a point
+FACTS = 4  # most values of a fact
 BAD = ("failed", "invalid", "missing")
 MARKS = {
     "~": "~: disturbed while it was measured",
@@ -71,7 +73,6 @@ KINDS = {
     "skipped": "skipped",
 }
 """What the squares of the points say by their colours."""
-KINDS_OF_TRUST = {"good": "same"}
 COLUMNS = {
     "point": "point",
     "metric": "",
@@ -86,32 +87,29 @@ COLUMNS = {
 }
 """The columns of a table of values, with their classes."""
 UNSET = ("null", "", "[]")
-_BACKTICKS = re.compile(r"`([^`]+)`")
-_SCRATCH = re.compile(r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+")
+SCRATCH = r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+"
 """The scratch folder of a sample, in its command."""
 
 
 @cache
 def templates() -> Environment:
     """Return the templates of the pages. They escape every text."""
-    folder = PackageLoader("perfdag.charts", "templates")
     environment = Environment(
-        loader=folder,
+        loader=PackageLoader("perfdag.charts", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
         finalize=printable,
     )
-    environment.filters["plural"] = plural
-    environment.filters["code"] = code
+    environment.filters |= {"plural": plural, "code": code}
     environment.globals["source"] = source
     return environment
 
 
 def code(text: str) -> Markup:
     """Return a text whose words in backticks are code."""
-    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 @cache
@@ -160,10 +158,11 @@ def report(
     kinds = {kind for _, kind, _ in points}
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
     tiles = screen.tiles(run)
+    hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in _distinct(table["env"]))
     context = {
         "plan": plan,
         "site": site,
-        "head": head(table),
+        "head": list(head(table)),
         "banner": sentence,
         "reasons": [text for text in sentence.why if not text.startswith("trust ")],
         "colour": screen.colour(sentence.word),
@@ -181,9 +180,9 @@ def report(
         "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(summary.verdicts),
         "sections": [_section(run, name, limit) for name in names],
-        "environment": _facts(_environment(table)),
+        "environment": _facts(chain.from_iterable(hosts)),
         "sample_facts": _facts(_sample_facts(table)),
-        "canary": _values(run, _canary(table), None, limit),
+        "canary": _canary(run, limit),
         "count": table.num_rows,
         "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
@@ -196,20 +195,24 @@ def report(
 def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
     """Return what the page says of a benchmark."""
     states = [state for state in run.summary.points if state.benchmark == name]
+    measured = list(chain.from_iterable(state.series for state in states))
+    important = [series for series in measured if series.headline] or measured[:1]
+    names = {series.metric for series in important}
+    rest = [series for series in measured if series.metric not in names]
     return {
         "name": name,
         "file": file_name(name),
         "about": _about(name),
         "common": _common(states),
-        "first": _values(run, states, True, limit),
-        "rest": _values(run, states, False, limit),
+        "first": _values(run, states, [s for s in measured if s.metric in names], limit),
+        "rest": _values(run, states, rest, limit),
         "commands": _commands(run.summary.table, name),
     }
 
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    return screen.card(Judged(summary, gate), plan.suite, head(summary.table))
+    return screen.card(Judged(summary, gate), plan.suite, [*head(summary.table)])
 
 
 def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
@@ -249,21 +252,23 @@ def _charts(pictures: Sequence[Picture], room: int) -> dict[str, list[Markup | s
     return charts
 
 
-def head(table: pa.Table) -> list[str]:
-    """Return date, duration and machine of a run."""
+def head(table: pa.Table) -> Iterator[str]:
+    """Yield date, duration and machine of a run."""
     start = pc.min(table["started_at"]).as_py()
     end = pc.max(table["finished_at"]).as_py()
-    parts = [] if start is None else [f"{start:%-d %b %Y %H:%M} UTC"]
+    if start is not None:
+        yield f"{start:%-d %b %Y %H:%M} UTC"
     if start is not None and end is not None:
-        parts.append(short_seconds((end - start).total_seconds()))
+        yield short_seconds((end - start).total_seconds())
+    yield from [f"revision {short_revision(name)}" for name in revisions_of(table)]
+    yield from [f"cluster {name}" for name in _distinct(table["cluster"])]
     nodes = _distinct(pc.list_flatten(table["nodes"].combine_chunks()))
-    more = f" and {len(nodes) - NODES} more" if len(nodes) > NODES else ""
-    parts += [f"revision {short_revision(name)}" for name in revisions_of(table)]
-    parts += [f"cluster {name}" for name in _distinct(table["cluster"])]
-    parts += [", ".join(nodes[:NODES]) + more] if nodes else []
+    if nodes:
+        further = f" and {len(nodes) - NODES} more" if len(nodes) > NODES else ""
+        yield ", ".join(nodes[:NODES]) + further
     # a multiple of a class says no more than the number of nodes
     classes = _distinct(table["env_class"])
-    return [*parts, *([name for name in classes if " x [" not in name] or classes)[:2]]
+    yield from ([name for name in classes if " x [" not in name] or classes)[:2]
 
 
 def _distinct(column: Any) -> list[str]:
@@ -276,7 +281,9 @@ def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, s
     name = f"{state.benchmark} {state.title}"
     if state.why or point is None:
         return number, "failed" if point else "skipped", f"{name}: {state.why}"
-    kind = "lost" if state.statuses.keys() & BAD else KINDS_OF_TRUST.get(point.level, point.level)
+    kind: str = "same" if point.level == "good" else point.level
+    if state.statuses.keys() & BAD:
+        kind = "lost"
     reasons = "; ".join([*point.reasons.values(), *state.reasons]) or "ok"
     return number, kind, f"{name}: {reasons}"
 
@@ -306,110 +313,98 @@ def _about(name: str) -> tuple[str, str]:
 
 def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
     """Return the parameters that all points of a benchmark share."""
-    common = _params(states[0])
-    for state in states[1:]:
-        common &= _params(state)
-    return sorted(common)
+    params = []
+    for state in states:
+        texts = [(name, text) for name, text in flatten(state.params) if text not in UNSET]
+        params.append({(name, setting(state.benchmark, name, text)) for name, text in texts})
+    return sorted(set.intersection(*params))
 
 
-def _params(state: PointState) -> set[tuple[str, str]]:
-    texts = [(name, text) for name, text in flatten(state.params) if text not in UNSET]
-    return {(name, setting(state.benchmark, name, text)) for name, text in texts}
-
-
-def _values(run: Judged, states: Sequence[PointState], headline: bool | None, limit: int) -> Values:
-    """Return the series of the headline metrics, those of the others, or all.
-
-    A column without a cell is left out.
-    """
-    series = list(chain.from_iterable(state.series for state in states))
-    names = {one.metric for one in series if one.headline} or {one.metric for one in series[:1]}
-    if headline is not None:
-        series = [one for one in series if (one.metric in names) is headline]
+def _values(
+    run: Judged, states: Sequence[PointState], measured: Sequence[Series], limit: int
+) -> Values:
+    """Return a table of series of some points. A column without a cell is left out."""
     by_point = {state.point: state for state in states}
-    rows = [list(_value(run, by_point[one.point], one)) for one in series[:limit]]
-    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
-    columns = {name: cells for name, cells in columns.items() if any(cells) or name == "unit"}
-    bands = sorted({one.band.kind for one in series} - {"none"}, reverse=True)
+    rows = [_cells(run, by_point[series.point], series) for series in measured[:limit]]
+    columns = [name for name in COLUMNS if name == "unit" or any(row[name] for row in rows)]
+    bands = sorted({series.band.kind for series in measured} - {"none"}, reverse=True)
     keys = [f"spread: {' or '.join(BANDS[kind] for kind in bands)}"] if bands else []
-    keys += [text for mark, text in MARKS.items() if mark in columns.get("", ())]
+    marks = {row[""] for row in rows}
+    keys += [text for mark, text in MARKS.items() if mark in marks]
     return {
         "columns": [(name, COLUMNS[name]) for name in columns],
-        "rows": list(zip(*columns.values(), strict=True)),
-        "more": max(0, len(series) - limit),
+        "rows": rows,
+        "more": max(0, len(measured) - limit),
         "caption": "; ".join(keys),
     }
 
 
-def _value(run: Judged, state: PointState, series: Series) -> Iterator[Any]:
-    """Yield the cells of a series, the median also in the base unit to sort by."""
+def _cells(run: Judged, state: PointState, series: Series) -> dict[str, Any]:
+    """Return the cells of a series by column, the median also in the base unit to sort by."""
+    number, spread, unit = figures_of(series)
     band = series.band
     part = relative_spread(series)
-    factor, unit = scaled(series.display_unit, series.middle)
-    yield state.title
-    yield series.label or series.entry, series.name
-    yield digits(series.middle / factor), series.middle
-    yield unit or "1"
-    spread = f"{digits(band.low / factor)} to {digits(band.high / factor)}"
-    yield (spread, band.low, band.high) if band.n > 1 else ""
     line = run.lines.get(series.series_id)
-    yield screen.spark(line) if line else ""
     # half the spread: of a share in points, because a share of a share says nothing
     half = "points" if series.display_unit == "%" else "%"
-    yield "" if part is None else f"{digits(round(50 * part, 2))} {half}"
-    yield band.n
-    yield "unusable" if unusable(series) else "~" if state.noise else ""
-    yield series.nominal
+    mark = "~" if state.noise else ""
+    return {
+        "point": state.title,
+        "metric": (series.label or series.entry, series.name),
+        "median": (number, series.middle),
+        "unit": unit or "1",
+        "spread": (spread, band.low, band.high) if spread else "",
+        "last runs": screen.spark(line) if line else "",
+        "±": "" if part is None else f"{digits(round(50 * part, 2))} {half}",
+        "n": band.n,
+        "": "unusable" if unusable(series) else mark,
+        "of nominal": series.nominal,
+    }
 
 
 def _commands(table: pa.Table, name: str) -> list[str]:
     rows = table.filter(pc.equal(table["benchmark"], name))
     commands = list(
-        dict.fromkeys(_SCRATCH.sub("SCRATCH", text) for text in _distinct(rows["command"]))
+        dict.fromkeys(re.sub(SCRATCH, "SCRATCH", text) for text in _distinct(rows["command"]))
     )
     more = len(commands) - COMMANDS
     return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
 
 
-def _canary(table: pa.Table) -> list[PointState]:
-    rows = table.filter(pc.equal(table["benchmark"], "canary"))
-    # points_of leaves out the benchmark `canary`, which is no point of the suite.
+def _canary(run: Judged, limit: int) -> Values:
+    """Return the table of the canary, which is no point of the suite and needs another name."""
+    rows = run.summary.table.filter(pc.equal(run.summary.table["benchmark"], "canary"))
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
-    return points_of(rows.set_column(at, "benchmark", named))
-
-
-def _environment(table: pa.Table) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the hosts as flat text."""
-    for text in _distinct(table["env"]):
-        yield from _flat({k: v for k, v in orjson.loads(text).items() if k != "sample"})
+    states = points_of(rows.set_column(at, "benchmark", named))
+    return _values(run, states, list(chain.from_iterable(state.series for state in states)), limit)
 
 
 def _sample_facts(table: pa.Table) -> Iterator[tuple[str, str]]:
     """Yield the facts of samples, such as the file system of a target, and their tools."""
     columns = [table[name].to_pylist() for name in ("benchmark", "env", "tool")]
-    for benchmark, text, tool in sorted(set(zip(*columns, strict=True)), key=str):
-        own = (orjson.loads(text) if text else {}).get("sample") or {}
-        for name, value in [*([("tool", tool)] if tool else []), *_flat(own)]:
-            yield f"{benchmark}: {name}", value
+    for benchmark, env, tool in sorted(set(zip(*columns, strict=True)), key=str):
+        facts = orjson.loads(env or "{}").get("sample") or {}
+        for name, text in _flat({"tool": tool} | facts):
+            yield f"{benchmark}: {name}", text
 
 
-def _facts(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
+def _facts(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return each fact once, with the first of its values."""
     facts: dict[str, dict[str, None]] = {}
     for name, value in pairs:
         facts.setdefault(name, {})[value] = None
-    cut = {
-        name: [*list(values)[:FACTS], *["..."][: len(values) > FACTS]]
-        for name, values in facts.items()
-    }
-    return [(name, " | ".join(values)) for name, values in cut.items()]
+    rows = []
+    for name, values in facts.items():
+        ending = " | ..." if len(values) > FACTS else ""
+        rows.append((name, " | ".join(list(values)[:FACTS]) + ending))
+    return rows
 
 
-def _flat(value: Any) -> list[tuple[str, str]]:
+def _flat(facts: Any, skip: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return facts as flat text, with units of what counts bytes."""
     return [
         (name, short(float(text), "B") if text.isdigit() and name.endswith("_bytes") else text)
-        for name, text in flatten(value)
+        for name, text in flatten(facts, skip)
         if text not in UNSET
     ]

@@ -22,18 +22,21 @@ from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import percent
 from perfdag.charts import style
 from perfdag.charts.pictures import to_bytes
-from perfdag.charts.series import amount
+from perfdag.charts.series import amount, figures_of
 from perfdag.results.summary import PointState, Series, headlines, unusable
 from perfdag.stats.evidence import STEP
-from perfdag.units import digits, plural, scaled
+from perfdag.units import plural
 
 TILES = 8
 """Headline values on the first screen."""
 BIG: Any = {"fontsize": 27, "fontweight": "bold"}
 SMALL: Any = {"fontsize": 15, "color": style.MUTED}
 """The letters of a card."""
-SPARK, WIDE, HIGH = 30, 120, 30
-"""Runs of a spark, and its size in pixels."""
+SPARK = 30
+"""Runs of a spark."""
+WIDE = 120
+HIGH = 30
+"""The size of a spark in pixels."""
 KINDS = {"better": "good", "unclear": "noisy", "worse": "bad", "slow": "bad", "failed": "failed"}
 """The class of the colour of a verdict."""
 CHANGED = ("worse", "better")
@@ -104,10 +107,7 @@ def _order(pair: Headline) -> tuple[bool, float]:
 
 
 def _tile(run: Judged, state: PointState, series: Series) -> Tile:
-    factor, unit = scaled(series.display_unit, series.middle)
-    band = series.band
-    spread = f"{digits(band.low / factor)} to {digits(band.high / factor)}" if band.n > 1 else ""
-    number = digits(series.middle / factor)
+    number, spread, unit = figures_of(series)
     label = series.titled(state.label)
     tile = Tile(state.benchmark, label, number, unit, spread, not unusable(series))
     line = run.lines.get(series.series_id)
@@ -148,20 +148,23 @@ def spark(line: Line) -> Markup:
     level = line.levels.levels[-1]
     shown = np.array([level.low, level.high, *values[measured]])
     low = float(np.nanmin(shown))
-    scale = (HIGH - 6) / ((float(np.nanmax(shown)) - low) or 1.0)
+    scale = (HIGH - 6) / (float(np.nanmax(shown)) - low or 1.0)
     step = (WIDE - 6) / (len(values) - 1)
-    places = [(3 + at * step, HIGH - 3 - (values[at] - low) * scale) for at in measured.tolist()]
-    parts = [f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">']
+
+    def place(position: int, value: float) -> tuple[float, float]:
+        return 3 + position * step, HIGH - 3 - (value - low) * scale
+
+    band = ""
     if np.isfinite(shown[:2]).all():
-        x = 3 + max(0, level.start - len(line.value) + len(values)) * step
-        y = HIGH - 3 - (level.high - low) * scale
+        x, y = place(max(0, level.start - len(line.value) + len(values)), level.high)
         size = f'width="{WIDE - x:.1f}" height="{(level.high - level.low) * scale:.1f}"'
-        parts.append(f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>')
+        band = f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>'
+    places = [place(position, values[position]) for position in measured.tolist()]
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x, y = places[-1]
-    kind = colour(line.verdict.word)
-    end = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
-    return Markup("".join([*parts, f'<polyline points="{points}"/>{end}</svg>']))
+    end = f'<circle class="{colour(line.verdict.word)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    head = f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
+    return Markup(f'{head}{band}<polyline points="{points}"/>{end}</svg>')
 
 
 RUNS = 60
@@ -217,7 +220,7 @@ def history(line: Line, wide: bool = False) -> Figure:
         notes.append("shaded: when a change may have begun")
     notes += [step.values(line.info) for step in line.steps[-1:]]
     title = f"{line.label} {line.text}"
-    fig, (ax,) = style.figure([3.0], title=title, subtitle="; ".join(notes), wide=wide)
+    fig, (ax,) = style.figure([3.0], title, notes, wide=wide)
     panel(ax, line)
     return fig
 
@@ -245,55 +248,33 @@ def _draw_levels(ax: Axes, past: Past) -> None:
             )
             ax.plot(span, [level.reference] * 2, color=style.MUTED, lw=1, gid="level")
     if line.worsening:
-        begin = past.edge(line.worsening.after.start)
-        ax.axvspan(
-            begin, past.edge(len(line.value)), color=style.WORSE, alpha=0.08, gid="regressed"
-        )
+        span = [past.edge(line.worsening.after.start), past.edge(len(line.value))]
+        ax.axvspan(*span, color=style.WORSE, alpha=0.08, gid="regressed")
     if line.drift:
-        ends_of_drift = [past.times[line.drift.start], past.times[past.measured[-1]]]
-        ax.plot(
-            ends_of_drift,
-            [line.drift.begin, line.drift.end],
-            color=style.INK,
-            lw=1.5,
-            ls=(0, (4, 2)),
-            gid="trend",
-        )
+        xs = [past.times[line.drift.start], past.times[past.measured[-1]]]
+        ys = [line.drift.begin, line.drift.end]
+        ax.plot(xs, ys, color=style.INK, lw=1.5, ls=(0, (4, 2)), gid="trend")
 
 
 def _draw_runs(ax: Axes, past: Past) -> None:
     """Draw the median of each run. The line is broken where nothing ran for long."""
+    blue = style.SERIES[0]
     for piece in np.split(past.measured, past.gaps):
-        ax.plot(
-            past.times[piece], past.line.value[piece], color=style.SERIES[0], lw=1.2, gid="line"
-        )
+        ax.plot(past.times[piece], past.line.value[piece], color=blue, lw=1.2, gid="line")
     for at in past.gaps.tolist():
         before, after = past.times[past.measured[at - 1 : at + 1]]
         ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
         if after - before > 6 * past.margin:
-            ax.text(
-                (before + after) / 2,
-                0.02,
-                plural(round(after - before), "day"),
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                color=style.MUTED,
-            )
+            days = plural(round(after - before), "day")
+            middle = (before + after) / 2, 0.02
+            bottom = ax.get_xaxis_transform()
+            ax.text(*middle, days, transform=bottom, ha="center", color=style.MUTED)
     moments = past.times[past.measured]
     values = past.line.value[past.measured]
-    (marks,) = ax.plot(
-        moments,
-        values,
-        label="_value",
-        color=style.SERIES[0],
-        marker="o",
-        ms=4,
-        ls="none",
-        gid="median",
-    )
+    (marks,) = ax.plot(moments, values, "o", label="_value", color=blue, ms=4, gid="median")
     texts = [amount(value, past.line.info.display_unit) for value in values.tolist()]
     dates = [_date(moment, "%-d %b %Y %H:%M") for moment in moments.tolist()]
-    style.HOVERS[marks] = [f"{date}: {text}" for date, text in zip(dates, texts, strict=True)]
+    style.HOVERS[marks] = [": ".join(pair) for pair in zip(dates, texts, strict=True)]
 
 
 def _date(moment: float, form: str) -> str:
@@ -333,16 +314,15 @@ def _set_axes(ax: Axes, past: Past) -> None:
     high = float(np.nanmax(shown[np.isfinite(shown)]))
     days = past.edges[-1] - past.edges[0]
     form = "%-d %b %H:%M" if days < 2 else "%-d %b" if days < 300 else "%b %Y"
-    most = 4 if style.is_narrow() else 8
-    locator = AutoDateLocator(minticks=3, maxticks=most)  # type: ignore[no-untyped-call]
+    ticks = 4 if style.is_narrow() else 8
+    locator = AutoDateLocator(minticks=3, maxticks=ticks)  # type: ignore[no-untyped-call]
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: _date(moment, form)))
-    unit = style.value_axis(ax.yaxis, line.info.display_unit, high)
-    ax.set(
-        xlim=(past.edges[0], past.edges[-1]),
-        ylim=(low - 0.08 * (high - low), high + 0.3 * (high - low) or 1.0),
-        ylabel=style.axis_label(line.info.label, unit, line.info.better).replace(", ", "\n"),
-    )
+    height = high - low
+    ax.set(xlim=past.edges[[0, -1]], ylim=(low - 0.08 * height, high + 0.3 * height or 1.0))
+    unit = style.linear_axis(ax.yaxis, line.info.display_unit, high)
+    label = style.axis_label(line.info.label, unit, line.info.better)
+    ax.set_ylabel(label.replace(", ", "\n"))
 
 
 def _card(title: str, sentence: str, word: str, why: str) -> Figure:
@@ -359,7 +339,8 @@ def _card(title: str, sentence: str, word: str, why: str) -> Figure:
 
 def _value(fig: Figure, place: int, label: str, value: str, tone: str) -> None:
     """Write a value with its label at one of six places of a card: three on the left come first."""
-    x, y = 0.04 + 0.49 * (place // 3), 0.43 - 0.19 * (place % 3)
+    x = 0.04 + 0.49 * (place // 3)
+    y = 0.43 - 0.19 * (place % 3)
     fig.text(x, y + 0.085, textwrap.shorten(label, 44, placeholder=" ..."), **SMALL)
     fig.text(x, y, value, color=tone, **BIG)
 

@@ -684,7 +684,7 @@ def plot_times(args: argparse.Namespace) -> int:
     if not selected:
         logger.info("no data to plot")
         return EXIT_FAILED
-    times = [(str(workload.info["submitTimestamp"]), workload.deltas) for workload in selected]
+    times = [workload.deltas for workload in selected]
     draw = charts.general if args.plot == "general" else charts.detailed
     path = folder / f"{args.plot}.png"
     path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
