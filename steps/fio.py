@@ -580,7 +580,7 @@ def _layout(params: FioParams, targets: Sequence[Target]) -> list[list[str]]:
         return [command(params.model_copy(update=fill), target) for target in targets]
     if len(targets) > 1:
         # Hosts that lay out files inside the measured run start at different times.
-        return [command(params, target, ("create_only", "1")) for target in targets]
+        return [command(params, target, create_only=1) for target in targets]
     return []
 
 
@@ -656,49 +656,49 @@ def _check_exit(finished: CommandResult) -> None:
     finished.check("fio")
 
 
-def options(params: FioParams, target: Target) -> list[tuple[str, str]]:
+def options(params: FioParams, target: Target) -> dict[str, object]:
     """Return the job's options in the order of fio(1).
 
     fio separates file names by `:`, so a colon in a name is escaped.
     """
-    place = ("filename", target.device) if target.device else ("directory", target.folder)
+    path = target.device or target.folder
     same = ("rw", "bs", "size", "iodepth", "ioengine", "numjobs", "nrfiles")
-    pairs: list[tuple[str, object]] = [
-        (place[0], place[1].replace(":", r"\:")),
-        *((name, getattr(params, name)) for name in same),
-        ("direct", int(params.direct)),
-        ("thread", int(params.thread)),
-        ("group_reporting", 1),
+    job: dict[str, object] = {
+        "filename" if target.device else "directory": path.replace(":", r"\:"),
+        **{name: getattr(params, name) for name in same},
+        "direct": int(params.direct),
+        "thread": int(params.thread),
+        "group_reporting": 1,
         # Each host has its own folder, so names need not depend on who starts the job.
-        ("unique_filename", 0),
-        ("lat_percentiles", 1),
-        ("clat_percentiles", 1),
-        ("slat_percentiles", 1),
-        ("percentile_list", ":".join(f"{p:g}" for p in _PERCENTILES)),
-    ]
+        "unique_filename": 0,
+        "lat_percentiles": 1,
+        "clat_percentiles": 1,
+        "slat_percentiles": 1,
+        "percentile_list": ":".join(f"{p:g}" for p in _PERCENTILES),
+    }
     if "rw" in params.rw:
-        pairs.append(("rwmixread", params.rwmixread))
+        job["rwmixread"] = params.rwmixread
     if params.percentage_random != 100:
-        pairs.append(("percentage_random", params.percentage_random))
+        job["percentage_random"] = params.percentage_random
     if params.runtime is not None:
-        pairs += [("time_based", 1), ("runtime", f"{round(params.runtime * 1e6)}us")]
+        job |= {"time_based": 1, "runtime": f"{round(params.runtime * 1e6)}us"}
     if params.ramp:
-        pairs.append(("ramp_time", f"{round(params.ramp * 1e6)}us"))
+        job["ramp_time"] = f"{round(params.ramp * 1e6)}us"
     if params.fsync:
-        pairs.append(("fsync", params.fsync))
-    return [(name, str(value)) for name, value in pairs]
+        job["fsync"] = params.fsync
+    return job
 
 
 def job_file(params: FioParams, target: Target) -> str:
     """Return the job file for fio's client. exec_prerun records the start time beside the data."""
-    pairs = [*options(params, target), ("exec_prerun", "date +%s.%N")]
-    return "\n".join([f"[{JOB}]", *(f"{name}={value}" for name, value in pairs), ""])
+    job = {**options(params, target), "exec_prerun": "date +%s.%N"}
+    return "\n".join([f"[{JOB}]", *(f"{name}={value}" for name, value in job.items()), ""])
 
 
-def command(params: FioParams, target: Target, *more: tuple[str, str]) -> list[str]:
+def command(params: FioParams, target: Target, **more: int) -> list[str]:
     """Return the command line of fio that runs the job, with the options of `more`."""
-    pairs = [("name", JOB), *options(params, target), *more]
-    return ["fio", "--output-format=json", *(f"--{key}={value}" for key, value in pairs)]
+    job = {"name": JOB, **options(params, target), **more}
+    return ["fio", "--output-format=json", *(f"--{name}={value}" for name, value in job.items())]
 
 
 def parse(texts: Mapping[str, str], params: FioParams) -> list[Measurement]:

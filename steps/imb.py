@@ -9,7 +9,6 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from perfdag.benchmark.contract import (
-    RDMA_WANTED,
     Benchmark,
     Equal,
     Failed,
@@ -248,10 +247,7 @@ class Imb(Benchmark[ImbParams]):
 
     def shape(self, params: ImbParams) -> dict[str, object]:
         image = "imb-openmpi" if params.mpi == "openmpi" else "imb"
-        shape: dict[str, object] = {"image": image, "hosts": {"count": params.hosts()}}
-        if params.transport == "rdma":
-            shape["privileges"] = ["rdma"]
-        return shape
+        return mpi.shape(image, params.hosts(), params.transport)
 
     def check(self, params: ImbParams, shape: Shape) -> Iterator[Problem]:
         count = shape.hosts.count
@@ -274,10 +270,7 @@ class Imb(Benchmark[ImbParams]):
                 "shm-between-hosts",
                 "transport shm stays on one host; set hosts.count to 1 or use tcp",
             )
-        if params.transport == "rdma" and not shape.has_rdma():
-            yield Problem("no-rdma", f"transport: rdma {RDMA_WANTED}")
-        if not params.oversubscribe:
-            yield from mpi.few_cpus(shape, per_host)
+        yield from mpi.problems(shape, per_host, params.transport, params.oversubscribe)
 
     def identities(self, params: ImbParams) -> Iterable[Identity]:
         yield Equal(("message_rate", "message_bytes"), ("bandwidth",), step=PRINTED_BANDWIDTH)

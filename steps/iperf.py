@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from perfdag.benchmark.contract import (
-    OWN_PORT,
     AtMost,
     Benchmark,
     Between,
@@ -29,7 +28,6 @@ from perfdag.benchmark.contract import (
     PositiveDuration,
     Problem,
     Remark,
-    Shape,
     ShortForm,
     Size,
     Skip,
@@ -310,10 +308,6 @@ class Iperf(Benchmark[IperfParams]):
 
     def shape(self, params: IperfParams) -> dict[str, Any]:
         return {"image": "iperf", "hosts": {"count": 2}}
-
-    def check(self, params: IperfParams, shape: Shape) -> Iterator[Problem]:
-        if params.port and shape.network.forwarded:
-            yield Problem("own-port", OWN_PORT)
 
     def identities(self, params: IperfParams) -> Iterable[Identity]:
         yield AtMost(("throughput",), ("sent_throughput",), tolerance=ENDS)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from perfdag.benchmark.contract import (
-    OWN_PORT,
     AtMost,
     Benchmark,
     Failed,
@@ -21,7 +20,6 @@ from perfdag.benchmark.contract import (
     Params,
     PositiveDuration,
     Problem,
-    Shape,
     ShortForm,
     Size,
     Tool,
@@ -116,10 +114,6 @@ class Latency(Benchmark[LatencyParams]):
 
     def shape(self, params: LatencyParams) -> dict[str, Any]:
         return {"image": "netperf", "hosts": {"count": 2}}
-
-    def check(self, params: LatencyParams, shape: Shape) -> Iterator[Problem]:
-        if params.port and shape.network.forwarded:
-            yield Problem("own-port", OWN_PORT)
 
     def identities(self, params: LatencyParams) -> Iterable[Identity]:
         one_in_flight = (1,)

@@ -12,9 +12,10 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from perfdag.benchmark.contract import (
+    RDMA_WANTED,
     Failed,
     Gang,
     Host,
@@ -48,14 +49,26 @@ _PROVIDERS = ("mlx", "verbs;ofi_rxm", "verbs", "psm2", "psm3", "opx", "efa")
 # -- what the hosts must have ----------------------------------------------------------------------
 
 
-def few_cpus(shape: Shape, ranks: int) -> Iterator[Problem]:
-    """Yield that the ranks of a pod would exceed its CPU quota.
+def shape(image: str, hosts: int, transport: Transport) -> dict[str, Any]:
+    """Return what the pods of ranks on `hosts` hosts look like."""
+    pods: dict[str, Any] = {"image": image, "hosts": {"count": hosts}}
+    if transport == "rdma":
+        pods["privileges"] = ["rdma"]
+    return pods
+
+
+def problems(
+    shape: Shape, ranks: int, transport: Transport, oversubscribe: bool
+) -> Iterator[Problem]:
+    """Yield that pods have no RDMA device, or that their ranks would exceed their CPU quota.
 
     A request without a limit sets no quota. oversubscribe does not help, although this check
     passes: a quota throttles spinning ranks, and a throttled sample is invalid.
     """
+    if transport == "rdma" and not shape.has_rdma():
+        yield Problem("no-rdma", f"transport: rdma {RDMA_WANTED}")
     limit = shape.resources.amounts("limits").get("cpu")
-    if limit is not None and parse_quantity(limit) < ranks:
+    if not oversubscribe and limit is not None and parse_quantity(limit) < ranks:
         yield Problem(
             "cpu-quota",
             f"on a cluster {ranks} processes in each pod, and resources.cpu {limit}, would be"

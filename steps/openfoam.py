@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from perfdag.benchmark.contract import (
-    RDMA_WANTED,
     Benchmark,
     Failed,
     Gang,
@@ -272,14 +271,11 @@ class OpenFoam(Benchmark[OpenFoamParams]):
     )
 
     def shape(self, params: OpenFoamParams) -> dict[str, Any]:
-        shape: dict[str, Any] = {"image": "openfoam", "hosts": {"count": params.nodes}}
-        if params.transport == "rdma":
-            shape["privileges"] = ["rdma"]
-        return shape
+        return mpi.shape("openfoam", params.nodes, params.transport)
 
     def check(self, params: OpenFoamParams, shape: Shape) -> Iterator[Problem]:
-        if not params.oversubscribe:
-            yield from mpi.few_cpus(shape, params.procs // params.nodes)
+        per_host = params.procs // params.nodes
+        yield from mpi.problems(shape, per_host, params.transport, params.oversubscribe)
         if shape.hosts.count != params.nodes:
             yield Problem(
                 "own-hosts",
@@ -301,8 +297,6 @@ class OpenFoam(Benchmark[OpenFoamParams]):
                 f"{cells:,} cells need {short(memory, 'B')} on the first host, which makes the"
                 f" whole mesh, and resources.memory is {limit}; raise it or use fewer cells",
             )
-        if params.transport == "rdma" and not shape.has_rdma():
-            yield Problem("no-rdma", f"transport: rdma {RDMA_WANTED}")
 
     def seconds(self, params: OpenFoamParams) -> float:
         case = params.case
@@ -501,7 +495,6 @@ def files(params: OpenFoamParams) -> dict[str, str]:
 
 _STAMPED = re.compile(r"^(\d+\.\d+)\t(.*)$", re.M)
 _SOLVE = re.compile(r"Solving for p, Initial residual = .*, Final residual = (\S+), .* (\d+)$")
-_RANK = re.compile(rf"{RANK_LINE}(\d+) user_s=([\d.]+) system_s=([\d.]+)\s*")
 
 
 @dataclass
@@ -535,6 +528,7 @@ def read_log(text: str) -> Log:
     """
     log = Log()
     step: Step | None = None
+    rank = rf"{RANK_LINE}(\d+) user_s=([\d.]+) system_s=([\d.]+)\s*"
     for at, line in _STAMPED.findall(text):
         if line.startswith("Starting time loop"):
             log.begin = float(at)
@@ -549,7 +543,7 @@ def read_log(text: str) -> Log:
             step = None
         elif line.strip() == "End":
             log.is_complete = True
-        elif match := _RANK.fullmatch(line):
+        elif match := re.fullmatch(rank, line):
             log.ranks.append((float(match[1]), float(match[2]), float(match[3])))
         elif line.startswith("perfdag-exit "):
             log.exited = float(at)

@@ -501,11 +501,7 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
         return [program, "-q", str(params.qps), "--report_gbits", *both, *shared]
 
 
-class LatencyParams(RdmaParams):
-    """Options of ib_*_lat: one run for all sizes, or one for each size."""
-
-
-def parse_latency(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:
+def parse_latency(texts: Mapping[str, str], params: RdmaParams) -> list[Measurement]:
     """Return the latencies in s by size, and with `duration` the exchanges a second."""
     timed = params.duration is not None
     table = _read(texts, params, _TIMED_LATENCIES if timed else _LATENCIES)
@@ -529,7 +525,7 @@ def parse_latency(texts: Mapping[str, str], params: LatencyParams) -> list[Measu
     return _verified(texts, params, rows)
 
 
-class RdmaLatency(Rdma[LatencyParams]):
+class RdmaLatency(Rdma[RdmaParams]):
     """RDMA latency by message size, with perftest.
 
     p99 is left out below 459 iterations. p99.9 is perftest's own, from its default of 1000
@@ -565,6 +561,6 @@ class RdmaLatency(Rdma[LatencyParams]):
         ),
     )
 
-    def identities(self, params: LatencyParams) -> Iterable[Identity]:
+    def identities(self, params: RdmaParams) -> Iterable[Identity]:
         one_in_flight = (1,)
         yield AtMost(("exchange_rate", "latency"), one_in_flight)

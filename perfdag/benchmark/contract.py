@@ -51,8 +51,6 @@ Network = Literal["none", "spread", "pairs", "services"]
 MIN_TIMEOUT = 60.0
 CLOCK = re.compile(r"Clock:\s*(.+?)(?:\n\s*\n|\Z)", re.S)
 """The paragraph of a docstring that says what starts and stops the clock."""
-OWN_PORT = "port: a Service forwards ports of its own; leave port out"
-"""Why a benchmark over a Service takes no `port`."""
 SIMULATED = "simulated nodes"
 """`Output.tool` of a sample on simulated nodes, whose figures describe the control plane alone."""
 
@@ -336,7 +334,8 @@ class Benchmark(ABC, Generic[P]):
 
         What concerns the params alone is said by their `problems`.
         """
-        return ()
+        if shape.network.forwarded and getattr(params, "port", None):
+            yield Problem("own-port", "port: a Service forwards ports of its own; leave port out")
 
     def identities(self, params: P) -> Iterable[Identity]:
         """Return relations that the figures of a sample with these params always have.

@@ -67,8 +67,6 @@ Refusals = dict[int, tuple[str, str]]
 """Batches that cannot be measured: the status of their samples, and why."""
 ITEM_LENGTH = 80
 """Most characters of the text of a batch, which Argo puts into the names of its nodes."""
-NETWORK = f"{LABEL}/network"
-"""Annotation of a pod outside Multus networks: the network that it measures."""
 MULTUS = {False: "k8s.v1.cni.cncf.io/networks", True: "v1.multus-cni.io/default-network"}
 """Annotations that name a Multus network, by whether it replaces the pod's default network."""
 MAX_BATCHES, MAX_NODES = 1000, 15_000
@@ -211,7 +209,8 @@ def _kind(shape: Shape, context: Context) -> Object:
         "image": image_of(shape.image, context.images),
         "pods": str(count),
         "ports": [str(ssh_port(shape, context.run_id, rank)) for rank in range(count)],
-        "netkey": MULTUS[shape.network.default] if shape.network.name else NETWORK,
+        # outside Multus networks the annotation says what is measured
+        "netkey": MULTUS[shape.network.default] if shape.network.name else f"{LABEL}/network",
         "network": network_of(shape),
         "turn": "gang" if takes_turns else "",
         "lead": patch(shape, context, 0),

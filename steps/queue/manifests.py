@@ -107,7 +107,6 @@ class Queue(_Model):
     )
     data: Data | None = None
     parallel: int = Field(0, ge=0, description="requests in parallel at the start")
-    most_parallel: int = Field(512, ge=1, le=4096)
     ingress: str | None = Field(
         None, description="host name of an Ingress to the client's control port"
     )
@@ -129,7 +128,6 @@ class Queues(_Model):
 
     namespace: Annotated[str, NAMESPACE] = "perfdag-queue"
     image: str = IMAGES.replace("{name}", "queue")
-    pull: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     longest: int = Field(
         9999, ge=0, description="requests that may wait in a queue, 0 for no bound"
     )

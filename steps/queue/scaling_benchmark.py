@@ -188,7 +188,6 @@ class QueueScaling(Benchmark[QueueScalingParams]):
             "sigma of the Universal Scalability Law",
             lowest=-math.inf,
             counts="share",
-            label="serial share",
         ),
         Metric(
             "amdahl_share",

@@ -96,7 +96,6 @@ class Resnet50Interference(WorkloadBenchmark[InterferenceParams]):
             "lower",
             "p99 latency together divided by p99 alone, median over the copies if all have one;"
             " Offline has none",
-            label="p99 inflation",
         ),
         Metric(
             "fairness",

@@ -90,8 +90,6 @@ Call = tuple[str, str, str]
 """verb, resource[/subresource], scope."""
 _BULK = ("LIST", "DELETECOLLECTION")
 """Verbs of many objects: they have limits of their own and are not among single-object requests."""
-NEEDED = needed(0.99)
-"""Requests a p99 needs."""
 _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
 """Verbs of HTTP and of the API: KubeVirt's audit has the latter."""
 VERBS = ("GET", "LIST", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", *_ALIASES.values())
@@ -197,7 +195,7 @@ def quantile(buckets: Mapping[float, float], p: float) -> float | None:
     return low
 
 
-def worst(calls: Iterable[Calls], bulk: str = "", least: int = NEEDED) -> float | None:
+def worst(calls: Iterable[Calls], bulk: str = "", least: int = needed(0.99)) -> float | None:
     """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
 
     `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer

@@ -107,12 +107,6 @@ SLO = (Gate("api_p99", "<", 1.0), Gate("api_list_p99", "<", 30.0))
 """Limits of the Kubernetes API in seconds (kubernetes/community, slos/api_call_latency.md)."""
 
 
-def with_slo(gates: Sequence[Gate]) -> list[Gate]:
-    """Return the API limits and gates. A gate replaces a limit on the same metric."""
-    metrics = {gate.metric for gate in gates}
-    return [*(limit for limit in SLO if limit.metric not in metrics), *gates]
-
-
 def evaluate(gates: Sequence[Gate], figures: Mapping[str, float | None]) -> list[Verdict]:
     """Compare all gates with the figures of a run; NaN counts as absent."""
     by_key = {key: figures[name] for key, name in audit_percentiles(figures).items()}
@@ -425,12 +419,12 @@ def measurements(
             if value is not None:
                 rows.append(Measurement("stage_latency", value, stat, of_stage, n))
                 if stage.stage == headline and stat in _PERCENTILES:
-                    rows.append(Measurement(headline, value, stat, {**coords}, n))
+                    rows.append(Measurement(headline, value, stat, coords, n))
     for figure, value in result.figures.items():
         if value is None:
             continue
         name = figure.removeprefix(f"{DELETION}/")
-        of_phase = {**coords, "phase": DELETION} if name != figure else {**coords}
+        of_phase = {**coords, "phase": DELETION} if name != figure else coords
         if name in _NAMED:
             metric, stat = _NAMED[name]
             rows.append(Measurement(metric, value, stat, of_phase))
@@ -438,7 +432,7 @@ def measurements(
             rows.append(Measurement("api_calls", value, coords={**of_phase, "call": call, **size}))
         elif name in prometheus.FIGURES or prometheus.is_request_count(name):
             rows.append(Measurement("component", value, coords={**of_phase, "figure": name}))
-    for phase, of_phase in ((CREATION, {**coords}), (DELETION, {**coords, "phase": DELETION})):
+    for phase, of_phase in ((CREATION, coords), (DELETION, {**coords, "phase": DELETION})):
         calls = [c for c in result.calls if c["phase"] == phase and c["p99_s"] is not None]
         for c in calls[:MAX_CALLS]:
             of_call = {**of_phase, "call": c["call"]}
@@ -446,7 +440,7 @@ def measurements(
     rows += _object_measurements(result.rows, coords)
     for gate in result.verdicts:
         passed: VerdictWord = "passed" if gate.passed else "failed"
-        rows.append(verdict(passed, str(gate.gate), gate.figures(), {**coords}))
+        rows.append(verdict(passed, str(gate.gate), gate.figures(), coords))
     for text, count in messages(result.rows).most_common(MAX_MESSAGES):
         rows.append(Measurement("failures", float(count), coords={**coords, "message": text}))
     return rows
@@ -520,7 +514,7 @@ def audit_of(result: Result) -> dict[str, Any]:
         key_of(name): value
         for name, value in result.figures.items()
         if name in percentiles
-        or name in prometheus.AUDIT_KEYS
+        or name in prometheus.AUDIT_QUERIES
         or name.endswith("-count")
         or prometheus.is_request_count(name)
     }

@@ -119,8 +119,7 @@ TRANSITION_QUERIES = {
     "vmiDeletionToFailedSecondsP99": f"histogram_quantile(0.99, {_FAILED})",
 }
 """PromQL of KubeVirt's own phase transition times, by audit key."""
-AUDIT_KEYS = frozenset(AUDIT_QUERIES)
-FIGURES = AUDIT_KEYS | frozenset(NODE_QUERIES)
+FIGURES = AUDIT_QUERIES.keys() | NODE_QUERIES.keys()
 """Figures of a run, beside its counts of requests."""
 
 

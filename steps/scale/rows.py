@@ -62,9 +62,6 @@ def _difference(start: Moment, end: Moment, ahead: int) -> tuple[float, float | 
     return (end.at - start.at) / 1e9, None
 
 
-Status = Literal["ok", "unobserved", "censored", "failed"]
-
-
 @dataclass(slots=True)
 class Row:
     """One workload (of a replica set: one VMI) and stage.
@@ -82,7 +79,7 @@ class Row:
     uid: str
     stage: str
     since: str
-    status: Status
+    status: Literal["ok", "unobserved", "censored", "failed"]
     seconds: float | None = None
     resolution_s: float | None = None
     source: str | None = None

@@ -35,10 +35,10 @@ from perfdag.steps.scale.figures import (
     COORDS,
     METRICS,
     SHORT_FORMS,
+    SLO,
     Gate,
     Result,
     parse_gate,
-    with_slo,
 )
 from perfdag.steps.scale.generate import Schedule
 from perfdag.steps.scale.objects import (
@@ -107,9 +107,11 @@ class VmiParams(ScenarioParams):
 
     @property
     def all_gates(self) -> list[Gate]:
-        """The own gates and the limits of the API."""
+        """The gates of the suite and the limits of the API that they do not replace."""
         gates = [parse_gate(text) for text in self.gates]
-        return with_slo(gates) if self.api_gates else gates
+        replaced = {gate.metric for gate in gates}
+        limits = SLO if self.api_gates else ()
+        return [*(limit for limit in limits if limit.metric not in replaced), *gates]
 
     @property
     def wait_limit(self) -> float:

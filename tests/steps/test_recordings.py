@@ -12,7 +12,7 @@ from perfdag import testing
 from perfdag.benchmark.contract import Failed, Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.steps import fio, rdma
-from perfdag.steps.rdma import BandwidthParams, LatencyParams
+from perfdag.steps.rdma import BandwidthParams, RdmaParams
 from perfdag.testing import Recording
 from tests.recorded.recordings import CASES, DAMAGED
 
@@ -223,7 +223,7 @@ def test_perftest_has_columns_by_title_and_a_table_for_each_run() -> None:
     assert read[0] == read[1]
     one = CASES["perftest/constructed-send-lat-duration.txt"].load().output.texts["client0"]
     two = one.replace("\n 2     ", "\n 4     ")
-    params = LatencyParams(mode="send", duration="10s", sizes=[2, 4], mtu=4096)
+    params = RdmaParams(mode="send", duration="10s", sizes=[2, 4], mtu=4096)
     assert rdma.parse_latency({"client0": one, "client1": two}, params)
     for broken in ("", two.replace("4096[B]", "2048[B]")):
         with pytest.raises(SampleError):
