@@ -291,7 +291,7 @@ def test_a_stored_plan_of_wrong_types_is_refused_in_one_line(
     plan = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
     data = plan | document if isinstance(document, dict) else document
     store.put(f"runs/{ID}/plan.json", json.dumps(data).encode())
-    monkeypatch.setattr("perfdag.steps.pods.context.STORE", store.root)
+    monkeypatch.setattr("perfdag.kube.patch.STORE", store.root)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     for name, value in {"STORE": "claim://results", "RUN": ID}.items():
         monkeypatch.setenv(f"PERFDAG_{name}", value)

@@ -48,11 +48,13 @@ def names(api: ApiServer) -> set[tuple[str, str]]:
     return {(item["kind"], item["metadata"]["name"]) for item in api.objects.values()}
 
 
-EVERY = ("--allow", "vmi-burst=perfdag-vmi")
+SITE = ("--site", "--site-host", "bench.example")
+EVERY = (*SITE, "--allow", "vmi-burst=perfdag-vmi")
 OF_EVERY = {
     ("ServiceAccount", "perfdag-measure-vmi-burst"),
     ("Role", "perfdag-measure-vmi-burst"),
     ("RoleBinding", "perfdag-measure-vmi-burst"),
+    *((kind, "perfdag-site") for kind in ("ServiceAccount", "Deployment", "Service")),
 }
 
 

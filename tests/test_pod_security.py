@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perfdag.commands.main import parser
 from perfdag.kube.client import Object
 from perfdag.kube.patch import LEVEL, LEVELS, level_needs, own_image
 from perfdag.plan import make_plan
@@ -19,6 +20,7 @@ from perfdag.steps.pods.plan import outputs
 from perfdag.store.base import FolderStore
 from perfdag.suite.document import BadDocument
 from perfdag.suite.load import parse_suite
+from perfdag.workflows.installation import Installation, supporting_objects
 from tests.fakes.api_server import ApiServer
 
 from .steps.test_plan_step import place
@@ -43,7 +45,8 @@ SHAPES: list[tuple[dict[str, Any], set[str]]] = [
 
 def level_of(spec: Object) -> str:
     """The least level that admits a pod of perfdag, by the standards of Kubernetes."""
-    security = [item["securityContext"] for item in spec["initContainers"] + spec["containers"]]
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    security = [item["securityContext"] for item in containers]
     added = {name for item in security for name in item["capabilities"].get("add", ())}
     if (
         spec.get("hostNetwork")
@@ -60,6 +63,24 @@ def test_a_shape_needs_the_level_that_admits_its_pod(keys: Object, levels: set[s
     assert set(level_needs(shape).values()) == levels
     admits = level_of(pod(keys, "x")["spec"])
     assert admits == max(levels, default="restricted", key=LEVELS.index)
+
+
+@pytest.mark.parametrize("store", ["s3://bench/results", "claim://results"])
+def test_the_site_is_admitted_everywhere_and_can_write_nowhere(store: str) -> None:
+    installed = Installation("bench", store=store, site=True, site_hosts=("b.example",))
+    bodies = {body["kind"]: body for body in supporting_objects(installed)}
+    deployment, service = bodies["Deployment"], bodies["Service"]
+    template = deployment["spec"]["template"]
+    assert level_of(template["spec"]) == "restricted"
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    [container] = template["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {mount["readOnly"] for mount in container["volumeMounts"]} == {True}
+    program, *words = container["command"] + container["args"]
+    options = parser(words[0]).parse_args(words)
+    assert (program, options.serve_only, options.serve) == ("perfdag", True, False)
+    assert options.store == ("/perfdag/store" if store.startswith("claim") else store)
+    assert {"perfdag-site", "perfdag-site.bench.svc", "b.example"} < {*options.hosts}
 
 
 SUITE = """\

@@ -173,7 +173,7 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
     write_site(store)
     store.put(f"runs/{run_id(0)}/secrets.json", b"{}")
     store.put(f"runs/{run_id(0)}/report.html", b"report")
-    with site.server(store, 0) as server:
+    with site.server(store, 0, ["Bench.example"]) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         root = f"http://127.0.0.1:{server.server_port}"
         assert b"data-page" in urllib.request.urlopen(f"{root}/").read()

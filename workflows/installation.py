@@ -15,8 +15,22 @@ from jinja2 import StrictUndefined, Template
 from perfdag import IMAGES
 from perfdag.benchmark.contract import Rights
 from perfdag.kube.client import Object
-from perfdag.kube.patch import LEVEL, PRIORITY_CLASSES, SSH_PORT, account_of
+from perfdag.kube.patch import (
+    HELPER,
+    LEVEL,
+    PRIORITY_CLASSES,
+    SSH_PORT,
+    STORE,
+    account_of,
+    hardened,
+    pod_security,
+    store_root,
+    store_volume,
+)
 
+SITE = "perfdag-site"
+"""The name of what serves the site: a Deployment, a Service and an account."""
+SITE_PORT = 8600
 SHARED = {"app.kubernetes.io/name": "perfdag", "app.kubernetes.io/managed-by": "perfdag"}
 """The labels of objects that all installations of a cluster share."""
 
@@ -45,6 +59,10 @@ class Installation:
     network_policy: bool = True
     allow: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Benchmarks with rights of their own, and the namespaces where these hold."""
+    site: bool = False
+    """Whether a Deployment serves the site of the store."""
+    site_hosts: tuple[str, ...] = ()
+    """Names by which browsers reach the site, beside those of its Service."""
 
     @property
     def labels(self) -> Object:
@@ -81,6 +99,15 @@ def supporting_objects(
         created_namespaces=created,
         priority_classes=PRIORITY_CLASSES,
         ssh_port=SSH_PORT,
+        site_name=SITE,
+        site_port=SITE_PORT,
+        site_image=installation.image("finish"),
+        store_root=store_root(installation.store),
+        store_volume=store_volume(installation.store),
+        store_folder=STORE,
+        helper=HELPER,
+        pod_security=pod_security(),
+        hardened=hardened(),
         account_of=account_of,
         json=lambda value: orjson.dumps(value).decode(),
     )

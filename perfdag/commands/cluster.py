@@ -53,7 +53,7 @@ from perfdag.store.base import check_cluster_address
 from perfdag.suite.document import dump
 from perfdag.suite.load import load_suite
 from perfdag.workflows import runs, templates
-from perfdag.workflows.installation import Installation
+from perfdag.workflows.installation import SITE, SITE_PORT, Installation
 
 
 def _allow(text: str) -> tuple[str, tuple[str, ...]]:
@@ -98,6 +98,21 @@ INSTALLATION = (
         default="perfdag-store",
         metavar="NAME",
         help="Secret with AWS_* keys",
+    ),
+    option(
+        "--site",
+        action="store_true",
+        help="serve the site of the store by a Deployment and a Service, perfdag-site",
+    ),
+    option(
+        "--site-host",
+        action="append",
+        type=object_name,
+        default=[],
+        dest="site_hosts",
+        metavar="NAME",
+        help="with --site: a name by which browsers reach it, such as that of an ingress; "
+        "repeat the option to add more",
     ),
     "images",
     option(
@@ -203,7 +218,8 @@ def installation_of(args: argparse.Namespace) -> Installation:
     allow: dict[str, tuple[str, ...]] = {}
     for name, namespaces in args.allow:
         allow[name] = tuple(dict.fromkeys((*allow.get(name, ()), *namespaces)))
-    return Installation(**values | {"pull_secrets": tuple(args.pull_secrets), "allow": allow})
+    values |= {name: tuple(values[name]) for name in ("pull_secrets", "site_hosts")}
+    return Installation(**values | {"allow": allow})
 
 
 def installation_objects(installation: Installation) -> list[Object]:
@@ -305,6 +321,8 @@ def install(args: argparse.Namespace) -> None:
 
     run_with_client(work)
     print(f"next: perfdag submit suites/quick.yaml --namespace {space} --watch")
+    if installation.site:
+        print(f"site: kubectl port-forward -n {space} service/{SITE} {SITE_PORT}:80")
 
 
 async def _apply_all(client: Kube, bodies: list[Object], dry_run: bool) -> None:
@@ -388,6 +406,8 @@ INSTALLED_KINDS = (
     "rbac.authorization.k8s.io/v1/ClusterRoleBinding",
     "rbac.authorization.k8s.io/v1/ClusterRole",
     "v1/ServiceAccount",
+    "apps/v1/Deployment",
+    "v1/Service",
     "networking.k8s.io/v1/NetworkPolicy",
     f"{ARGO}/WorkflowTemplate",
 )
@@ -448,7 +468,7 @@ async def delete_obsolete(
     option(
         "--resume",
         metavar="RUN",
-        help=f"continue this run ({CLUSTER_RUN.settings['help']}): measure only what is not "
+        help="continue this run, named as for `perfdag status`: measure only what is not "
         "stored yet",
     ),
 )

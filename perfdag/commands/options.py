@@ -188,6 +188,8 @@ RUN_HELP = (
 RUN = option("run_id", nargs="?", default="last", metavar="RUN", help=f"{RUN_HELP} (default: last)")
 CLUSTER_RUN = option(
     "name",
+    nargs="?",
+    default="last",
     metavar="RUN",
     help="run id, name of its Workflow, the beginning of either, `last` or `last~N`",
 )

@@ -3,6 +3,7 @@
 import argparse
 import mimetypes
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.redaction import print_now
+from perfdag.signals import end_once
 from perfdag.store.base import NotStoredError, Store, StoreError
 from perfdag.store.s3 import open_store
 
@@ -29,22 +31,41 @@ from perfdag.store.s3 import open_store
       perfdag site
       perfdag site --store s3://bench/results
       perfdag site --serve
+      perfdag site --serve-only --host bench.example --store s3://bench/results
 
     The pages open from the folder, from static hosting of the bucket, or behind --serve. The last
     step of a run on a cluster writes them again.
     """,
     STORE,
-    option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
-    option("--port", default=8600, help="port of 127.0.0.1 to serve on; 0: any free one"),
+    [
+        option("--serve", action="store_true", help="serve the pages over HTTP until Ctrl-C"),
+        option(
+            "--serve-only",
+            action="store_true",
+            help="write no page, and serve those that the last step of each run writes",
+        ),
+    ],
+    option("--port", default=8600, help="port to serve on; 0: any free one"),
+    option(
+        "--host",
+        action="append",
+        default=[],
+        dest="hosts",
+        metavar="NAME",
+        help="serve not only this machine, but all that ask for this name, such as that of an "
+        "ingress; repeat the option to add more",
+    ),
 )
 def run_site(args: argparse.Namespace) -> None:
     """Write the site, and serve it."""
-    from perfdag.charts.pages.site import write_site
-
     store = open_store(args.store)
-    print_now(write_site(store))
-    if args.serve:
-        with server(store, args.port) as running, suppress(KeyboardInterrupt):
+    if not args.serve_only:
+        from perfdag.charts.pages.site import write_site
+
+        print_now(write_site(store))
+    if args.serve or args.serve_only:
+        end_once()
+        with server(store, args.port, args.hosts) as running, suppress(KeyboardInterrupt):
             print_now(
                 f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)"
             )
@@ -55,11 +76,15 @@ SERVED = re.compile(r"site/.+|runs/[^/]+/[^/]+\.(html|svg|png)")
 """Keys that are served: the site, and the pages and pictures of a run, not its plan or samples."""
 
 
-def server(store: Store, port: int) -> ThreadingHTTPServer:
-    """Return a server of the site that listens, for this machine alone. Raises CommandError."""
-    handler = type("Handler", (_Handler,), {"store": store})
+def server(store: Store, port: int, hosts: Sequence[str] = ()) -> ThreadingHTTPServer:
+    """Return a server of the site that listens. Raises CommandError.
+
+    It is for this machine alone, or for all that ask for one of the names `hosts`.
+    """
+    names = {"localhost", "127.0.0.1", *map(str.lower, hosts)}
+    handler = type("Handler", (_Handler,), {"store": store, "names": names})
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), handler)
+        return ThreadingHTTPServer(("0.0.0.0" if hosts else "127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         cause = getattr(error, "strerror", None) or error
         raise CommandError(f"--port {port}: {cause}; name another", EXIT_REACH) from None
@@ -68,7 +93,11 @@ def server(store: Store, port: int) -> ThreadingHTTPServer:
 class _Handler(BaseHTTPRequestHandler):
     """Answer GET by the content of a path."""
 
+    timeout = 60.0
+    """Seconds after which a connection that asks nothing is closed."""
     store: Store
+    names: set[str]
+    """The names in lower case by which it may be asked."""
 
     def do_GET(self) -> None:
         """Answer with a file, or with the reason why there is none."""
@@ -90,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Return the status of a path, and its content or why there is none."""
         # A page of another site can make its own name resolve to this server (DNS rebinding), and
         # would then read the results. It cannot make the browser send another Host header.
-        if self.headers.get("Host", "").partition(":")[0] not in ("localhost", "127.0.0.1"):
+        if self.headers.get("Host", "").partition(":")[0].lower() not in self.names:
             return HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
         if not path:
             return HTTPStatus.FOUND, b""

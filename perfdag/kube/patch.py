@@ -354,6 +354,11 @@ def image_of(name: str | None, pattern: str) -> str:
     return pattern.replace("{name}", name or "base")
 
 
+def store_root(store: str) -> str:
+    """Return where a pod reaches a store: where its claim is mounted, or its address."""
+    return STORE if store.startswith("claim://") else store
+
+
 def store_volume(store: str) -> Object:
     """Return the volume of a store: its claim, or an empty one where the store is no claim."""
     claim = store.removeprefix("claim://")

@@ -21,11 +21,11 @@ from perfdag.kube.patch import (
     STEP_BEGAN,
     STEP_ENDED,
     STEP_REFUSED,
-    STORE,
     STORE_VARIABLES,
     SUITE,
     VERDICT,
     Context,
+    store_root,
 )
 from perfdag.kube.pods import ARGO
 from perfdag.plan import Plan, is_run_id, new_run_id
@@ -82,7 +82,7 @@ class PodContext(Context):
         if not is_run_id(self.run_id):
             raise refuse(f"{self.run_id!r}: a run id is such as 20260101T020000Z-0a1b2c3d")
         check_cluster_address(self.store)
-        return STORE if self.store.startswith("claim://") else self.store
+        return store_root(self.store)
 
     def services_key(self, batch: int) -> str:
         """Return the key of the addresses and ports of the Services of a batch, by rank.

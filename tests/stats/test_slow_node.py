@@ -48,7 +48,7 @@ def test_show_report_and_the_finish_step_name_it_before_the_first_run(
     message = tmp_path / "termination-log"
     message.touch()
     monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
-    monkeypatch.setattr("perfdag.steps.pods.context.STORE", str(tmp_path / "store"))
+    monkeypatch.setattr("perfdag.kube.patch.STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", "20261101T020000Z-00000000")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))

@@ -34,7 +34,7 @@ def stored_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(stored_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """The store as a pod of the newest run finds it behind its claim."""
     root = str(shutil.copytree(stored_runs, tmp_path / "store"))
-    monkeypatch.setattr("perfdag.steps.pods.context.STORE", root)
+    monkeypatch.setattr("perfdag.kube.patch.STORE", root)
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", newest(open_store(root)))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))

@@ -68,7 +68,7 @@ def run(store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The step of the Workflow with that uid on a cluster."""
 
     def of(server: ApiServer, uid: str) -> Plan:
-        monkeypatch.setattr("perfdag.steps.pods.context.STORE", store.root)
+        monkeypatch.setattr("perfdag.kube.patch.STORE", store.root)
         monkeypatch.setattr("perfdag.kube.client.Kube", server.client)
         return step(workflow(uid), tmp_path / "out", {})
 

@@ -43,6 +43,8 @@ INSTALLATIONS = {
         namespaced=True,
         pull_secrets=("registry",),
         parallel_batches=3,
+        site=True,
+        site_hosts=("bench.example",),
     ),
     "cluster": Installation(
         namespace="bench",
@@ -271,7 +273,7 @@ def everything(namespace: str) -> list[dict[str, Any]]:
         for each in templates.objects(Installation(namespaced=namespaced, **options), granted)
     ]
     bodies += templates.objects(
-        Installation(parallel_batches=3, pull_secrets=("registry",), **options),
+        Installation(parallel_batches=3, pull_secrets=("registry",), site=True, **options),
         granted,
     )
     bodies += [
