@@ -1,6 +1,7 @@
-"""The templates for GitHub and GitLab: their scripts, run as the CI system runs them."""
+"""The templates for GitHub, GitLab and Jenkins: their scripts, run as the CI system runs them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.fakes.http_server import QuietHandler, serving
 CI = Path(__file__).parent.parent / "deploy/ci"
 ACTION = yaml.safe_load((CI / "action.yml").read_text())
 GITLAB = yaml.safe_load((CI / "gitlab.yml").read_text())[".perfdag"]
+JENKINS = (CI / "Jenkinsfile").read_text()
 Notes = list[tuple[str, str | None, str]]
 
 
@@ -91,12 +93,15 @@ def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample
 
 
 def jobs(**variables: str) -> Iterator["subprocess.CompletedProcess[str]"]:
-    """Run both templates for a pull request."""
+    """Run the three templates for a pull request."""
     names = {name: f"PERFDAG_{name.upper()}" for name in ("tools", "store", "suite", "ab")}
     yield github(**variables)
     own = {names[name]: value for name, value in variables.items()} | {"CI_MERGE_REQUEST_IID": "9"}
     script = "\n".join([GITLAB["before_script"][0], *GITLAB["script"]])
     yield run(script, {**GITLAB["variables"], **own})
+    [script] = re.findall("sh '''#!/bin/bash -e\n(.*?)'''", JENKINS, re.S)
+    settings = dict(re.findall(r"^ +(PERFDAG_\w+) = '(.*?)'", JENKINS, re.M))
+    yield run(script, {**settings, **own, "CHANGE_ID": "9", "CI_MERGE_REQUEST_IID": ""})
 
 
 def test_tools_are_installed_and_what_is_missing_then_ends_the_job() -> None:
