@@ -73,7 +73,8 @@ class Form:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
-        return {**handler(schema), "pattern": self.pattern}
+        # editors show the second, where a text does not match the first
+        return {**handler(schema), "pattern": self.pattern, "patternErrorMessage": self.words}
 
 
 def _short(text: str, length: int) -> str:

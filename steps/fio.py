@@ -51,7 +51,7 @@ FilePath = Annotated[
     str,
     StringConstraints(max_length=4096),
     Form(
-        "an absolute path without $ ; # \\ and a space at its end",
+        "an absolute path without $ ; # \\ or a space at its end",
         r"^/([^\x00-\x1f\x7f$;#\\]*[^\x00- \x7f$;#\\])?$",
     ),
 ]
@@ -471,7 +471,19 @@ class Fio(Benchmark[FioParams]):
             if servers:
                 gang.output.texts["job"] = job_file(params, targets[0])
                 gang.output.texts["hosts"] = json.dumps(starts_of(targets, servers))
-        return parse(gang.output.texts, params)
+        measurements = parse(gang.output.texts, params)
+        gang.output.notes += too_few(measurements)
+        return measurements
+
+
+def too_few(measurements: Iterable[Measurement]) -> Iterator[str]:
+    """Yield a note for each direction whose I/Os are too few for a p99 of their latency."""
+    least = needed(0.99)
+    for mean in measurements:
+        of_all = (mean.metric, mean.stat, mean.subject) == ("latency", "mean", None)
+        if of_all and (mean.n or 0) < least:
+            direction = mean.coords["direction"]
+            yield f"{direction}: too few I/Os for p99, which needs {least} in a sample"
 
 
 def cached_direct(params: FioParams, filesystems: Iterable[Mapping[str, Any]]) -> list[str]:

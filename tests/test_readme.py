@@ -7,6 +7,7 @@ import re
 import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -131,28 +132,41 @@ def test_links_and_pictures_are_there(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_each_line_of_the_duckdb_query_is_one_series(write_suite: SuiteWriter) -> None:
+def test_the_recipes_for_sql_pandas_and_polars_give_the_same_series(
+    write_suite: SuiteWriter,
+) -> None:
     import duckdb
 
     assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0
     store = FolderStore("perfdag-results")
     fio = rows.fio((1, 4))
-    write_rows(store, "trial", rows.RUN, fio)
     at = fio.schema.get_field_index("trigger")
-    again = fio.set_column(at, "trigger", pa.array(["recheck"] * fio.num_rows))
-    write_rows(store, "trial", f"20270101{rows.RUN[8:]}", again)
-    query = re.search(r"```sql\n(.*?);\n```", PAGES[ROOT / "docs/results.md"], re.S)
-    assert query is not None
-    text = query[1].replace("count(*)", "count(*) AS n, count(DISTINCT series_id)")
-    answer = duckdb.sql(text)
-    assert answer is not None
-    found = answer.to_arrow_table().to_pylist()
-    assert {line["count(DISTINCT series_id)"] for line in found} == {1}
-    assert len({line["series_id"] for line in found}) == len(found)
-    assert sum(line["n"] for line in found if line["metric"] == "wall_time") == 6
-    of_fio = [line["n"] for line in found if line["entry"] == "fio"]
-    assert sum(of_fio) == fio["subject"].null_count, "no re-measurement, and no single job"
-    assert not [line for line in found if line["entry"] == "canary"]
+    for year, trigger in ((2026, "manual"), (2027, "recheck"), (2028, "ab"), (2029, "import")):
+        same = fio.set_column(at, "trigger", pa.array([trigger] * fio.num_rows))
+        write_rows(store, trigger, f"{year}0101{rows.RUN[8:]}", same)
+    page = PAGES[ROOT / "docs/results.md"]
+    [query] = re.findall(r"```sql\n(.*?);\n```", page, re.S)
+    in_sql = duckdb.sql(query.replace("count(*)", "count(*) AS count, median(value) AS median"))
+    assert in_sql is not None
+    lines = in_sql.to_arrow_table().to_pylist()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(block, names)
+    in_pandas = names["series"].reset_index().to_dict("records")
+    in_polars = names["lines"].to_dicts()
+    of_sql, of_pandas, of_polars = (
+        {line["series_id"]: (line["count"], line["median"]) for line in table}
+        for table in (lines, in_pandas, in_polars)
+    )
+    assert of_sql == of_pandas == of_polars
+    assert len(of_sql) == len(lines) == len(in_pandas) == len(in_polars), "a line is a series"
+    assert sum(line["count"] for line in lines if line["metric"] == "wall_time") == 6
+    of_fio = [line for line in lines if line["entry"] == "fio"]
+    measured = 2 * fio["subject"].null_count  # by hand and imported; no re-measurement, no ab
+    assert sum(line["count"] for line in of_fio) == measured
+    depth_1 = [line for line in of_fio if (line["metric"], line["count"]) == ("iops", 12)]
+    assert min(line["median"] for line in depth_1) == pytest.approx(21_400)
+    assert not [line for line in lines if line["entry"] == "canary"]
 
 
 def test_the_quick_suite_is_what_the_readme_says() -> None:

@@ -1,8 +1,11 @@
 """The table of a run: width, names, units and colours, in a pipe and on a terminal."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from perfdag.plan import make_plan
@@ -80,6 +83,16 @@ entries:
       metrics: {rate: {regex: '(\d+) of', unit: 1/s, better: higher}}
     permutations: {product: {env.matrix_size: ['4096', '8192']}}
 """
+
+
+def test_a_note_of_samples_stands_once_below_the_table() -> None:
+    run = result_with("p")
+    table = run.summary.table
+    env = json.dumps({"sample": {"notes": ["read: too few I/Os"]}})
+    at = table.schema.get_field_index("env")
+    noted = table.set_column(at, "env", pa.array([env] * table.num_rows))
+    text = str(replace(run, summary=summarise(noted)))
+    assert text.count("\nnote    fio: read: too few I/Os\n") == 1
 
 
 def test_what_a_user_names_has_no_unit_of_a_shipped_benchmark(cli: CommandLine) -> None:

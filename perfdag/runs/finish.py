@@ -29,12 +29,14 @@ from perfdag.results.run_store import (
     stored_plan,
     variants,
 )
+from perfdag.results.schema import objects
 from perfdag.results.summary import (
     PointState,
     PointTrust,
     Series,
     Summary,
     headlines,
+    parsed,
     statuses_text,
     summarise,
     worst_of_points,
@@ -268,7 +270,12 @@ def _lines(result: Run) -> list[str]:
         for state in summary.points
         if state.reasons and state.series
     ]
-    for texts, kind in ((verdicts, "verdicts"), (reasons, "points with failed samples")):
+    notes = [f"note    {text}" for text in _notes(summary)]
+    for texts, kind in (
+        (verdicts, "verdicts"),
+        (reasons, "points with failed samples"),
+        (notes, "notes"),
+    ):
         lines += texts[:MAX_REASONS]
         if len(texts) > MAX_REASONS:
             lines.append(f"and {len(texts) - MAX_REASONS} more {kind}; the report has all")
@@ -285,6 +292,16 @@ def _lines(result: Run) -> list[str]:
     if result.report:
         lines.append(f"report  {result.report}")
     return lines + [f"also    {file}" for file in result.exports]
+
+
+def _notes(summary: Summary) -> list[str]:
+    """Return what readers of the figures should know of the samples of an entry, each once."""
+    notes: dict[str, None] = {}
+    entries, environments = (objects(summary.table[name]) for name in ("entry", "env"))
+    for entry, env in sorted(set(zip(entries, environments, strict=True)), key=str):
+        of_sample = parsed(env or "{}").get("sample", {})
+        notes |= dict.fromkeys(f"{entry}: {text}" for text in of_sample.get("notes", ()))
+    return [*notes]
 
 
 def finish_run(

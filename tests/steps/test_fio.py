@@ -13,7 +13,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from perfdag.benchmark.contract import Failed, Gang, Invalid, Skip
+from perfdag.benchmark.contract import Failed, Gang, Invalid, Measurement, Skip
 from perfdag.hosts.base import CommandResult
 from perfdag.hosts.local import LocalHost
 from perfdag.identity import merge
@@ -365,3 +365,13 @@ def test_a_file_system_that_may_cache_direct_io_is_told(
     kind = f"direct I/O: {facts['type']} may serve it from a cache, so that these are not the"
     notes = fio.cached_direct(FioParams(direct=direct, ioengine="psync"), [facts])
     assert notes == [f"{kind} disk's figures"] * cached
+
+
+@pytest.mark.parametrize(("count", "few"), [(458, True), (459, False)])
+def test_ios_that_are_too_few_for_a_p99_are_told(count: int, few: bool) -> None:
+    means = [
+        Measurement("latency", 1e-3, "mean", {"direction": direction}, n, subject)
+        for direction, n, subject in (("read", count, None), ("write", 459, None), ("read", 1, "a"))
+    ]
+    note = "read: too few I/Os for p99, which needs 459 in a sample"
+    assert [*fio.too_few(means)] == [note] * few
