@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from math import nan
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -17,6 +18,7 @@ from perfdag.commands import site
 from perfdag.commands.main import main
 from perfdag.commands.options import CommandError
 from perfdag.store.base import FolderStore, Store
+from tests.conftest import CommandLine
 from tests.stats import synthetic
 from tests.stats.synthetic import rows, run_id
 
@@ -158,6 +160,16 @@ def test_damaged_and_newer_files_are_named_by_each_verb_and_the_rest_is_written(
         assert remedy in capsys.readouterr().err
 
 
+def test_a_server_of_what_is_written_writes_nothing(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    stop = create_autospec(site.ThreadingHTTPServer.serve_forever, side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(site.ThreadingHTTPServer, "serve_forever", stop)
+    for option, written in (("--serve-only", False), ("--serve", True)):
+        assert "serving http://" in cli(["site", option, "--port", "0", "--store", store.root]).out
+        assert bool([*store.list("site")]) is written
+
+
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -180,7 +192,11 @@ def test_the_server_shows_the_site_and_reports_but_no_secret(
         answer = urllib.request.urlopen(f"{root}/site/site.js?1")
         assert answer.headers["Content-Type"].startswith("text/javascript")
         assert urllib.request.urlopen(f"{root}/runs/{run_id(0)}/report.html").read() == b"report"
-        foreign = urllib.request.Request(f"{root}/site/index.html", headers={"Host": "evil.test"})
+        ours, foreign = (
+            urllib.request.Request(f"{root}/site/index.html", headers={"Host": host})
+            for host in ("bench.example", "evil.test")
+        )
+        assert urllib.request.urlopen(ours).status == 200
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(foreign)
         for path in (
