@@ -4,6 +4,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from http.server import ThreadingHTTPServer
 from math import nan
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -163,8 +164,8 @@ def test_damaged_and_newer_files_are_named_by_each_verb_and_the_rest_is_written(
 def test_a_server_of_what_is_written_writes_nothing(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    stop = create_autospec(site.ThreadingHTTPServer.serve_forever, side_effect=KeyboardInterrupt)
-    monkeypatch.setattr(site.ThreadingHTTPServer, "serve_forever", stop)
+    stop = create_autospec(ThreadingHTTPServer.serve_forever, side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", stop)
     for option, written in (("--serve-only", False), ("--serve", True)):
         assert "serving http://" in cli(["site", option, "--port", "0", "--store", store.root]).out
         assert bool([*store.list("site")]) is written
