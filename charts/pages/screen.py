@@ -341,7 +341,7 @@ def _value(fig: Figure, place: int, label: str, value: str, tone: str) -> None:
     """Write a value with its label at one of six places of a card: three on the left come first."""
     x = 0.04 + 0.49 * (place // 3)
     y = 0.43 - 0.19 * (place % 3)
-    fig.text(x, y + 0.085, textwrap.shorten(label, 44, placeholder=" ..."), **SMALL)
+    fig.text(x, y + 0.085, label, **SMALL)
     fig.text(x, y, value, color=tone, **BIG)
 
 
@@ -357,7 +357,8 @@ def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
         if tile.level:
             value += f"  {tile.change}"
             tone = _TONES[tile.kind]
-        _value(fig, place, tile.label, value, tone)
+        label = textwrap.shorten(tile.label, 40 if lines else 52, placeholder=" ...")
+        _value(fig, place, label, value, tone)
     for line in lines:
         panel(fig.add_axes((0.48, 0.08, 0.49, 0.52)), line)
     return to_bytes(fig, dpi=100)[1]
@@ -371,5 +372,5 @@ def card_of_variants(
     fig = _card(title, sentence, word, "values, the change, and its interval")
     for place, (label, values, interval, verdict) in enumerate(series[:3]):
         _value(fig, place, label, values, _TONES.get(colour(verdict), style.INK))
-        fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", **SMALL)
+        fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", color=style.MUTED, fontsize=22)
     return to_bytes(fig, dpi=100)[1]

@@ -108,7 +108,7 @@ async function suiteCard(suite) {
     make("h2", {}, link(suite, page("history", { suite })), word(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
     make("p", { className: "muted small" }, !newest ? "no run" : old ? make("b", {}, `no run for ${ago(newest.id)}, `) : `${ago(newest.id)} ago, `, newest ? `${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : null),
     ...said.slice(0, wall ? 1 : 3).map((answer) => sentence(...answer)), !series ? null : wall ? filling(series, points) : chartOf(series, points, 340),
-    series ? make("p", { className: "small" }, make("b", {}, shown(series.newest ?? series.values.filter(([, value]) => value !== null).at(-1)?.[1], series)), ` ${series.label}${levelOf(series)}`) : null,
+    series ? make("p", { className: "small" }, make("b", {}, series.newest === null ? "no value" : shown(series.newest, series)), ` ${series.label}${levelOf(series)}`) : null,
     make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), wall ? null : list);
   return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
 }

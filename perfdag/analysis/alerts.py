@@ -91,9 +91,8 @@ _KINDS: dict[str, Kind] = {
 def case_alerts(gate: GateResult) -> list[Alert]:
     """Return an alert for each cause of cases that fail. It names the first six."""
     causes: dict[tuple[str, str, str], list[CheckResult]] = {}
-    for case in gate.cases:
-        if case.cause and case.state in ("failed", "absent"):
-            causes.setdefault((case.group, *case.cause), []).append(case)
+    for case in gate.broken:
+        causes.setdefault((case.group, *(case.cause or ("", ""))), []).append(case)
     alerts = []
     for (group, entry, detail), cases in causes.items():
         kind = _KINDS[group]
@@ -339,9 +338,14 @@ def markdown(gate: GateResult) -> str:
         site = gate.report.removesuffix(report_key(gate.run))
         history = f"{site}site/history.html?suite={quote(gate.suite)}"
         head += f" · [report]({gate.report}) · [history]({history})"
-    series = sorted(gate.headlines, key=lambda line: RANK.index(line.verdict.word))
-    lines = [head, "", *markdown_table(MARKDOWN, map(_markdown_cells, series[:MOST_ROWS])), ""]
-    lines += [f"- {alert.title}" for alert in gate.alerts if alert.kind != "worse"]
+    broken = {case.label for case in gate.broken}
+    series = sorted(
+        gate.headlines, key=lambda line: (line.name not in broken, RANK.index(line.verdict.word))
+    )
+    rows = [_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]]
+    lines = [head, "", *markdown_table(MARKDOWN, rows), ""]
+    lines += [f"- {case.title}: {case.text}" for case in gate.broken[:MOST_LINES]]
+    lines += [f"- {alert.title}" for alert in gate.alerts if not alert.gates]
     lines += [
         f"- Changed with it: {line.worsening.changed}" for line in series[:1] if line.worsening
     ]
@@ -355,12 +359,12 @@ MOST_ROWS = 30
 """Series of a pull request; the report has all of them."""
 
 
-def _markdown_cells(line: Series) -> list[str]:
-    """Return the cells of a series, as MARKDOWN names them."""
+def _markdown_cells(line: Series, broken: bool) -> list[str]:
+    """Return the cells of a series, as MARKDOWN names them. It may be `broken` by a check."""
     verdict = line.verdict
     unit = line.info.display_unit
     return [
-        MARKS[verdict.word],
+        MARKS["failed" if broken else verdict.word],
         line.label,
         percent(verdict.moved, verdict.unit),
         short(verdict.before, unit) if verdict.moved is not None else "-",  # of a first run

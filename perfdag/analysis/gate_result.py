@@ -101,6 +101,11 @@ class GateResult:
     acks_file: str = "acks.yaml"
 
     @property
+    def broken(self) -> list[CheckResult]:
+        """The checks that fail the gate, but for those of series that became worse."""
+        return [case for case in self.cases if case.cause and case.state in ("failed", "absent")]
+
+    @property
     def failed(self) -> bool:
         """Whether the gate fails.
 

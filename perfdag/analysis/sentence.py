@@ -122,9 +122,13 @@ def _failed_verdicts(run: Judged) -> list[str]:
 
 
 def _failed_checks(run: Judged) -> list[str]:
-    """Return the alerts that fail the gate, without those of claims that a run makes itself."""
-    alerts = run.gate.alerts if run.gate else []
-    return [alert.title for alert in alerts if alert.gates and alert.kind not in ("worse", "slow")]
+    """Return the checks that fail the gate, without those of claims that a run makes itself."""
+    broken = run.gate.broken if run.gate else []
+    texts = [f"{case.title}: {case.text}" for case in broken if case.group != "slow"]
+    if texts:
+        more = f", and {len(texts) - 1} more" if texts[1:] else ""
+        texts[0] = f"Failed: {texts[0]}{more}"
+    return texts
 
 
 def _lost_series(run: Judged) -> list[str]:
@@ -212,7 +216,8 @@ def _best_values(points: Iterable[PointState]) -> Iterator[str]:
         series, state = max(
             (pair for pair in pairs if pair[0].metric == name), key=lambda pair: _strength(pair[0])
         )
-        text = "{value}" if series.unit in RATES else f"{entry} {series.label} {{value}}"
+        plain = series.unit in RATES and not claims
+        text = "{value}" if plain else f"{entry} {series.label} {{value}}"
         claim = claims.get(name, text).replace("{value}", short(series.middle, series.display_unit))
         settings = (state.differences | series.coords).items()
         numbers = {key: value for key, value in settings if str(value).isdecimal()}

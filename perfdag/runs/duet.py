@@ -75,7 +75,10 @@ def outcome_sentence(outcome: Outcome) -> str:
         how = "slower" if (ratio > 1) == (unit == "s") else "faster"
         text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
     text = f"{line.label}: {text}" if outcome.lines[1:] else text
-    return f"{text} (p {paired.p:.2g})" if sure else f"{text}: {_cells(line)[-1]}"
+    if sure:
+        return f"{text} (p {paired.p:.2g})"
+    verdict, _, why = _cells(line)[-1].partition(": ")
+    return f"{verdict}: {text}{f'; {why}' if why else ''}"
 
 
 def outcome_card(outcome: Outcome) -> bytes:
