@@ -1,7 +1,7 @@
 // The pages: the suites, the history of a suite, a benchmark over all suites, and two runs compared.
 "use strict";
 
-const ENOUGH_RUNS = 60, SQUARES = 30;
+const ENOUGH_RUNS = 60, MOST_RUNS = 400, SQUARES = 30;
 /** The words of an answer, the one that matters most first. */
 const WORDS = ["failed", "worse", "better", "unclear", "same"];
 
@@ -130,6 +130,7 @@ const sizeOf = (line) => line.answer.replace(line.word, "").replace(/^[: ]+/, ""
 function sentenceOf(own, state, numbers) {
   const first = own.find((line) => line.word === state), others = own.filter((line) => line.word === state).length - 1;
   if (["failed", "worse", "better"].includes(state)) return `${capital(state)}: ${first.label} ${sizeOf(first)}${others ? `, and ${others} more` : ""}`;
+  if (state === "same" && own.length) return own.length > 1 ? `All ${own.length} series are the same` : `Same: ${first.label} ${sizeOf(first)}`;
   return numbers || "No series in common";
 }
 /** Return the verdict of a page in a sentence, and the numbers of its headline series below. */
@@ -213,10 +214,13 @@ function alertOf({ kind, run, text }, suite) {
 async function historyPage() {
   const head = await headOf(parameters.get("suite"));
   const clusters = [...new Set(head.runs.map(([, cluster]) => cluster).reverse())];
-  const cluster = parameters.get("cluster") ?? clusters[0], enough = parameters.get("runs") === "all" ? Infinity : ENOUGH_RUNS;
+  const cluster = parameters.get("cluster") ?? clusters[0];
   const runs = head.runs.filter(([, name]) => name === cluster), changed = (series) => series.changes.at(-1)?.run ?? "";
   const all = (await seriesOf(head)).filter((series) => series.cluster === cluster)
     .sort((a, b) => b.headline - a.headline || rank(a) - rank(b) || changed(b).localeCompare(changed(a)));
+  // The chart begins before the change that it is about, if that is not too long ago.
+  const left = head.runs.findIndex(([run]) => run === all[0]?.left), reach = left < 0 ? 0 : head.runs.length - left + ENOUGH_RUNS / 2;
+  const enough = parameters.get("runs") === "all" ? Infinity : reach > MOST_RUNS ? ENOUGH_RUNS : Math.max(ENOUGH_RUNS, reach);
   const alerts = head.alerts.filter((alert) => alert.cluster === cluster), aboutOf = (series) => alerts.find(({ text }) => [series.label, series.name].some((name) => text.includes(`/${name} `)));
   const chart = (series, points) => { const alert = aboutOf(series); return seriesChart(series, points, alert ? alertOf(alert, head.suite) : null); };
   const [series, charts] = await tableWithCharts(seriesColumns, all, chart, 1, () => newestMonths(head, enough));
@@ -340,11 +344,12 @@ async function comparePage() {
   const differs = keys.filter((key) => from.facts[key] !== to.facts[key] && key in from.facts && key in to.facts);
   const unknown = keys.filter((key) => !(key in from.facts && key in to.facts));
   const rows = pairs(series, points, from, to, verdicts);
-  rows.sort((x, y) => rank(x) - rank(y) || y.headline - x.headline || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
+  rows.sort((x, y) => y.headline - x.headline || rank(x) - rank(y) || Math.abs(y.change ?? 0) - Math.abs(x.change ?? 0));
   const go = (values) => { location.href = page("compare", { suite: head.suite, a, b, ...values }); };
   const again = (count) => count ? `, measured again ${count === 1 ? "once" : `${count} times`}` : "";
-  const choices = [...head.runs].reverse().map(([run, name, , revision, count]) => [run, `${whenOf(run)} ${name} ${revision}`.trim() + again(count)]);
-  document.querySelector("main").dataset.title = `${head.suite}: ${whenOf(a)} against ${whenOf(b)}`;
+  const minutes = new Set(ids.map(whenOf)), moment = (run) => minutes.size < ids.length ? `${whenOf(run)}:${run.slice(13, 15)}` : whenOf(run); // of runs within a minute
+  const choices = [...head.runs].reverse().map(([run, name, , revision, count]) => [run, `${moment(run)} ${name} ${revision}`.trim() + again(count)]);
+  document.querySelector("main").dataset.title = `${head.suite}: ${moment(a)} against ${moment(b)}`;
   return [
     make("div", { className: "controls" }, index.suites.length > 1 ? select("suite", index.suites.map((suite) => [suite, suite]), head.suite, (suite) => { location.href = page("compare", { suite }); }) : null,
       select("A", choices, a, (run) => go({ a: run })), select("B", choices, b, (run) => go({ b: run })), link("swap", page("compare", { suite: head.suite, a: b, b: a })), link("history", page("history", { suite: head.suite })),
