@@ -168,8 +168,6 @@ def read_pod(pod: Object, family: str = "ipv4") -> Pod:
     status = pod.get("status") or {}
     trouble, unrecoverable = pod_trouble(pod)
     addresses = [entry["ip"] for entry in status.get("podIPs") or []]
-    if not addresses and status.get("podIP"):
-        addresses = [status["podIP"]]
     node_addresses = [entry["ip"] for entry in status.get("hostIPs") or []]
     containers = {item["name"]: item for item in status.get("containerStatuses") or []}
     main: Object = containers.get("main", {})

@@ -39,7 +39,7 @@ def rank_pod(rank: int) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": f"rank-{rank}", "namespace": here.namespace, "labels": labels},
         "spec": {"nodeName": "n", "containers": []},
-        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
     }
 
 

@@ -100,7 +100,6 @@ def perftest_params(argv: list[str]) -> Values:
     return params
 
 
-REQUIRED = Ellipsis
 Fields = dict[str, tuple[Any, Any, str]]
 Lower = Annotated[str, AfterValidator(str.lower)]
 # the letters of fio's sizes are powers of 1024 (32k, 2Gb), and a time may be 30 (s) or 10M (min)
@@ -138,7 +137,8 @@ METHODS = {
 class Kind(NamedTuple):
     """A kind of kube-perftest: its benchmark here, and its fields besides COMMON.
 
-    A field has its type, its default, and its parameter here, or an empty text.
+    A field has its type, its default (... of one that is required), and its parameter here, or an
+    empty text.
     """
 
     benchmark: str
@@ -151,8 +151,8 @@ KINDS = {
     "IPerf": Kind(
         "iperf",
         {
-            "streams": (int, REQUIRED, "streams"),
-            "duration": (Annotated[str, BeforeValidator("{}s".format)], REQUIRED, "duration"),
+            "streams": (int, ..., "streams"),
+            "duration": (Annotated[str, BeforeValidator("{}s".format)], ..., "duration"),
         },
         lambda values: {"implementation": "iperf2"},
     ),
@@ -211,7 +211,7 @@ KINDS = {
         "torchbench",
         {
             "device": (str, "cpu", "device"),
-            "model": (str, REQUIRED, "model"),
+            "model": (str, ..., "model"),
             "benchmarkType": (str, "eval", "test"),
             "inputBatchSize": (int, 64, "batch_size"),
         },
