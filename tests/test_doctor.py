@@ -276,7 +276,7 @@ async def test_an_installation_of_another_version_is_a_finding() -> None:
         "metadata": {"name": "perfdag", "namespace": "bench"},
         "spec": {"arguments": {"parameters": []}, "templates": [{"name": "finish"}]},
     }
-    [finding] = [each async for each in check_installation(cluster(template), "bench", None)]
+    [finding] = await check_installation(cluster(template), "bench", None)
     assert (finding.state, finding.what) == (
         "missing",
         "perfdag in namespace bench is of another version",

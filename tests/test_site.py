@@ -172,10 +172,11 @@ def test_a_server_of_what_is_written_writes_nothing(
 
 
 def test_a_port_in_use_gives_one_line(store: FolderStore) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(CommandError, match=f"--port {port}: Address already in use; name"):
-            site.server(store, port)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(CommandError, match=r"--port \d+: Address already in use; name"),
+    ):
+        site.server(store, taken.getsockname()[1])
     with pytest.raises(CommandError, match="0-65535"):
         site.server(store, 70000)
 

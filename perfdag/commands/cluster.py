@@ -431,18 +431,18 @@ async def delete_obsolete(
     unlisted = []
     for full_kind in INSTALLED_KINDS:
         kind = full_kind.rpartition("/")[2]
-        items = None
         # In all namespaces, as --allow creates Roles in others; else in its own.
-        for place in (None, installation.namespace):
-            if items is None:
-                with ignore_status(403):
-                    items = await client.list(full_kind, place, labels=labels)
-        unlisted += [kind] if items is None else []
+        items = await client.list_readable(full_kind, labels=labels)
+        if items is None:
+            items = await client.list_readable(full_kind, installation.namespace, labels=labels)
+        if items is None:
+            unlisted.append(kind)
         for item in items or []:
-            if (name := identity({**item, "kind": kind})) not in current:
+            if (obsolete := identity({**item, "kind": kind})) not in current:
+                _, place, name = obsolete
                 if not dry_run:
-                    await client.delete(full_kind, name[2], name[1])
-                print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name[2]}")
+                    await client.delete(full_kind, name, place)
+                print_now(f"{'would delete' if dry_run else 'deleted'}  {kind} {name}")
     if unlisted:
         logger.warning(
             f"perfdag install: may not list {', '.join(unlisted)}: obsolete ones may still exist"

@@ -250,7 +250,7 @@ def check_cluster(plan: Plan | None, root: str | None, namespace: str) -> list[F
         shapes = plan.shapes if plan else [Shape()]
         findings = [await _check_version(client)]
         findings += [item async for item in check_argo(client)]
-        findings += [item async for item in check_installation(client, namespace, root, plan)]
+        findings += await check_installation(client, namespace, root, plan)
         findings += check_nodes(await client.list_readable("v1/Node"), shapes)
         if plan:
             findings += [item async for item in check_requirements(client, plan, namespace)]
@@ -333,23 +333,22 @@ def _controller_settings(deployment: Object, container: Object) -> Iterator[Find
 
 async def check_installation(
     client: Kube, namespace: str, root: str | None, plan: Plan | None = None
-) -> AsyncIterator[Finding]:
-    """Yield the findings for the templates of a namespace, its Pod Security and the store.
+) -> list[Finding]:
+    """Return the findings for the templates of a namespace, its Pod Security and the store.
 
     Raises KubeError.
     """
     try:
         template = await installed_template(client, namespace)
     except RunError as error:
-        yield _missing(error)
-        return
-    yield Finding("ok", f"perfdag is installed in namespace {namespace}")
-    for finding in await check_pod_security(client, namespace, plan):
-        yield finding
+        return [_missing(error)]
     benchmarks = {point.benchmark for point in plan.points} if plan else set(registry.working())
     store = root or store_of(template)
-    for finding in await check_store(client, namespace, store, template, benchmarks):
-        yield finding
+    return [
+        Finding("ok", f"perfdag is installed in namespace {namespace}"),
+        *await check_pod_security(client, namespace, plan),
+        *await check_store(client, namespace, store, template, benchmarks),
+    ]
 
 
 def check_nodes(

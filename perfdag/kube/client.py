@@ -455,14 +455,14 @@ class Kube:
         return cast(Objects, (await self.request("GET", path, params=selectors))["items"] or [])
 
     async def list_readable(
-        self, kind: str, namespace: str | None = None, *, labels: str = ""
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Objects | None:
         """Return the objects of a kind; None where it does not exist or may not be listed.
 
         Raises KubeError.
         """
         with ignore_status(403, 404):
-            return await self.list(kind, namespace, labels=labels)
+            return await self.list(kind, namespace, labels=labels, fields=fields)
         return None
 
     async def logs(

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import orjson
 
-from perfdag.kube.client import Kube, Object, ignore_status
+from perfdag.kube.client import Kube, Object
 from perfdag.kube.patch import ATTEMPT, BATCH, MEASURING, MTU, RANK, RUN, ZONE
 from perfdag.shape import Shape, Toleration
 from perfdag.units import parse_quantity
@@ -206,11 +206,8 @@ async def with_events(kube: Kube, namespace: str, pods: Iterable[Pod]) -> list[P
     pods = list(pods)
     if not any(_quiet(pod) for pod in pods):
         return pods
-    events: list[Object] = []
-    with ignore_status(403):
-        events = await kube.list(
-            "v1/Event", namespace, fields="involvedObject.kind=Pod,type=Warning"
-        )
+    of_pods = "involvedObject.kind=Pod,type=Warning"
+    events = await kube.list_readable("v1/Event", namespace, fields=of_pods) or []
     placed = {pod.uid for pod in pods if pod.node}
     last: dict[str, str] = {}
     for event in sorted(events, key=_event_time):

@@ -145,9 +145,7 @@ def run_plan(
         from perfdag.runs.finish import finish_run
 
         again = partial(measure_again, store, plan, command, beside) if recheck else None
-        judged: Store = store
-        if history:
-            judged = with_history(store, history, plan)
+        judged: Store = with_history(store, history, plan) if history else store
         return finish_run(judged, plan, charts=charts, publishes=True, recheck=again)
 
 

@@ -90,8 +90,8 @@ def perftest_params(argv: list[str]) -> Values:
     An option there is one word with its value.
     """
     params: Values = {}
-    words = r"(--[\w-]+|-\w)(?:[= ]?([^\s-]\S*))?"
-    for name, value in re.findall(words, " ".join(argv)):
+    option = r"(--[\w-]+|-\w)(?:[= ]?([^\s-]\S*))?"
+    for name, value in re.findall(option, " ".join(argv)):
         if value and name in PERFTEST_OPTIONS:
             params[PERFTEST_OPTIONS[name]] = int(value) if value.isdigit() else value
         else:
@@ -303,8 +303,9 @@ class _Permutations(BaseModel, extra="forbid"):
     def rows(self) -> tuple[list[Values], int]:
         """Return the fields that each permutation sets, those of the product first, and theirs."""
         axes = self.product
-        whole = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
-        product = whole if axes or not self.explicit else []
+        product = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
+        if self.explicit and not axes:
+            product = []
         return [*product, *self.explicit], len(product)
 
 
@@ -319,25 +320,25 @@ class BenchmarkSet(BaseModel, extra="forbid"):
 def read_kube_perftest(files: Sequence[str]) -> Imported:
     """Return the resources of the files as entries. Raises BadDocument."""
     imported = Imported()
-    for document in (document for file in files for document in _documents(file)):
+    for document in itertools.chain.from_iterable(map(_documents, files)):
         resource = validated(document, document.data, Resource)
         at: Where = ()
-        whole = BenchmarkSet(template=resource)
+        benchmarks = BenchmarkSet(template=resource)
         if resource.kind == "BenchmarkSet":
             at = ("spec", "template")
-            whole = validated(document, resource.spec, BenchmarkSet, ("spec",))
-        name = whole.template.kind
+            benchmarks = validated(document, resource.spec, BenchmarkSet, ("spec",))
+        name = benchmarks.template.kind
         if name not in KINDS:
-            known = choices(name, [*KINDS, *["BenchmarkSet"] * (not at)], "it has")
-            text = f"kube-perftest has no kind {name!r}{known}"
+            kinds = [*KINDS] if at else [*KINDS, "BenchmarkSet"]
+            text = f"kube-perftest has no kind {name!r}{choices(name, kinds, 'it has')}"
             raise BadDocument([document.problem((*at, "kind"), "unknown-kind", text)])
-        if math.prod(map(len, whole.permutations.product.values())) > MAX_POINTS:
+        if math.prod(map(len, benchmarks.permutations.product.values())) > MAX_POINTS:
             text = f"more than {MAX_POINTS:,} permutations"
             raise BadDocument(
                 [document.problem(("spec", "permutations", "product"), "many-points", text)]
             )
         title = str(resource.metadata.get("name") or name.lower())
-        _add(imported, document, whole, (*at, "spec"), title)
+        _add(imported, document, benchmarks, (*at, "spec"), title)
     return imported
 
 
@@ -352,38 +353,39 @@ def _documents(file: str) -> Iterator[Document]:
 
 
 def _add(
-    imported: Imported, document: Document, whole: BenchmarkSet, at: Where, title: str
+    imported: Imported, document: Document, benchmarks: BenchmarkSet, at: Where, title: str
 ) -> None:
     """Add the entry of a set whose template has its fields at `at`, of what can be measured."""
-    kind, fields = KINDS[whole.template.kind], COMMON | KINDS[whole.template.kind].fields
+    template = benchmarks.template
+    kind = KINDS[template.kind]
+    fields = COMMON | kind.fields
     types: Any = {field: (type_, default) for field, (type_, default, _) in fields.items()}
     model = create_model("Spec", __config__=ConfigDict(extra="forbid"), **types)
-    rows, number = whole.permutations.rows()
+    rows, in_product = benchmarks.permutations.rows()
     values = [
-        validated(document, _merge(whole.template.spec, row), model, at).model_dump()
-        for row in rows
+        validated(document, _merge(template.spec, row), model, at).model_dump() for row in rows
     ]
-    keys = [_keys(kind, each) for each in values]
+    keys = [_keys(kind, of_row) for of_row in values]
     # the name of an entry holds no dot and stands once
     name = title.replace(".", "-")[:50].strip("-")
     while name in imported.entries:
         name += "-2"
-    is_whole, measured = not _refusal(_entry(keys[:number], keys[number:])), list[int]()
-    for i, (row, each) in enumerate(zip(rows, values, strict=True)):
-        if text := "" if is_whole else _refusal(_entry([keys[i]], [])):
+    fits = not _refusal(_entry(keys[:in_product], keys[in_product:]))
+    product: list[Values] = []
+    explicit: list[Values] = []
+    for number, (row, of_row) in enumerate(zip(rows, values, strict=True)):
+        if not fits and (text := _refusal(_entry([keys[number]], []))):
             where = " ".join(f"{field}={value}" for field, value in row.items())
             imported.left_out.append(": ".join(filter(None, (name, where, text))))
             continue
-        measured.append(i)
+        (product if number < in_product else explicit).append(keys[number])
         for kinds, applies, text in LOST:
-            if whole.template.kind in kinds and applies(each):
-                imported.lose(text.format_map(each), name)
-    if measured:
-        product = [keys[i] for i in measured if i < number]
-        explicit = [keys[i] for i in measured if i >= number]
+            if template.kind in kinds and applies(of_row):
+                imported.lose(text.format_map(of_row), name)
+    if product or explicit:
         imported.entries[name] = {"name": name, **_entry(product, explicit)}
-        if whole.repetitions > 1:
-            imported.entries[name]["repetitions"] = whole.repetitions
+        if benchmarks.repetitions > 1:
+            imported.entries[name]["repetitions"] = benchmarks.repetitions
             text = "repetitions: measured in interleaved rounds, not one after the other"
             imported.lose(text, name)
 
@@ -418,10 +420,10 @@ def _keys(kind: Kind, values: Values) -> Values:
             keys["volume"] = {"claim_template": values["volumeClaimTemplate"]}
     requests, limits = (values["resources"].get(part, {}) for part in ("requests", "limits"))
     # Kubernetes takes a limit without a request for both
-    own = {name: amount for name, amount in requests.items() if amount != limits.get(name)}
-    if resources := limits | ({"requests": own} if own else {}):
+    lower = {name: amount for name, amount in requests.items() if amount != limits.get(name)}
+    if resources := limits | ({"requests": lower} if lower else {}):
         keys["resources"] = resources
-    params = {here: values[field] for field, (_, _, here) in kind.fields.items() if here}
+    params = {param: values[field] for field, (_, _, param) in kind.fields.items() if param}
     return keys | {f"params.{name}": value for name, value in (params | kind.more(values)).items()}
 
 
@@ -516,8 +518,8 @@ def read_load_generator(files: Sequence[str]) -> Imported:
         params |= {"template": template, "namespace": namespace, "parallel": 1}
         params |= {"primer": False, "api_gates": False}
         # A template's own ${X}, as of a shell, stands for itself.
-        if own := sorted(set(re.findall(r"\$\{(\w+)\}", template)) - {"name"}):
-            params["variables"] = {variable: f"${{{variable}}}" for variable in own}
+        if variables := sorted(set(re.findall(r"\$\{(\w+)\}", template)) - {"name"}):
+            params["variables"] = {variable: f"${{{variable}}}" for variable in variables}
         benchmark = "vmi-steady" if workload.type == "steady-state" else "vmi-burst"
         imported.entries[name] = {"name": name, "benchmark": benchmark, "params": params}
         if unknown := ", ".join(workload.model_extra or {}):
@@ -537,10 +539,10 @@ def _template(path: Path, workload: GeneratorWorkload, imported: Imported) -> tu
     def fill(match: re.Match[str]) -> str:
         if match[1] in variables:
             return str(variables[match[1]])
-        why = f"no input variable `{match[1]}`; add it to inputVars of {path}"
+        problem = f"no input variable `{match[1]}`; add it to inputVars of {path}"
         if not match[1]:
-            why = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
-        raise CommandError(f"{source}: {why}")
+            problem = f"{match[0].strip()[:40]} is not read; only {{{{.variable}}}} is"
+        raise CommandError(f"{source}: {problem}")
 
     body: Any = parse_document(ACTION.sub(fill, read_yaml(source)), str(source)).data
     if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
