@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from perfdag.analysis.verdict import compare_sides
-from perfdag.stats.levels import Level, Levels, levels_of
+from perfdag.stats.levels import Level, Levels
 from perfdag.stats.robust import spread
-from perfdag.stats.scale import Nights, noise_of
+from perfdag.stats.scale import Nights
+from tests.stats.synthetic import levels_of, noise_of
 
 Array = np.ndarray
 Random = np.random.Generator
@@ -340,7 +341,7 @@ def wrong_pairs(model: Model, pairs: int, seed: int = 3) -> float:
     for _ in range(pairs):
         a, b = np.exp(model(r, 2)[0])
         left, right = (spread(each * np.exp(r.normal(0, 0.002, 3))) for each in (a, b))
-        wrong += compare_sides(left, right, Levels(), "lower").word in ("worse", "better")
+        wrong += compare_sides(left, right, Levels(), "lower").kind in ("worse", "better")
     return wrong / pairs
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from perfdag.benchmark.registry import metric_label, point_words
 from perfdag.results.schema import is_valid
-from perfdag.results.summary import PointState, Series, unusable
+from perfdag.results.summary import PointState, RunSeries
 from perfdag.units import digits, scaled, short, with_spread
 
 SWEPT = 3
@@ -28,12 +28,12 @@ class Item:
     """A series of a point as a chart draws it: by setting, the labels that name it, and numbers."""
 
     state: PointState
-    series: Series
+    series: RunSeries
     labels: Mapping[str, str]
     numbers: Mapping[str, float]
 
     @classmethod
-    def of(cls, state: PointState, series: Series) -> "Item":
+    def of(cls, state: PointState, series: RunSeries) -> "Item":
         """Return a series of a point with its entry, its differences, and its coordinates."""
         coords = {name: value for name, value in series.coords.items() if name not in MARKS}
         labels = {"entry": state.entry} | state.words | point_words(state.benchmark, coords)
@@ -73,7 +73,7 @@ class Item:
     @property
     def usable(self) -> bool:
         """Whether its samples are close enough for a median to say something."""
-        return not unusable(self.series)
+        return not self.series.unusable
 
     @property
     def mark(self) -> Literal["median", "disturbed", "unusable"]:
@@ -91,7 +91,7 @@ def amount(value: float, unit: str) -> str:
     return short(value, unit).replace(" ", "\u00a0")
 
 
-def figures_of(series: Series) -> tuple[str, str, str]:
+def figures_of(series: RunSeries) -> tuple[str, str, str]:
     """Return median, spread and unit for people: `23.4`, `22.9 to 23.8` of several, `Gbit/s`."""
     band = series.band
     factor, unit = scaled(series.display_unit, band.middle)
@@ -116,7 +116,7 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
     """
     is_subject = pc.and_(pc.equal(rows["metric"], metric), pc.is_valid(rows["subject"]))
     measured = rows.filter(pc.fill_null(pc.and_(is_subject, is_valid(rows)), False))
-    points: dict[str, dict[tuple[str, str, str], Series]] = {}
+    points: dict[str, dict[tuple[str, str, str], RunSeries]] = {}
     # points_of leaves out the rows of subjects, which are series of their own here
     for row in measured.to_pylist():
         key = row["subject"], row["stat"], row["coords"]
@@ -124,7 +124,7 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
         if key not in of_point:
             name, _, number = row["subject"].partition(" ")
             subject = {name: int(number)} if number.isdecimal() else {"subject": row["subject"]}
-            series = Series.of(row)
+            series = RunSeries.of(row)
             of_point[key] = replace(series, coords=subject | series.coords)
         of_point[key].values.append(row["value"])
     of_subjects = [

@@ -25,16 +25,10 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 def canonical(value: Any) -> str:
     """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
-    text = orjson.dumps(value, default=_mapping, option=orjson.OPT_SORT_KEYS)
+    text = orjson.dumps(value, default=dict, option=orjson.OPT_SORT_KEYS)
     if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
         text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
     return text.decode()
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _whole(value: Any) -> Any:

@@ -28,7 +28,7 @@ from pydantic import Strict, StringConstraints, TypeAdapter, ValidationError
 
 import perfdag
 from perfdag.benchmark import registry
-from perfdag.identity import digest
+from perfdag.identity import digest, grouped
 from perfdag.problems import Problem
 from perfdag.revision import (
     Revision,
@@ -153,9 +153,14 @@ class Plan:
         """Return the shape of a batch's pods."""
         return self.shapes[self.batches[batch].shape]
 
+    def kind_at(self, position: int) -> tuple[int, str]:
+        """Return the shape and the entry of the sample at a position of the order."""
+        point = self.point_at(position)
+        return point.shape, point.entry
+
     def kind(self, batch: Batch) -> tuple[int, str]:
         """Return the shape and the entry of a batch."""
-        return batch.shape, self.point_at(batch.samples[0]).entry
+        return self.kind_at(batch.samples[0])
 
     def kinds(self) -> list[tuple[int, str]]:
         """Return the distinct shapes and entries of batches."""
@@ -222,11 +227,12 @@ def order(points: list[Point], seed: int, warmup: int = 0) -> list[tuple[int, in
     from `seed` and the round, so the order of one round does not depend on the number of rounds.
     Host pairs that form one round of disjoint pairs stay together.
     """
-    units: dict[object, list[int]] = {}
-    for index, point in enumerate(points):
-        units.setdefault((point.pair.of, point.pair.round) if point.pair else index, []).append(
-            index
-        )
+
+    def unit_of(index: int) -> object:
+        pair = points[index].pair
+        return (pair.of, pair.round) if pair else index
+
+    units = grouped(range(len(points)), unit_of)
     samples: list[tuple[int, int]] = []
     rounds = max((point.rounds for point in points), default=0)
     for repetition in [*range(-1, -warmup - 1, -1), *range(1, rounds + 1)]:
@@ -344,21 +350,18 @@ def cut_batches(
             for group in groups
         ]
     kind_of = [_kind_of_point(plan, index, isolation) for index in range(len(plan.points))]
-    block_of: dict[int, int] = {}
-    for _, repetition in plan.order:
-        block_of.setdefault(repetition, len(block_of))
+    rounds = dict.fromkeys(repetition for _, repetition in plan.order)
+    round_of = {repetition: number for number, repetition in enumerate(rounds)}
     mixed = len(set(kind_of)) > 1 and isolation == "batch"
-    per_block = rounds_per_batch or (1 if mixed else max(len(block_of), 1))
+    per_block = rounds_per_batch or (1 if mixed else max(len(rounds), 1))
     if isolation == "point":
         batch_time = math.inf
-    blocks: dict[int, dict[tuple[int, str, int], list[int]]] = {}
-    for position, (index, repetition) in enumerate(plan.order):
-        blocks.setdefault(block_of[repetition] // per_block, {}).setdefault(
-            kind_of[index], []
-        ).append(position)
+    positions = range(len(plan.order))
+    blocks = grouped(positions, lambda position: round_of[plan.order[position][1]] // per_block)
     batches: list[Batch] = []
     # Each block has an order of its own, so that drift within it is not always that of one kind.
-    for number, by_kind in blocks.items():
+    for number, block in blocks.items():
+        by_kind = grouped(block, lambda position: kind_of[plan.order[position][0]])
         kinds = sorted(by_kind)
         random.Random(f"{plan.seed}:block:{number}").shuffle(kinds)
         for kind in kinds:
@@ -371,6 +374,15 @@ def cut_batches(
                 batches[-1].seconds += seconds
                 full = False
     return batches
+
+
+def batches_by_kind(plan: Plan) -> list[Batch]:
+    """Return one batch for each shape and entry of a plan."""
+    kinds = grouped(range(len(plan.order)), plan.kind_at)
+    return [
+        Batch(shape, positions, sum(plan.point_at(position).seconds for position in positions))
+        for (shape, _), positions in sorted(kinds.items())
+    ]
 
 
 def _kind_of_point(plan: Plan, index: int, isolation: str) -> tuple[int, str, int]:
@@ -615,19 +627,12 @@ def on_cluster(duet: Duet) -> Duet:
     ]
     plans = []
     for plan in (a, replace(b, points=points, shapes=a.shapes)):
-        samples: dict[tuple[int, str], list[int]] = {}
-        for position in range(len(plan.order)):
-            point = plan.point_at(position)
-            samples.setdefault((point.shape, point.entry), []).append(position)
-        batches = [
-            Batch(shape, positions, sum(plan.point_at(position).seconds for position in positions))
-            for (shape, _), positions in sorted(samples.items())
-        ]
         options = replace(plan.options, cluster=True)
         # The programs are those of images, so the commits of this machine are not theirs.
         revisions = {
             entry: revision for entry, revision in plan.revisions.items() if not revision.folder
         }
+        batches = batches_by_kind(plan)
         plans.append(replace(plan, batches=batches, options=options, revisions=revisions))
     return replace(duet, a=plans[0], b=plans[1])
 

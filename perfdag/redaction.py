@@ -7,7 +7,7 @@ cuts is not recognised.
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 logger = logging.getLogger("perfdag")
@@ -42,13 +42,13 @@ def redact(text: str) -> str:
     return text
 
 
-def redact_strings(data: Any) -> Any:
-    """Return plain data whose texts, keys included, hold no known secret value."""
+def map_texts(data: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with `change` applied to all its texts, keys included."""
     if isinstance(data, str):
-        return redact(data)
-    if isinstance(data, dict):
-        return {redact_strings(key): redact_strings(value) for key, value in data.items()}
-    return [redact_strings(item) for item in data] if isinstance(data, list) else data
+        return change(data)
+    if isinstance(data, Mapping):
+        return {map_texts(key, change): map_texts(data[key], change) for key in data}
+    return [map_texts(item, change) for item in data] if isinstance(data, list | tuple) else data
 
 
 def redact_json(data: bytes) -> bytes:
@@ -60,7 +60,7 @@ def redact_json(data: bytes) -> bytes:
 
     if not any(orjson.dumps(value)[1:-1] in data for value in _known()):
         return data
-    return orjson.dumps(redact_strings(orjson.loads(data)), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(map_texts(orjson.loads(data), redact), option=orjson.OPT_SORT_KEYS)
 
 
 def _known() -> list[str]:

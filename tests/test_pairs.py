@@ -388,7 +388,7 @@ def test_a_hunt_names_the_slow_node_with_the_facts_in_which_it_differs(
     store, _ = measured(tmp_path, fleet)
     result = finish_run(store, fleet, charts=False)
     (verdict,) = result.summary.verdicts
-    assert (verdict.word, verdict.rule, result.exit_code) == ("failed", "no slow host", 3)
+    assert (verdict.kind, verdict.rule, result.exit_code) == ("failed", "no slow host", 3)
     assert verdict.note.startswith("node-07 is 2")
     assert verdict.note.endswith("% slow (kernel 6.1 (others 6.8))")
     table = rows(store, fleet)

@@ -16,7 +16,7 @@ from perfdag import redaction
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.patch import Context, patch, store_variables
 from perfdag.plan import make_plan
-from perfdag.redaction import is_secret, redact, redact_json, redact_strings, register
+from perfdag.redaction import is_secret, map_texts, redact, redact_json, register
 from perfdag.shape import Shape
 from perfdag.steps.pods.context import take_store_variables
 from perfdag.suite.document import BadDocument
@@ -152,7 +152,7 @@ def test_no_secret_survives_nor_the_rest_of_one_that_contains_another(
             "[redacted]": ["[redacted]", {"deep": "[redacted]"}],
             "number": 7,
         }
-        assert redact_strings(data) == expected
+        assert map_texts(data, redact) == expected
         assert orjson.loads(redact_json(orjson.dumps(data))) == expected
 
 

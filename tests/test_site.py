@@ -91,14 +91,14 @@ def test_a_point_that_never_had_a_value_is_a_failure_of_its_runs(tmp_path: Path)
     synthetic.nights(store, 8, lambda night, point: 1e10 * (late if night > 4 else early)[point])
     write_site(store)
     series = read_script(store.get("site/data/net/series/iperf.js"))["series"]
-    words = {line["name"].removesuffix(" throughput"): line["answer"] for line in series}
+    words = {line["name"].removesuffix(" throughput"): line["text"] for line in series}
     assert words[lost] == "failed: it would not start"
     assert words["iperf streams=1"].startswith("same")
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
-    assert {run["word"] for run in runs} == {"failed"}
+    assert {run["verdict"] for run in runs} == {"failed"}
     worse = ["iperf throughput, 4 streams", words["iperf streams=4"]]
     failed = ["iperf, 8 streams", words[lost]]
-    assert runs[-1]["answers"] == [failed, worse], "what failed, then what is worse"
+    assert runs[-1]["verdicts"] == [failed, worse], "what failed, then what is worse"
 
 
 def test_a_lost_file_is_written_again_and_those_of_deleted_runs_go(

@@ -427,8 +427,8 @@ def test_a_second_rm_removes_what_a_failing_store_kept(
 
 
 VERDICT_KEYS = (
-    "before earlier effect moved newest noise noisy notes runs seen since since_first "
-    "since_last unit value why word"
+    "before earlier effect kind moved newest noise noisy notes runs seen since since_first "
+    "since_last unit value why"
 )
 INFO_KEYS = (
     "benchmark benchmark_version better coords entry headline metric pair params point series_id "

@@ -12,7 +12,7 @@ from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Failed, VerdictWord, verdict
 from perfdag.commands.main import main
 from perfdag.results.samples import as_rows
-from perfdag.results.summary import PointState, own_verdicts, worst_of_points
+from perfdag.results.summary import PointState, benchmark_verdicts, worst_of_points
 from tests.conftest import CommandLine, SuiteWriter
 
 RULE = "throughput grows 1.8 times with each doubling"
@@ -127,7 +127,7 @@ def rows(*judged: tuple[str, str, int, VerdictWord, str, str]) -> pa.Table:
 
 
 def test_the_worst_sample_and_the_worst_rule_decide() -> None:
-    verdicts = own_verdicts(
+    verdicts = benchmark_verdicts(
         rows(
             ("a", "x < 1", 1, "failed", "warmup", "ok"),
             ("a", "x < 1", 1, "passed", "measure", "ok"),
@@ -142,12 +142,12 @@ def test_the_worst_sample_and_the_worst_rule_decide() -> None:
             for point in "abc"
         ],
     )
-    assert [(item.where, item.rule, item.word, item.note) for item in verdicts] == [
+    assert [(item.where, item.rule, item.kind, item.note) for item in verdicts] == [
         ("burst vms=a count=9", "x < 1", "inconclusive", "note 2 (1 of 2 samples)"),
         ("burst vms=a count=9", "y < 1", "passed", "note 1"),
         ("burst vms=b count=9", "x < 1", "failed", "note 2"),
     ]
-    assert [(item.point, item.word, count) for item, count in worst_of_points(verdicts)] == [
+    assert [(item.point, item.kind, count) for item, count in worst_of_points(verdicts)] == [
         ("b", "failed", ""),
         ("a", "inconclusive", "1 of 2 rules inconclusive"),
     ]

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdag.analysis.gate_result import GateResult
-from perfdag.analysis.history import Series as History
-from perfdag.analysis.sentence import Judged, banner
+from perfdag.analysis.gate_result import GateResult, RunVerdicts, banner
+from perfdag.analysis.history import Series
 from perfdag.benchmark import registry
 from perfdag.charts import style
 from perfdag.charts.pages import screen
@@ -39,14 +38,11 @@ from perfdag.results.run_store import result_key
 from perfdag.results.schema import revisions_of
 from perfdag.results.summary import (
     PointState,
+    RunSeries,
     RunTrust,
-    Series,
     Summary,
-    headlines,
     points_of,
-    relative_spread,
     statuses_text,
-    unusable,
     worst_of_points,
 )
 from perfdag.revision import short_revision
@@ -148,7 +144,7 @@ def report(
     gate: GateResult | None,
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
-    run = Judged(summary, gate)
+    run = RunVerdicts(summary, gate)
     table = summary.table
     sentence = banner(run)
     states = summary.points
@@ -164,12 +160,12 @@ def report(
         "site": site,
         "head": list(head(table)),
         "banner": sentence,
-        "reasons": [text for text in sentence.why if not text.startswith("trust ")],
-        "colour": screen.colour(sentence.word),
+        "reasons": [text for text in sentence.reasons if not text.startswith("trust ")],
+        "colour": screen.colour(sentence.kind),
         "doubts": screen.doubts(run),
         "trust": summary.trust.text,
         "tiles": tiles,
-        "more": sum(len(headlines(state)) for state in states) - len(tiles),
+        "more": sum(len(state.headlines) for state in states) - len(tiles),
         "first": [inline_picture(drawn, -number) for number, drawn in enumerate(fill_rows(first))],
         "points": len(points),
         "remarkable": [point for point in points if point[1] != "same"],
@@ -192,7 +188,7 @@ def report(
     return template.render(context, charts=_charts(others, room))
 
 
-def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
+def _section(run: RunVerdicts, name: str, limit: int) -> dict[str, Any]:
     """Return what the page says of a benchmark."""
     states = [state for state in run.summary.points if state.benchmark == name]
     measured = list(chain.from_iterable(state.series for state in states))
@@ -212,26 +208,26 @@ def _section(run: Judged, name: str, limit: int) -> dict[str, Any]:
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
     """Return the card of a run, a PNG of 1200 x 630."""
-    return screen.card(Judged(summary, gate), plan.suite, [*head(summary.table)])
+    return screen.card(RunVerdicts(summary, gate), plan.suite, [*head(summary.table)])
 
 
-def _first_pictures(run: Judged, pictures: Sequence[Picture]) -> list[Picture]:
+def _first_pictures(run: RunVerdicts, pictures: Sequence[Picture]) -> list[Picture]:
     """Return one or two pictures that show the sentence.
 
     They are the histories of what changed, the pairs of a slow node, or charts of the first values.
     """
-    changed = [line for line in run.deciding() if line.verdict.word in screen.CHANGED]
+    changed = [line for line in run.deciding() if line.verdict.kind in screen.CHANGED]
     lines = [line for line in changed if line.levels.measured >= STEP][:2]
     if lines:
         return [_history(line, wide=len(lines) == 1) for line in lines]
-    if banner(run).word == "slow":
+    if banner(run).kind == "slow":
         return [drawn for drawn in pictures if drawn.title.startswith("Slow ")][:1]
     names = dict.fromkeys(file_name(tile.benchmark) for tile in screen.tiles(run))
     by_name = [[drawn for drawn in pictures if drawn.benchmark == name] for name in names]
     return list(filter(None, chain.from_iterable(zip_longest(*by_name))))[:2]
 
 
-def _history(line: History, wide: bool) -> Picture:
+def _history(line: Series, wide: bool) -> Picture:
     with style.narrow():
         narrow = to_svg(screen.history(line))
     return picture_of("history", line.info.series_id, screen.history(line, wide), narrow)
@@ -321,7 +317,7 @@ def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
 
 
 def _values(
-    run: Judged, states: Sequence[PointState], measured: Sequence[Series], limit: int
+    run: RunVerdicts, states: Sequence[PointState], measured: Sequence[RunSeries], limit: int
 ) -> Values:
     """Return a table of series of some points. A column without a cell is left out."""
     by_point = {state.point: state for state in states}
@@ -339,12 +335,12 @@ def _values(
     }
 
 
-def _cells(run: Judged, state: PointState, series: Series) -> dict[str, Any]:
+def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, Any]:
     """Return the cells of a series by column, the median also in the base unit to sort by."""
     number, spread, unit = figures_of(series)
     band = series.band
-    part = relative_spread(series)
-    line = run.lines.get(series.series_id)
+    part = series.relative_spread
+    line = run.histories.get(series.series_id)
     # half the spread: of a share in points, because a share of a share says nothing
     half = "points" if series.display_unit == "%" else "%"
     mark = "~" if state.noise else ""
@@ -357,7 +353,7 @@ def _cells(run: Judged, state: PointState, series: Series) -> dict[str, Any]:
         "last runs": screen.spark(line) if line else "",
         "±": "" if part is None else f"{digits(round(50 * part, 2))} {half}",
         "n": band.n,
-        "": "unusable" if unusable(series) else mark,
+        "": "unusable" if series.unusable else mark,
         "of nominal": series.nominal,
     }
 
@@ -371,7 +367,7 @@ def _commands(table: pa.Table, name: str) -> list[str]:
     return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
 
 
-def _canary(run: Judged, limit: int) -> Values:
+def _canary(run: RunVerdicts, limit: int) -> Values:
     """Return the table of the canary, which is no point of the suite and needs another name."""
     rows = run.summary.table.filter(pc.equal(run.summary.table["benchmark"], "canary"))
     at = rows.schema.get_field_index("benchmark")

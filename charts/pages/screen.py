@@ -17,13 +17,13 @@ from matplotlib.dates import AutoDateLocator
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from perfdag.analysis.history import Series as Line, Step
-from perfdag.analysis.sentence import Judged, banner
+from perfdag.analysis.gate_result import RunVerdicts, banner
+from perfdag.analysis.history import Series, Step
 from perfdag.analysis.verdict import percent
 from perfdag.charts import style
 from perfdag.charts.pictures import to_bytes
 from perfdag.charts.series import amount, figures_of
-from perfdag.results.summary import PointState, Series, headlines, unusable
+from perfdag.results.summary import PointState, RunSeries
 from perfdag.stats.evidence import STEP
 from perfdag.units import plural
 
@@ -56,7 +56,7 @@ def colour(verdict: str) -> str:
     return KINDS.get(verdict, "same")
 
 
-Headline = tuple[PointState, Series]
+Headline = tuple[PointState, RunSeries]
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ class Tile:
     spark: Markup | str = ""
 
 
-def tiles(run: Judged) -> list[Tile]:
+def tiles(run: RunVerdicts) -> list[Tile]:
     """Return the headline values of the first screen: those that changed, then one a point.
 
     Of the points of an entry, the best one stands first. One figure stands for a point: a bandwidth
     is its IOPS times the block size.
     """
-    words = {series: line.verdict.word for series, line in run.lines.items()}
+    words = {series: line.verdict.kind for series, line in run.histories.items()}
     changed: list[Headline] = []
     groups: dict[tuple[str, str], list[Headline]] = {}
     for state in run.summary.points:
-        of_point = [(state, series) for series in headlines(state)]
+        of_point = [(state, series) for series in state.headlines]
         changed += [pair for pair in of_point if words.get(pair[1].series_id) in CHANGED]
         if of_point and state.pair is None:  # a matrix shows pairs
             first = of_point[0][1]
@@ -103,30 +103,30 @@ def tiles(run: Judged) -> list[Tile]:
 def _order(pair: Headline) -> tuple[bool, float]:
     """Return what sorts the points of an entry: usable ones first, the best of them first."""
     series = pair[1]
-    return unusable(series), -series.middle if series.better == "higher" else series.middle
+    return series.unusable, -series.middle if series.better == "higher" else series.middle
 
 
-def _tile(run: Judged, state: PointState, series: Series) -> Tile:
+def _tile(run: RunVerdicts, state: PointState, series: RunSeries) -> Tile:
     number, spread, unit = figures_of(series)
     label = series.titled(state.label)
-    tile = Tile(state.benchmark, label, number, unit, spread, not unusable(series))
-    line = run.lines.get(series.series_id)
+    tile = Tile(state.benchmark, label, number, unit, spread, not series.unusable)
+    line = run.histories.get(series.series_id)
     if line is None:
         return tile
     verdict = line.verdict
-    change = "cannot tell" if verdict.word == "unclear" else str(verdict.word)
+    change = "cannot tell" if verdict.kind == "unclear" else str(verdict.kind)
     level = ""
-    if verdict.word in CHANGED:
+    if verdict.kind in CHANGED:
         change = verdict.size
         before = amount(verdict.before, series.display_unit)
         level = f"level {before} \N{RIGHTWARDS ARROW} {amount(verdict.value, series.display_unit)}"
-    kind = colour(verdict.word)
+    kind = colour(verdict.kind)
     return replace(
         tile, verdict=line.text, kind=kind, change=change, level=level, spark=spark(line)
     )
 
 
-def doubts(run: Judged) -> str:
+def doubts(run: RunVerdicts) -> str:
     """Return why the figures of a run are not to be quoted yet, or nothing where they may be."""
     trust = run.summary.trust
     if trust.level == "good" or not trust.points:
@@ -139,7 +139,7 @@ def doubts(run: Judged) -> str:
     return f"Do not quote these yet: {', '.join(texts)}."
 
 
-def spark(line: Line) -> Markup:
+def spark(line: Series) -> Markup:
     """Return the last runs of a series as an SVG, with the band of the noise of its level."""
     values = line.value[-SPARK:]
     measured = np.flatnonzero(np.isfinite(values))
@@ -162,7 +162,7 @@ def spark(line: Line) -> Markup:
     places = [place(position, values[position]) for position in measured.tolist()]
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     x, y = places[-1]
-    end = f'<circle class="{colour(line.verdict.word)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+    end = f'<circle class="{colour(line.verdict.kind)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
     head = f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
     return Markup(f'{head}{band}<polyline points="{points}"/>{end}</svg>')
 
@@ -188,7 +188,7 @@ class Past:
     are the moments between the runs.
     """
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Series) -> None:
         self.line = line
         self.first = max(0, len(line.value) - RUNS)
         measured = np.flatnonzero(np.isfinite(line.value))
@@ -209,7 +209,7 @@ class Past:
 
 
 @style.house()
-def history(line: Line, wide: bool = False) -> Figure:
+def history(line: Series, wide: bool = False) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
     level = line.levels.levels[-1]
     ends = [level.effect(level.low), level.effect(level.high)]
@@ -225,7 +225,7 @@ def history(line: Line, wide: bool = False) -> Figure:
     return fig
 
 
-def panel(ax: Axes, line: Line) -> None:
+def panel(ax: Axes, line: Series) -> None:
     """Draw the newest runs. The span of a change for the worse that is open is shaded."""
     past = Past(line)
     _draw_levels(ax, past)
@@ -283,7 +283,7 @@ def _date(moment: float, form: str) -> str:
 
 def _draw_step(ax: Axes, past: Past, step: Step, *, newest: bool) -> None:
     """Draw where a level began and may have begun, its size, and what changed with the newest."""
-    tone = _TONES.get(colour(step.word), style.MUTED)
+    tone = _TONES.get(colour(step.kind), style.MUTED)
     if step.after.first < step.after.last:
         span = past.edge(step.after.first), past.edge(step.after.last + 1)
         ax.axvspan(*span, color=tone, alpha=0.12, lw=0, gid="since")
@@ -346,10 +346,10 @@ def _value(fig: Figure, place: int, label: str, value: str, tone: str) -> None:
 
 
 @style.house()
-def card(run: Judged, suite: str, head: Sequence[str]) -> bytes:
+def card(run: RunVerdicts, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
     said = banner(run)
-    fig = _card("  ·  ".join([suite, *head]), said.sentence, said.word, "; ".join(said.why))
+    fig = _card("  ·  ".join([suite, *head]), said.sentence, said.kind, "; ".join(said.reasons))
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
     for place, tile in enumerate(tiles(run)[: 3 if lines else 6]):
         value = f"{tile.number} {tile.unit}" if tile.usable else "unusable"

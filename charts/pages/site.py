@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from perfdag import __version__
-from perfdag.analysis.alerts import Record, read_records
-from perfdag.analysis.gate import judged_clusters
+from perfdag.analysis.alerts import AlertRecord, read_records
+from perfdag.analysis.gate import series_by_cluster
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
 from perfdag.identity import digest
@@ -25,7 +25,7 @@ from perfdag.store.base import NotStoredError, Store, store_option
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 9
+FORMAT = 10
 """Version of the data. The site of another version is written again."""
 COMPARED = 3
 """Newest runs that get verdicts against the run before, if they have none."""
@@ -152,11 +152,11 @@ def _write_suite(store: Store, suite: str) -> None:
         return
     folder = _Folder(store, suite)
     records = read_records(store, suite)
-    rules, clusters = judged_clusters(store, medians)
+    rules, clusters = series_by_cluster(store, medians)
     runs = site_data.run_data(store, medians, folder.runs(), records)
     if not folder.old:
         _link_reports(store, runs)
-    failed = site_data.add_words(clusters, runs)
+    failed = site_data.add_verdicts(clusters, runs)
     _write_comparisons(folder, medians, {run["id"]: run["mark"] for run in runs})
     _write_runs(folder, medians, runs)
     for benchmark, lines in site_data.series_data(clusters, failed).items():
@@ -235,7 +235,9 @@ def _write_runs(folder: _Folder, medians: RunMedians, runs: list[site_data.Data]
         folder.put(f"runs/{name}.js", month)
 
 
-def _alerts(store: Store, medians: RunMedians, records: dict[str, Record]) -> list[site_data.Data]:
+def _alerts(
+    store: Store, medians: RunMedians, records: dict[str, AlertRecord]
+) -> list[site_data.Data]:
     """Return the alerts of the newest checked run of each cluster, those that page first.
 
     A message names the address of this store, which may have been elsewhere for the check.

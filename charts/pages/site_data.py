@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdag.analysis.alerts import Record
+from perfdag.analysis.alerts import AlertRecord
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.history import Series, headlines, words_by_run
+from perfdag.analysis.history import Series, headline_series, verdicts_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
     RANK,
@@ -36,24 +36,24 @@ REPORTS_LATER = 30
 """Newest runs that are looked at again for a report that was written after the site."""
 REASONS = 3  # most reasons of a run
 MISSING = 20  # most series that are named as not compared
-ANSWERS = 3  # most answers on a card
+VERDICTS = 3  # most verdicts on a card
 LEVELS = 8
 """Newest levels of a series that are compared with each other."""
 DECIDING = {"failed": ("failed", "worse"), "same": ()}
-"""The words of the series that decide the word of a run, where these are not the same word."""
+"""The verdicts on series that decide the one on a run, where these are not the same."""
 
 Data = dict[str, Any]
 Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
-"""The runs of each cluster, and the series with their answers."""
+"""The runs of each cluster, and the series with their verdicts."""
 
 
 def run_data(
-    store: Store, medians: RunMedians, earlier: dict[str, Data], records: dict[str, Record]
+    store: Store, medians: RunMedians, earlier: dict[str, Data], records: dict[str, AlertRecord]
 ) -> list[Data]:
     """Return what the site shows of each run, oldest first.
 
-    `earlier` is the earlier answer by run id. Rows are read only of runs that are new or changed.
-    Raises StoreError.
+    `earlier` is what the earlier site shows, by run id. Rows are read only of runs that are new or
+    changed. Raises StoreError.
     """
     marks = _marks(medians)
     changed = [
@@ -116,11 +116,11 @@ def _of_rows(table: pa.Table) -> Data:
         "reasons": list(dict.fromkeys(reasons))[:REASONS],
         "trust": trust.level,
         "why": trust.text,
-        "verdict": verdicts[0][0].word if verdicts else None,
-        "verdict_why": verdicts[0][0].text if verdicts else "",
+        "benchmark_verdict": verdicts[0][0].kind if verdicts else None,
+        "benchmark_verdict_text": verdicts[0][0].text if verdicts else "",
         "failed": [
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
-            | {"label": state.full_title, "answer": state.why}
+            | {"label": state.full_title, "text": state.why}
             for state in summary.points
             if state.why and state.point in trust.points
         ],
@@ -129,36 +129,36 @@ def _of_rows(table: pa.Table) -> Data:
     }
 
 
-def add_words(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
-    """Add the answer about each run: the word of its headline series.
+def add_verdicts(clusters: Clusters, runs: Sequence[Data]) -> list[Data]:
+    """Add the verdict on each run: that of the headline series that matters most.
 
     Return a row for each point that failed in a newest run and has no series.
     """
     by_id = {run["id"]: run for run in runs}
     without_series = []
     for medians, series in clusters:
-        lines = headlines(series)
-        for run, word in zip(medians.runs, words_by_run(lines, medians), strict=True):
-            by_id[run.run_id]["word"] = word
+        lines = headline_series(series)
+        for run, verdict in zip(medians.runs, verdicts_by_run(lines, medians), strict=True):
+            by_id[run.run_id]["verdict"] = verdict
         newest = by_id[medians.runs[-1].run_id]
         points = {line.info.point for line in series}
         failed = [row for row in newest.get("failed", ()) if row["id"] not in points]
         without_series += [row | {"cluster": newest["cluster"]} for row in failed]
-        answers = [[row["label"], row["answer"]] for row in failed]
-        words = DECIDING.get(newest["word"], (newest["word"],))
-        deciding = [line for line in lines if line.verdict.word in words]
-        deciding.sort(key=lambda line: RANK.index(line.verdict.word))
-        answers += [[line.label, line.verdict.text] for line in deciding]
-        newest["answers"] = answers[:ANSWERS]
+        verdicts = [[row["label"], row["text"]] for row in failed]
+        kinds = DECIDING.get(newest["verdict"], (newest["verdict"],))
+        deciding = [line for line in lines if line.verdict.kind in kinds]
+        deciding.sort(key=lambda line: RANK.index(line.verdict.kind))
+        verdicts += [[line.label, line.verdict.text] for line in deciding]
+        newest["verdicts"] = verdicts[:VERDICTS]
     return without_series
 
 
 def card(clusters: Clusters) -> Data | None:
     """Return the headline series that stands for a suite: the one whose verdict matters most."""
-    lines = list(chain.from_iterable(headlines(series) for _, series in clusters))
+    lines = list(chain.from_iterable(headline_series(series) for _, series in clusters))
     if not lines:
         return None
-    line = min(lines, key=lambda line: RANK.index(line.verdict.word))
+    line = min(lines, key=lambda line: RANK.index(line.verdict.kind))
     return _series(line) | {"values": list(zip(line.runs, map(rounded, line.value), strict=True))}
 
 
@@ -189,8 +189,8 @@ def _series(line: Series) -> Data:
         "factor": factor,
         "unit": unit,
         "headline": info.headline,
-        "word": line.verdict.word,
-        "answer": line.verdict.text,
+        "verdict": line.verdict.kind,
+        "text": line.verdict.text,
         "noisy": line.verdict.noisy,
         "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
         "newest": rounded(line.newest),
@@ -206,7 +206,7 @@ def _series(line: Series) -> Data:
                 "first": step.first,
                 "last": step.last,
                 "before": step.run_before,
-                "word": step.word,
+                "verdict": step.kind,
                 "size": step.size,
                 "step": step.values(info),
                 "changed": step.changed,
@@ -309,7 +309,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
 
 
 def _cells(verdict: Verdict) -> list[str | float | bool | None]:
-    """Return word, text, effect, noise, the figures compared, and whether they are too noisy."""
+    """Return kind, text, effect, noise, the figures compared, and whether they are too noisy."""
     noise = percent(verdict.noise, verdict.unit, sign=False)
     figures = rounded(verdict.before), rounded(verdict.value)
-    return [verdict.word, verdict.text, verdict.size, noise, *figures, verdict.noisy]
+    return [verdict.kind, verdict.text, verdict.size, noise, *figures, verdict.noisy]

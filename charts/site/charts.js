@@ -79,7 +79,7 @@ function chartOf(series, points, width, height = 96, wide = false) {
   });
   const taken = [], within = series.changes.filter(({ run }) => run > runs[0] && run <= newest.run);
   const steps = height > 60 ? [...within].reverse().flatMap((change, i) => {
-    const at = x(time.edge(change.run)), name = colours[change.word] ?? "muted", cause = wide && width > 700 && i === 0 && /->/.test(change.changed) ? `: ${change.changed.slice(0, 60)}` : "";
+    const at = x(time.edge(change.run)), name = colours[change.verdict] ?? "muted", cause = wide && width > 700 && i === 0 && /->/.test(change.changed) ? `: ${change.changed.slice(0, 60)}` : "";
     const text = `${change.size} ${dayOf(change.run)}${cause}`, end = at > width / 2, length = 7 * text.length, from = end ? at - length : at;
     const free = taken.every(([begin, stop]) => from > stop || from + length < begin) && taken.push([from, from + length]); // no label over another
     const since = change.first < change.last ? [box(time.edge(change.first), time.edge(after(change.last)), top, floor, name, 0.12)] : [];
@@ -100,9 +100,9 @@ function chartOf(series, points, width, height = 96, wide = false) {
       line(at, top, at, floor, "muted", { visibility: "hidden" }), line(at, y(point.low), at, y(point.high), "s0", { opacity: 0.45, "stroke-width": 2 }), dot(point, 3.5, "s0"),
       label(width - right, 12, said, "ink", { visibility: "hidden", "text-anchor": "end" }));
   };
-  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.label}, the last ${points.length} runs: ${series.answer}`, ...wide ? { tabindex: 0 } : {} },
+  return shape("svg", { class: "line", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${series.label}, the last ${points.length} runs: ${series.text}`, ...wide ? { tabindex: 0 } : {} },
     ...gaps, ...axes, ...series.left && wide ? [box(time.edge(series.left), time.end, top, floor, "bad", 0.07)] : [], ...noise, ...curves, ...steps, ...trend,
-    ...wide ? known.map(strip) : [dot(newest, 3.5, colours[series.word] ?? "muted")]);
+    ...wide ? known.map(strip) : [dot(newest, 3.5, colours[series.verdict] ?? "muted")]);
 }
 
 /** Return an element with a wide chart, which is drawn again where the window or paper has another width. */

@@ -2,8 +2,8 @@
 "use strict";
 
 const ENOUGH_RUNS = 60, MOST_RUNS = 400, SQUARES = 30;
-/** The words of an answer, the one that matters most first. */
-const WORDS = ["failed", "worse", "better", "unclear", "same"];
+/** The kinds of verdicts, the one that matters most first. */
+const KINDS = ["failed", "worse", "better", "unclear", "same"];
 
 const newestMonths = (head, enough) => [...new Set(head.runs.slice(-enough).map(([run]) => monthOf(run)))];
 
@@ -26,15 +26,15 @@ async function pointsOf(series, monthsOf) {
 /** Return the series of a suite, of all benchmarks or of one, each with its suite's head and the folder of its benchmark. */
 async function seriesOf(head, benchmark) {
   const files = await loadAll(head, benchmark ? `series/${benchmark}.js` : "series/");
-  const failed = { word: "failed", headline: true, noise: "-", newest: null, levels: [], changes: [], left: null, drift: null }; // a point without a value
+  const failed = { verdict: "failed", headline: true, noise: "-", newest: null, levels: [], changes: [], left: null, drift: null }; // a point without a value
   return files.flatMap(({ folder, series }) => series.map((line) => ({ ...failed, ...line, head, folder })));
 }
 
 const benchmarksOf = (heads) => [...new Set(heads.flatMap((head) => Object.keys(head.files)).filter((path) => path.startsWith("series/")).map((path) => path.slice("series/".length, -".js".length)))].sort();
 const benchmarkLinks = (heads) => ["Benchmarks", ...benchmarksOf(heads).map((name) => link(name, page("benchmark", { name })))];
-const rank = (line) => WORDS.indexOf(line.word);
+const rank = (line) => KINDS.indexOf(line.verdict);
 /** Return the level of a series that changed, which stands beside its newest value. */
-const levelOf = (line) => ["worse", "better"].includes(line.word) && line.changes.length ? `, level ${shown(line.levels.at(-1)[1], line)}` : "";
+const levelOf = (line) => ["worse", "better"].includes(line.verdict) && line.changes.length ? `, level ${shown(line.levels.at(-1)[1], line)}` : "";
 const counted = (words) => ["failed", "worse", "better", "same", "unclear"].map((word) => [words.filter((other) => other === word).length, word === "unclear" ? "cannot be judged" : word]).filter(([count]) => count).map((pair) => pair.join(" ")).join(", ");
 
 /** Return the run before one, of the same cluster. */
@@ -45,7 +45,7 @@ function before(head, run, cluster) {
 
 const reportOf = (run) => `../runs/${run}/report.html`;
 
-const judged = (run) => run.verdict === "failed" ? "failed" : run.word;
+const verdictOfRun = (run) => run.benchmark_verdict === "failed" ? "failed" : run.verdict;
 const lost = (run) => Object.keys(run.statuses ?? {}).some((status) => colours[status] === "failed");
 const statuses = (run) => Object.entries(run.statuses ?? {}).map(([status, count]) => `${count} ${status}`).join(", ") || "-";
 
@@ -54,8 +54,8 @@ function runColumns(head, runs) {
   const columns = [
     { name: "run", kind: "value", value: (run) => run.id, cell: (run) => make("span", { title: run.id }, whenOf(run.id)) },
     { name: "status", value: statuses, cell: (run) => make("span", { className: lost(run) ? "failed" : "", title: (run.reasons ?? []).join("\n") }, statuses(run)) },
-    { name: "verdict", value: judged, cell: (run) => make("span", {},
-      word(judged(run), [...(run.answers ?? []).map((answer) => answer.join(": ")), run.verdict_why].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
+    { name: "verdict", value: verdictOfRun, cell: (run) => make("span", {},
+      word(verdictOfRun(run), [...(run.verdicts ?? []).map((pair) => pair.join(": ")), run.benchmark_verdict_text].filter(Boolean).join("\n")), run.gate === "failed" ? make("span", { className: "bad" }, ", gate failed") : "") },
     { name: "trust", value: (run) => run.trust, cell: (run) => word(run.trust, run.why) },
     { name: "duration", number: true, value: (run) => run.seconds, cell: (run) => run.duration },
     { name: head.headline?.label ?? "headline", number: true, value: (run) => values.get(run.id) ?? null, cell: (run) => head.headline ? shown(values.get(run.id), head.headline) : "-" },
@@ -91,12 +91,12 @@ function stale(head) {
 
 /** Return the card of a suite: its verdict, the line of its worst series, and its last runs as squares. */
 async function suiteCard(suite) {
-  const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && judged(newest);
+  const head = await load(`${suite}/suite.js`), runs = await runsOf(head, SQUARES), newest = runs[0], state = newest && verdictOfRun(newest);
   const ends = runs.filter((run, i) => runs.findIndex((other) => other.cluster === run.cluster) === i); // the newest run of each cluster
-  const said = ends.flatMap((run) => (run.answers ?? []).map(([name, answer]) => [name, answer, run.word]));
+  const said = ends.flatMap((run) => (run.verdicts ?? []).map(([name, text]) => [name, text, run.verdict]));
   const series = head.headline, points = series?.values.slice(-ENOUGH_RUNS).map(([run, value]) => ({ run, value }));
   const old = stale(head), wall = parameters.has("wall"), squares = runs.slice(0, SQUARES).reverse().map((run) => link("", run.report ? reportOf(run.id) : page("history", { suite }),
-    { className: judged(run) === "same" ? "same" : colours[judged(run)] ?? "", title: `${whenOf(run.id)}: ${judged(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${judged(run) ?? "first run"}` }));
+    { className: verdictOfRun(run) === "same" ? "same" : colours[verdictOfRun(run)] ?? "", title: `${whenOf(run.id)}: ${verdictOfRun(run) ?? "first run"}, ${statuses(run)}`, ariaLabel: `${whenOf(run.id)}: ${verdictOfRun(run) ?? "first run"}` }));
   const list = make("details", {}, make("summary", {}, `${head.runs.length} run${head.runs.length > 1 ? "s" : ""}`));
   list.ontoggle = async () => {
     list.ontoggle = null;
@@ -107,7 +107,7 @@ async function suiteCard(suite) {
   const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}${old ? " stale" : ""}` },
     make("h2", {}, link(suite, page("history", { suite })), word(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
     make("p", { className: "muted small" }, !newest ? "no run" : old ? make("b", {}, `no run for ${ago(newest.id)}, `) : `${ago(newest.id)} ago, `, newest ? `${statuses(newest)}, trust ${newest.trust}${newest.gate === "failed" ? ", gate failed" : ""}` : null),
-    ...said.slice(0, wall ? 1 : 3).map((answer) => sentence(...answer)), !series ? null : wall ? filling(series, points) : chartOf(series, points, 340),
+    ...said.slice(0, wall ? 1 : 3).map((parts) => sentence(...parts)), !series ? null : wall ? filling(series, points) : chartOf(series, points, 340),
     series ? make("p", { className: "small" }, make("b", {}, series.newest === null ? "no value" : shown(series.newest, series)), ` ${series.label}${levelOf(series)}`) : null,
     make("div", { className: "squares" }, ...squares), ...head.damaged.map(warning), wall ? null : list);
   return { head, card, rank: ["failed", "worse", "unclear", "better"].indexOf(state) + 1 || 9 };
@@ -125,26 +125,26 @@ async function indexPage() {
 }
 
 const mainSeries = (series) => series.some((line) => line.headline) ? series.filter((line) => line.headline) : series;
-const sizeOf = (line) => line.answer.replace(line.word, "").replace(/^[: ]+/, ""), capital = (text) => text[0].toUpperCase() + text.slice(1);
+const sizeOf = (line) => line.text.replace(line.verdict, "").replace(/^[: ]+/, ""), capital = (text) => text[0].toUpperCase() + text.slice(1);
 /** Return the sentence about some series: what matters most of the headline ones, by its name; or their numbers. */
 function sentenceOf(own, state, numbers) {
-  const first = own.find((line) => line.word === state), others = own.filter((line) => line.word === state).length - 1;
+  const first = own.find((line) => line.verdict === state), others = own.filter((line) => line.verdict === state).length - 1;
   if (["failed", "worse", "better"].includes(state)) return `${capital(state)}: ${first.label} ${sizeOf(first)}${others ? `, and ${others} more` : ""}`;
   if (state === "same" && own.length) return own.length > 1 ? `All ${own.length} series are the same` : `Same: ${first.label} ${sizeOf(first)}`;
   return numbers || "No series in common";
 }
 /** Return the verdict of a page in a sentence, and the numbers of its headline series below. */
 function banner(lines, ...more) {
-  const own = mainSeries(lines), numbers = counted(own.map((line) => line.word)), state = WORDS.find((name) => own.some((line) => line.word === name)) ?? "unclear";
-  const fresh = own.length && own.every((line) => line.answer === "unclear: no earlier run"), kind = fresh ? "same" : colours[state] ?? "same";
+  const own = mainSeries(lines), numbers = counted(own.map((line) => line.verdict)), state = KINDS.find((name) => own.some((line) => line.verdict === name)) ?? "unclear";
+  const fresh = own.length && own.every((line) => line.text === "unclear: no earlier run"), kind = fresh ? "same" : colours[state] ?? "same";
   const text = fresh ? "First run: the next one is compared with it" : sentenceOf(own, state, numbers);
   return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, text), fresh || text === numbers ? null : make("p", {}, numbers), ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);
-const sentence = (name, answer, state) => make("p", { className: "small" }, `${name} `, word(answer, "", state));
+const sentence = (name, text, state) => make("p", { className: "small" }, `${name} `, word(text, "", state));
 const historyOf = (series) => page("history", { suite: series.head.suite, cluster: series.cluster }, series.id);
 
-const verdictOf = (series) => series.answer === "unclear: no earlier run" ? make("span", { className: "muted" }, "first run") : word(series.answer, "", series.word);
+const verdictOf = (series) => series.text === "unclear: no earlier run" ? make("span", { className: "muted" }, "first run") : word(series.text, "", series.verdict);
 
 /** The columns of a table of series. The last runs are drawn into a cell once their values are there. */
 const seriesColumns = [
@@ -157,7 +157,7 @@ const seriesColumns = [
 ];
 
 function changeText(change) {
-  return `${dayOf(change.run)}: ${change.size} ${change.word}, ${change.step}. Changed: ${change.changed}.`;
+  return `${dayOf(change.run)}: ${change.size} ${change.verdict}, ${change.step}. Changed: ${change.changed}.`;
 }
 
 const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ run }) => series.head.runs.some(([id, cluster]) => id === run && cluster === series.cluster));
@@ -165,7 +165,7 @@ const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ ru
 /** Return one chart of one series with its changes, which a link can name, and with its alert as the caption. */
 function seriesChart(series, points, caption) {
   const own = ownPoints(series, points), texts = series.changes.map(changeText);
-  const markdown = () => `**${series.head.suite}: ${series.label}**, ${series.answer}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
+  const markdown = () => `**${series.head.suite}: ${series.label}**, ${series.text}\n\n${texts.map((text) => `- ${text}\n`).join("")}`;
   const told = own.map(({ run, value }) => `${whenOf(run)}: ${shown(value, series)}`).join(", ") || "no value in these months";
   const chart = own.length < FEWEST_RUNS ? make("p", { className: "muted" }, told) : plot(series, own);
   const heading = make("h3", {}, link(series.label, `#${series.id}`, { title: "link to this chart" }), " ", verdictOf(series));
@@ -177,11 +177,11 @@ function seriesChart(series, points, caption) {
 
 /** Return a small chart of a series, which leads to its history. */
 function smallChart(series, points) {
-  return make("section", { id: series.id, className: `card ${colours[series.word] ?? ""}` },
-    make("h2", {}, link(series.label, historyOf(series)), word(series.word === "unclear" ? "cannot tell" : series.word, "", series.word)),
+  return make("section", { id: series.id, className: `card ${colours[series.verdict] ?? ""}` },
+    make("h2", {}, link(series.label, historyOf(series)), word(series.verdict === "unclear" ? "cannot tell" : series.verdict, "", series.verdict)),
     make("p", { className: "muted small" }, [series.head.suite, series.cluster].filter(Boolean).join(", ")),
     chartOf(series, ownPoints(series, points).slice(-ENOUGH_RUNS), 340),
-    make("p", { className: "small" }, make("b", {}, series.newest === null ? "absent" : shown(series.newest, series)), ` ${series.answer}${levelOf(series)}`));
+    make("p", { className: "small" }, make("b", {}, series.newest === null ? "absent" : shown(series.newest, series)), ` ${series.text}${levelOf(series)}`));
 }
 
 /** Return a table of series with their last runs, and the charts of the first ones that its filter keeps; the one that the address names stands first. */
@@ -225,7 +225,7 @@ async function historyPage() {
   const chart = (series, points) => { const alert = aboutOf(series); return seriesChart(series, points, alert ? alertOf(alert, head.suite) : null); };
   const [series, charts] = await tableWithCharts(seriesColumns, all, chart, 1, () => newestMonths(head, enough));
   const captioned = charts.querySelector(".alert strong")?.parentElement.textContent, others = alerts.map((alert) => alertOf(alert, head.suite)).filter((alert) => alert.querySelector("p").textContent !== captioned);
-  const newest = runs.at(-1)?.[0], fall = all.find((line) => line.headline && line.word === "worse")?.changes.at(-1)?.before;
+  const newest = runs.at(-1)?.[0], fall = all.find((line) => line.headline && line.verdict === "worse")?.changes.at(-1)?.before;
   return [
     make("p", { className: "muted head" }, `${runs.length} ${runs.length === 1 ? "run" : "runs"}${newest ? ` from ${dayOf(runs[0][0])} to ${dayOf(newest)}` : ""}, ${all.length} series${cluster ? `, cluster ${cluster}` : ""}`),
     make("nav", { className: "head" }, runs.length > enough ? link("All runs", page("history", { ...Object.fromEntries(parameters), runs: "all" })) : null, runs.length > 1 ? link(fall ? "Compare with the last run before it got worse" : "Compare the newest two runs", page("compare", { suite: head.suite, a: fall ?? before(head, newest, cluster) ?? runs[0][0], b: newest })) : null,
@@ -253,8 +253,8 @@ async function benchmarkPage() {
   ];
 }
 
-/** Return the answer about two points: of the first runs of a series by their spreads, of others by the levels that they lie in. */
-function answerOf(series, a, b) {
+/** Return the verdict on two points: of the first runs of a series by their spreads, of others by the levels that they lie in. */
+function verdictOnPair(series, a, b) {
   const [i, j] = [a, b].map(({ run }) => series.first.indexOf(run)), count = series.levels.length;
   if (i >= 0 && j >= 0) return series.early[i][j];
   const [from, to] = [a, b].map(({ run }) => series.levels.findLastIndex(([start]) => start <= run));
@@ -276,7 +276,7 @@ function unusable(series, valueOf) {
   return new Map([...shares].filter(([, share]) => share > 1));
 }
 
-/** Return an answer about two values, which differ by `size`, as unclear where the samples of B or A spread too far, or the point was unusable in it. */
+/** Return a verdict on two values, which differ by `size`, as unclear where the samples of B or A spread too far, or the point was unusable in it. */
 function trusted(found, line, shares, bad, size) {
   if (found[0] === "unclear" || found[0] === "failed") return found;
   const because = (what, side, share) => ["unclear", `cannot tell: ${found[2] === "-" ? size : found[2]}, but ${what}the samples of ${side} spread by ${Math.round(100 * share).toLocaleString("en")} %`, ...found.slice(2, 6), true];
@@ -285,20 +285,20 @@ function trusted(found, line, shares, bad, size) {
   return [...wide, ...points, found][0];
 }
 
-/** Return the series of two runs side by side with their answers: those of `verdicts` by series id, else those of their histories. */
+/** Return the series of two runs side by side with their verdicts: those of `verdicts` by series id, else those of their histories. */
 function pairs(series, points, a, b, verdicts) {
   const inA = verdicts?.paired ?? {}, paired = new Set(Object.values(inA));
   const at = (id, run) => points.get(id)?.find((point) => point.run === run.id);
   const bad = { B: unusable(series, (id) => at(id, b)), A: unusable(series, (id) => at(id, a)) };
   const history = (line, left, right) => !right ? lost(b) ? ["failed", "failed: no value in B, which has failed samples"] : ["unclear", "unclear: only in A"]
     : !left ? ["unclear", "unclear: only in B"] : a.cluster !== b.cluster ? ["unclear", "unclear: two clusters have no common history"]
-      : trusted(answerOf(line, left, right), line, { B: shareOf(right, line.least), A: shareOf(left, line.least) }, bad, changeOf(line, left.value, right.value));
+      : trusted(verdictOnPair(line, left, right), line, { B: shareOf(right, line.least), A: shareOf(left, line.least) }, bad, changeOf(line, left.value, right.value));
   const compared = (point, value) => point && value != null && value !== point.value ? { value } : point; // a level and not the run
   return series.filter((line) => !paired.has(line.id) && points.get(line.id)?.length).map((line) => {
     const [of, to] = [at(inA[line.id] ?? line.id, a), at(line.id, b)];
-    const [state, answer, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? history(line, of, to);
+    const [state, text, size, noise, before, after, noisy] = verdicts?.series[line.id] ?? history(line, of, to);
     const [left, right] = [compared(of, before), compared(to, after)], change = left && right && left.value ? right.value / left.value - 1 : null;
-    return { series: line, name: line.name, label: line.label, headline: line.headline, left, right, change, word: state, answer, size: size === "-" ? undefined : size, noise, noisy };
+    return { series: line, name: line.name, label: line.label, headline: line.headline, left, right, change, verdict: state, text, size: size === "-" ? undefined : size, noise, noisy };
   });
 }
 
@@ -311,7 +311,7 @@ function pairColumns(rows) {
     { name: "B against A", number: true, value: (row) => row.change, cell: (row) => make("span", {}, row.size ?? (row.change === null ? "-" : changeOf(row.series, row.left.value, row.right.value))) },
     { name: "A ○ ● B", kind: "bars", cell: (row) => changeBar(row, farthest(rows)) },
     { name: "noise", number: true, cell: (row) => row.noise ?? "-" },
-    { name: "verdict", cell: (row) => word(row.answer, "", row.word) },
+    { name: "verdict", cell: (row) => word(row.text, "", row.verdict) },
   ];
 }
 
@@ -319,7 +319,7 @@ function pairColumns(rows) {
 const farthest = (rows) => Math.min(Math.log(4), Math.max(Math.log(1.1), ...rows.map(({ change }) => Math.abs(Math.log1p(Math.max(-0.75, change ?? 0))))));
 
 /** Return a change on a logarithmic axis, in front of twice the noise of the series. */
-function changeBar({ change, noise, word: verdict }, end) {
+function changeBar({ change, noise, verdict }, end) {
   if (change === null || change === undefined) return "";
   const x = (share) => 110 + 96 * Math.max(-1, Math.min(1, Math.log1p(Math.max(-0.99, share)) / end)), wide = (noise ?? "").endsWith("%") ? 2 * parseFloat(noise) / 100 : 0;
   const tone = `var(--${colours[verdict] === "failed" ? "ink" : colours[verdict] ?? "ink"})`;

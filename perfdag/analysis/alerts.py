@@ -19,15 +19,17 @@ from urllib.parse import quote
 import orjson
 
 from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind, State
-from perfdag.analysis.history import Series, shorten
+from perfdag.analysis.history import Series
 from perfdag.analysis.verdict import NOT_JUDGED, RANK, percent
+from perfdag.identity import grouped
+from perfdag.results.labels import shorten
 from perfdag.results.run_store import day_of, report_key
 from perfdag.store.base import Store
 from perfdag.units import NEVER_ALERTS, plural, short, spark
 
 
 @dataclass
-class Record:
+class AlertRecord:
     """The alerts of one run, as stored under alerts/. `failed`: its gate failed.
 
     `store` is the address that the store had for the check, as the messages name it.
@@ -39,11 +41,10 @@ class Record:
     failed: bool
 
 
-def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | None) -> None:
+def mark_known(alerts: Sequence[Alert], records: Sequence[AlertRecord]) -> None:
     """Mark the alerts that the run before, or an earlier check of this run, had already."""
+    earlier = list(itertools.chain.from_iterable(record.alerts for record in records))
     for alert in alerts:
-        records = [record for record in (previous, own) if record]
-        earlier = itertools.chain.from_iterable(record.alerts for record in records)
         alike = [alert_before for alert_before in earlier if alert_before.kind == alert.kind]
         reported = set[str]().union(*(alert_before.keys for alert_before in alike))
         sent = set[str]().union(*(alert_before.keys for alert_before in alike if alert_before.sent))
@@ -52,7 +53,7 @@ def mark_known(alerts: Sequence[Alert], previous: Record | None, own: Record | N
         alert.sent = set(alert.keys) <= sent
 
 
-def read_records(store: Store, suite: str) -> dict[str, Record]:
+def read_records(store: Store, suite: str) -> dict[str, AlertRecord]:
     """Return the newest records by run id, oldest first. Raises StoreError.
 
     At most 120. A damaged record counts as none.
@@ -63,7 +64,7 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
         try:
             raw = orjson.loads(data)
             alerts = [Alert(**alert) for alert in raw["alerts"]]
-            records[raw["run"]] = Record(raw["run"], raw["store"], alerts, raw["failed"])
+            records[raw["run"]] = AlertRecord(raw["run"], raw["store"], alerts, raw["failed"])
         except (ValueError, KeyError, TypeError):
             continue
     return records
@@ -71,7 +72,7 @@ def read_records(store: Store, suite: str) -> dict[str, Record]:
 
 def store_record(store: Store, gate: GateResult) -> None:
     """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
-    record = Record(gate.run, gate.store, gate.alerts, gate.failed)
+    record = AlertRecord(gate.run, gate.store, gate.alerts, gate.failed)
     text = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
     store.put(f"alerts/{gate.suite}/{gate.run}.json", text)
 
@@ -120,7 +121,7 @@ def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for line in series:
-        if line.verdict.word == "worse" and line.worsening:
+        if line.verdict.kind == "worse" and line.worsening:
             groups.setdefault((line.info.benchmark, line.worsening.decided), []).append(line)
     return [_worse(gate, group) for group in groups.values()]
 
@@ -129,8 +130,8 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     worst = max(group, key=lambda line: abs(line.verdict.effect or 0))
     info = worst.info
     verdict = worst.verdict
-    left = worst.worsening
-    assert left is not None  # worse_alerts looks at it
+    step = worst.worsening
+    assert step is not None  # worse_alerts looks at it
     title = f"WORSE {gate.suite}/{worst.label} {verdict.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(verdict.noise, verdict.unit, sign=False)
@@ -138,24 +139,24 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     lines = [
         title,
         f"level   {before} -> {value}{wish}, noise of a run {noise}",
-        f"since   {left.since}",
+        f"since   {step.since}",
         f"{worst.newest_text.replace('newest ', 'newest  ')} against the good level",
-        f"changed {left.changed}",
+        f"changed {step.changed}",
         *gate.slower_machine,
     ]
-    if left.changes.bisect:
-        lines.append(f"bisect  {left.changes.bisect}")
-    if others := [line for line in group if line is not worst]:
-        also = "; ".join(f"{line.label} {line.verdict.size}" for line in others)
+    if step.changes.bisect:
+        lines.append(f"bisect  {step.changes.bisect}")
+    also = "; ".join(f"{line.label} {line.verdict.size}" for line in group if line is not worst)
+    if also:
         lines.append(f"also    {shorten(also)}")
-    compare = gate.compare(left.run_before)
-    lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, left.run)]
+    compare = gate.compare(step.run_before)
+    lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, step.run)]
     keys = [line.info.series_id for line in group]
-    return Alert("worse", title, "\n".join(lines), keys, left.run)
+    return Alert("worse", title, "\n".join(lines), keys, step.run)
 
 
 def recovered_alerts(
-    gate: GateResult, series: Iterable[Series], previous: Record | None
+    gate: GateResult, series: Iterable[Series], previous: AlertRecord | None
 ) -> list[Alert]:
     """Return an alert for each benchmark whose series the run before reported and that are good."""
     reported = {
@@ -164,12 +165,10 @@ def recovered_alerts(
         if alert.kind == "worse"
         for key in alert.keys
     }
-    groups: dict[str, list[Series]] = {}
-    for line in series:
-        if line.info.series_id in reported and line.verdict.word in ("same", "better"):
-            groups.setdefault(line.info.benchmark, []).append(line)
+    good = [line for line in series if line.verdict.kind in ("same", "better")]
+    recovered = [line for line in good if line.info.series_id in reported]
     alerts = []
-    for group in groups.values():
+    for group in grouped(recovered, lambda line: line.info.benchmark).values():
         run = group[0].steps[-1].run if group[0].steps else ""
         title = f"RECOVERED {gate.suite}/{group[0].label}: {group[0].verdict.text}"
         names = shorten("; ".join(line.label for line in group))
@@ -286,30 +285,34 @@ def gate_lines(gate: GateResult) -> list[str]:
         lines.append("verdict first run: there is none before it to compare with")
     elif gate.series:
         history = plural(gate.runs, "run")
-        word = f"{gate.word}: " if "," in gate.counted else ""  # one count says the word itself
-        lines.append(f"verdict {word}{gate.counted} ({history} of history)")
+        verdict = f"{gate.verdict}: " if "," in gate.counted else ""  # one count says it itself
+        lines.append(f"verdict {verdict}{gate.counted} ({history} of history)")
     if gate.runs > 1:
         lines += verdict_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
     if gate.of_base:
-        more = f" and {len(gate.of_base) - MOST_NAMES} more" if gate.of_base[MOST_NAMES:] else ""
-        named = "; ".join(gate.of_base[:MOST_NAMES])
-        lines.append(f"base    worse already, which fails nothing here: {named}{more}")
+        named = _first_names(gate.of_base)
+        lines.append(f"base    worse already, which fails nothing here: {named}")
     lines += [f"damaged, left out: {key}" for key in gate.damaged]
     aimless = [line.label for line in gate.headlines if line.info.better not in ("higher", "lower")]
     if aimless:
-        more = f" and {len(aimless) - MOST_NAMES} more" if len(aimless) > MOST_NAMES else ""
-        lines.append(f"note    {'; '.join(aimless[:MOST_NAMES])}{more}: {NEVER_ALERTS}")
+        lines.append(f"note    {_first_names(aimless)}: {NEVER_ALERTS}")
     # The verdicts on series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
     lines.append(f"checks  {count or 'none: the suite has no threshold, and no point is absent'}")
     revision = f"  revision {gate.revision}" if gate.revision else ""
-    blind = sum(line.verdict.word == "unclear" for line in gate.headlines)
+    blind = sum(line.verdict.kind == "unclear" for line in gate.headlines)
     if blind and gate.runs > 1:
         of = plural(len(gate.headlines), "headline")
         revision += f"  ({blind} of {of} {NOT_JUDGED})"
-    lines.append(f"gate {gate.verdict}  {gate.suite}  {gate.run}{revision}")
+    lines.append(f"gate {gate.decision}  {gate.suite}  {gate.run}{revision}")
     return lines
+
+
+def _first_names(names: Sequence[str]) -> str:
+    """Return the first names of many, and how many more there are."""
+    text = "; ".join(names[:MOST_NAMES])
+    return f"{text} and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else text
 
 
 def verdict_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
@@ -319,8 +322,8 @@ def verdict_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
     """
     lines = [
         f"  {line.label}: {line.text}"
-        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.verdict.word))
-        if line.verdict.word != "same" and line.info.series_id not in alerted
+        for line in sorted(gate.headlines, key=lambda line: RANK.index(line.verdict.kind))
+        if line.verdict.kind != "same" and line.info.series_id not in alerted
     ][:MOST_LINES]
     if gate.rechecks:
         lines.append(f"measured again right after it: {', '.join(gate.rechecks)}")
@@ -333,14 +336,14 @@ def markdown(gate: GateResult) -> str:
     It has the values of the headlines and what fails beside them. The whole text is folded.
     """
     counts = gate.counted if gate.runs > 1 else "first run"
-    head = f"### {gate.suite}: gate {gate.verdict}: {counts}"
+    head = f"### {gate.suite}: gate {gate.decision}: {counts}"
     if gate.report.startswith("http"):
         site = gate.report.removesuffix(report_key(gate.run))
         history = f"{site}site/history.html?suite={quote(gate.suite)}"
         head += f" · [report]({gate.report}) · [history]({history})"
     broken = {case.label for case in gate.broken}
     series = sorted(
-        gate.headlines, key=lambda line: (line.name not in broken, RANK.index(line.verdict.word))
+        gate.headlines, key=lambda line: (line.name not in broken, RANK.index(line.verdict.kind))
     )
     rows = [_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]]
     lines = [head, "", *markdown_table(MARKDOWN, rows), ""]
@@ -364,7 +367,7 @@ def _markdown_cells(line: Series, broken: bool) -> list[str]:
     verdict = line.verdict
     unit = line.info.display_unit
     return [
-        MARKS["failed" if broken else verdict.word],
+        MARKS["failed" if broken else verdict.kind],
         line.label,
         percent(verdict.moved, verdict.unit),
         short(verdict.before, unit) if verdict.moved is not None else "-",  # of a first run

@@ -1,7 +1,7 @@
 """Comparison of two sides: runs, each one or several, and the two variants of a duet."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,19 +32,26 @@ from perfdag.analysis.verdict import (
     compare_sides,
     fraction,
     unless_apart,
+    worst_kind,
 )
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
 from perfdag.results.run_store import RunStore, Selection, SelectionError, read_checks
 from perfdag.results.schema import codes, explain_unreadable, is_measured, load_rows, numbers
 from perfdag.results.selections import explain_last, select
-from perfdag.results.summary import SERIES_COLUMNS, UNUSABLE_SPREAD, SeriesInfo, group_values
+from perfdag.results.summary import (
+    SERIES_COLUMNS,
+    UNUSABLE_SPREAD,
+    NamedSeries,
+    SeriesInfo,
+    group_values,
+)
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
-from perfdag.stats.levels import levels_of, limits_of
-from perfdag.stats.paired import Cost, Paired, judge, paired, within_limit
+from perfdag.stats.levels import add_levels
+from perfdag.stats.paired import Cost, Paired, paired, with_verdicts, within_limit
 from perfdag.stats.robust import Spread, median, spread
-from perfdag.stats.scale import Array, Nights, Word, finite
+from perfdag.stats.scale import Array, Nights, VerdictKind, finite
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.units import plural
@@ -53,7 +60,7 @@ _Settings = dict[str, str]
 
 
 def match(
-    left: Iterable[SeriesInfo], right: Iterable[SeriesInfo]
+    series_a: Iterable[SeriesInfo], series_b: Iterable[SeriesInfo]
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the pairs of points, and the parameters that were changed.
 
@@ -62,27 +69,22 @@ def match(
     in B. Points that agree in everything else are a pair. A value that only one side has among
     several is a removed or new point.
     """
-    a = _by_entry(left)
-    b = _by_entry(right)
+    a = _by_entry(series_a)
+    b = _by_entry(series_b)
     shared = set[str]().union(*a.values()) & set[str]().union(*b.values())
     pairs: dict[str, str] = {}
-    differs: dict[str, tuple[str, str]] = {}
+    parameters: dict[str, tuple[str, str]] = {}
     for entry in a.keys() & b.keys():
         changed = _changed(list(a[entry].values()), list(b[entry].values()))
         if not changed:
             continue
-        known = {
-            _rest(flat, changed): point for point, flat in b[entry].items() if point not in shared
-        }
-        matches = {
-            point: known[rest]
-            for point, flat in a[entry].items()
-            if point not in shared and (rest := _rest(flat, changed)) in known
-        }
+        rests_a = {p: _rest(flat, changed) for p, flat in a[entry].items() if p not in shared}
+        points_b = {_rest(flat, changed): p for p, flat in b[entry].items() if p not in shared}
+        matches = {point: points_b[rest] for point, rest in rests_a.items() if rest in points_b}
         if matches:
             pairs |= matches
-            differs |= {f"{entry}.{name}": values for name, values in changed.items()}
-    return pairs, dict(sorted(differs.items()))
+            parameters |= {f"{entry}.{name}": values for name, values in changed.items()}
+    return pairs, dict(sorted(parameters.items()))
 
 
 def _by_entry(series: Iterable[SeriesInfo]) -> dict[str, dict[str, _Settings]]:
@@ -110,16 +112,13 @@ def _rest(flat: _Settings, changed: dict[str, tuple[str, str]]) -> tuple[tuple[s
 
 
 @dataclass(frozen=True)
-class Row:
-    """One series of both sides with the verdict. People call it `label`.
+class ComparedSeries(NamedSeries):
+    """One series of both sides with the verdict.
 
     `a` and `b` are the medians of the sides with their spreads, `series_a` is the id of the series
     in A. Where the level rule decided, the effect is that of the levels in which the runs lie.
     """
 
-    info: SeriesInfo
-    name: str
-    label: str
     verdict: Verdict
     a: Spread
     b: Spread
@@ -136,7 +135,7 @@ class Comparison:
     parameters: dict[str, tuple[str, str]]
     changes: Changes
     simulated: list[str]
-    series: list[Row]
+    series: list[ComparedSeries]
     left_out: dict[str, list[str]]
 
 
@@ -196,63 +195,69 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
     damaged: list[str] = []
     left = _side(*a, damaged)
     right = _side(*b, damaged)
+    sides = {"A": left, "B": right}
     past = _Past(b[0], a[1], b[1], a[0].root == b[0].root, tuning, damaged)
     pairs, parameters = match(left.series.values(), right.series.values())
     # A re-measurement has some points alone, and their tools.
-    of_a = {key[0] for key in left.series}
-    of_b = {key[0] for key in right.series}
-    common = {point for point in of_a if pairs.get(point, point) in of_b}
+    of_b = {info.point for info in right.series.values()}
+    common = {
+        info.point for info in left.series.values() if pairs.get(info.point, info.point) in of_b
+    }
     before = environment(_of_points(left.rows, common))
     after = environment(_of_points(right.rows, [pairs.get(point, point) for point in common]))
-    sides = {"A": left, "B": right}
     simulated = [
         letter
         for letter, side in sides.items()
         if SIMULATED in " ".join(filter(None, pc.unique(side.rows["tool"]).to_pylist()))
     ]
     unusable = {letter: side.unusable() for letter, side in sides.items()}
-    # the key that a series of A has in B
-    keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
     unpaired = [info for info in left.series.values() if info.point not in pairs]
     points = point_names([*right.series.values(), *unpaired])
-    points |= {before: points[after] for before, after in pairs.items()}
-    only_a = [
-        left.series[old].titled(points[old[0]].label)
-        for key, old in keys.items()
-        if key not in right.series
-    ]
-    only_b = [
-        info.titled(points[info.point].label)
-        for key, info in right.series.items()
-        if key not in keys
-    ]
-    rows = list[Row]()
+    points |= {point_a: points[point_b] for point_a, point_b in pairs.items()}
+    # the key that a series of A has in B
+    keys = {(pairs.get(key[0], key[0]), *key[1:]): key for key in left.series}
+    titles_a = {key: left.series[keys[key]].titled(points[key[0]].label) for key in keys}
+    titles_b = {key: info.titled(points[key[0]].label) for key, info in right.series.items()}
+    rows = list[ComparedSeries]()
     refused = list[str]()
     for key in [key for key in right.series if key in keys]:
         info = right.series[key]
-        old = left.series[keys[key]]
-        name = info.named(points[info.point].name)
-        label = info.titled(points[info.point].label)
-        if old.unit != info.unit:
-            refused.append(f"{label}: unit {old.unit} in A and {info.unit} in B, not compared")
+        info_a = left.series[keys[key]]
+        label = titles_b[key]
+        if info_a.unit != info.unit:
+            refused.append(f"{label}: unit {info_a.unit} in A and {info.unit} in B, not compared")
             continue
         values = left.values[keys[key]]
-        new = spread(right.values[key])
-        verdict = past.verdict(info, values, new, keys[key] == key)
-        both = {"B": info.point, "A": old.point}
-        verdict = _usable(verdict, {x: unusable[x].get(point) for x, point in both.items()})
-        versions = old.benchmark_version, info.benchmark_version
-        note = f"version {versions[0]} against {versions[1]}" if versions[0] != versions[1] else ""
-        rows.append(Row(info, name, label, verdict, spread(values), new, old.series_id, note))
-    labels = {point: own.label for point, own in points.items()}
+        band = spread(right.values[key])
+        verdict = past.verdict(info, values, band, keys[key] == key)
+        of_points = {"B": info.point, "A": info_a.point}
+        shares = {letter: unusable[letter].get(point) for letter, point in of_points.items()}
+        versions = info_a.benchmark_version, info.benchmark_version
+        row = ComparedSeries(
+            info=info,
+            name=info.named(points[info.point].name),
+            label=label,
+            verdict=_usable(verdict, shares),
+            a=spread(values),
+            b=band,
+            series_a=info_a.series_id,
+            note="version {} against {}".format(*versions) if versions[0] != versions[1] else "",
+        )
+        rows.append(row)
+    labels = {point: names.label for point, names in points.items()}
     failed = [
         f"{letter}: {', '.join(filter(None, (entry, labels.get(point, point))))}: "
         f"{bad} of {plural(ok + bad, 'sample')}, {error}"
         for letter, side in sides.items()
         for point, (ok, bad, error, entry) in side.failed.items()
     ]
-    left_out = {"only_a": only_a, "only_b": only_b, "failed": failed, "refused": refused}
-    left_out["damaged"] = damaged
+    left_out = {
+        "only_a": [title for key, title in titles_a.items() if key not in right.series],
+        "only_b": [title for key, title in titles_b.items() if key not in keys],
+        "failed": failed,
+        "refused": refused,
+        "damaged": damaged,
+    }
     differs = changes(before, after, past.environments)
     ordered = sorted(rows, key=_order)
     return Comparison(a[1], b[1], parameters, differs, simulated, ordered, left_out)
@@ -270,18 +275,19 @@ class _Past:
         tuning: Tuning,
         damaged: list[str],
     ) -> None:
-        everything = read_run_medians(store, b.suite)
-        damaged.extend(key for key in everything.damaged if key not in damaged)
-        cluster = next((run.cluster for run in everything.runs if run.run_id in b.runs), "")
-        medians = everything.on_cluster(cluster)
-        self.runs = [run.run_id for run in medians.runs]
+        all_runs = read_run_medians(store, b.suite)
+        damaged.extend(key for key in all_runs.damaged if key not in damaged)
+        cluster = next((run.cluster for run in all_runs.runs if run.run_id in b.runs), "")
+        medians = all_runs.on_cluster(cluster)
+        self.runs = medians.run_ids
         self.tuning = tuning
         keys = [info.key for info in medians.series]
         self.values: dict[_Key, Array] = dict(zip(keys, medians.value, strict=True))
         self.nights = {key: medians.nights(row) for row, key in enumerate(keys)}
         self.sizes = len(a.runs), len(b.runs)
-        known = same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}
-        self.places = (self.runs.index(a.runs[0]), self.runs.index(b.runs[0])) if known else None
+        self.places: tuple[int, int] | None = None
+        if same_store and self.sizes == (1, 1) and {*a.runs, *b.runs} <= {*self.runs}:
+            self.places = self.runs.index(a.runs[0]), self.runs.index(b.runs[0])
         self.environments = [
             run.env for run in medians.runs if same_store and run.run_id <= a.runs[0]
         ]
@@ -293,20 +299,19 @@ class _Past:
         them are known. Runs of one history are judged as they were when they were the newest.
         """
         values = self.values.get(info.key, np.array([]))
-        limits = self.tuning.limits(info)
-        nights = self.nights.get(info.key, Nights.of([]))
+        levels = self.tuning.limits(info, self.nights.get(info.key, Nights.of([])))
         # fewer nights have no level that could decide, and most series of a new suite have fewer
-        levels = limits_of(nights, **limits)
         if levels.measured >= STEP:
-            levels = levels_of(nights, **limits)
+            add_levels(levels)
         a = spread(before)
         if same_point and self.places and values.size and np.isfinite(values[[*self.places]]).all():
-            found = compare_levels(values, levels, self.runs, *self.places, info.better)
-            if found:
-                return unless_apart(found, levels, {"B": b, "A": a})
+            verdict = compare_levels(values, levels, self.runs, *self.places, info.better)
+            if verdict:
+                return unless_apart(verdict, levels, {"B": b, "A": a})
             return compare_sides(a, b, levels, info.better)
         if levels.measured < STEP and self.sizes[0] > 1:
-            levels = levels_of(before, **limits)
+            levels = self.tuning.limits(info, Nights.of(before))
+            add_levels(levels)
         noise = levels.levels[-1].noise if levels.measured >= STEP else None
         return compare_sides(a, b, levels, info.better, self.sizes, noise)
 
@@ -317,23 +322,23 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     runs = list(selection.runs)
     table = load_rows(store, suites=suites, runs=runs, columns=list(COLUMNS), damaged=damaged)
     if not table.num_rows:
-        why = explain_unreadable(store, damaged[0]) if damaged else "no rows"
-        raise SelectionError(f"{selection.words}: {why}")
+        reason = explain_unreadable(store, damaged[0]) if damaged else "no rows"
+        raise SelectionError(f"{selection.words}: {reason}")
     table = table.filter(pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True))
     medians = medians_of_rows(table, selection.suite)
     counts: dict[str, PointCount] = {}
     for run in medians.runs:
         for point, (ok, bad, error, entry) in run.points.items():
             before = counts.get(point, PointCount())
-            last = error or before.error
-            counts[point] = PointCount(before.ok + ok, before.bad + bad, last, entry)
+            newest_error = error or before.error
+            counts[point] = PointCount(before.ok + ok, before.bad + bad, newest_error, entry)
     values = {info.key: finite(medians.value[i]) for i, info in enumerate(medians.series)}
     if len(runs) == 1:
         keys = {info.series_id: info.key for info in medians.series}
         rows = table.filter(is_measured(table))
-        which, ids = codes(rows["series_id"])
-        by_series = group_values(which, numbers(rows["value"]))
-        values = {keys[ids[number]]: np.array(own) for number, own in by_series.items()}
+        groups, ids = codes(rows["series_id"])
+        by_series = group_values(groups, numbers(rows["value"]))
+        values = {keys[ids[number]]: np.array(of_one) for number, of_one in by_series.items()}
     series = {info.key: info for info in medians.series}
     failed = {point: count for point, count in counts.items() if count.bad}
     return _Side(table, series, values, failed)
@@ -341,47 +346,44 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
 
 def _of_points(rows: pa.Table, points: Collection[str]) -> pa.Table:
     """Return the rows of these points, or all where none of them has any."""
-    own = rows.filter(pc.is_in(rows["point"], pa.array([*points], pa.string())))
-    return own if own.num_rows else rows
+    of_points = rows.filter(pc.is_in(rows["point"], pa.array([*points], pa.string())))
+    return of_points if of_points.num_rows else rows
 
 
 def _usable(verdict: Verdict, shares: Mapping[str, float | None]) -> Verdict:
     """Return a verdict as unclear where the point was unusable in one of the runs."""
     for letter, share in shares.items():
-        if share is not None and verdict.word not in ("unclear", "failed"):
-            why = f"the samples of {letter} spread by {100 * share:,.0f} %"
-            why = f"{verdict.size}, but the point was unusable in {letter}: {why}"
-            return replace(verdict, word="unclear", why=why, noisy=True)
+        if share is not None and verdict.kind not in ("unclear", "failed"):
+            reason = f"the samples of {letter} spread by {100 * share:,.0f} %"
+            reason = f"{verdict.size}, but the point was unusable in {letter}: {reason}"
+            return replace(verdict, kind="unclear", why=reason, noisy=True)
     return verdict
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    info = row.info
-    verdict = row.verdict
-    effect = abs(verdict.effect or 0)
-    return not info.headline, RANK.index(verdict.word), -effect, info.entry, row.label
+def _order(row: ComparedSeries) -> tuple[Any, ...]:
+    """Return what sorts the series: headlines first, then by verdict, the largest effect first."""
+    effect = abs(row.verdict.effect or 0)
+    of_verdict = (RANK.index(row.verdict.kind), -effect)
+    return not row.info.headline, *of_verdict, row.info.entry, row.label
 
 
 _SAMPLE = ("run_id", "repetition", "phase", "status", "error", "subject", "value")
 
 
 @dataclass(frozen=True)
-class SeriesVerdict:
-    """One series of a duet with its verdict. People call it `label`.
+class PairedSeries(NamedSeries):
+    """One series of a duet with its verdict.
 
     `cost` is that of B against the limit of the duet, where there is one.
     """
 
-    info: SeriesInfo
-    name: str
-    label: str
     paired: Paired
     cost: Cost | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Verdicts of the series that both variants have in at least one block.
+class DuetResult:
+    """Verdicts on the series that both variants have in at least one block.
 
     `unpaired` names the other series and the variant that has them. `absent` names series that
     alert, and points without a headline, that the limit cannot be checked for. `failed` counts
@@ -390,7 +392,7 @@ class Outcome:
     """
 
     duet: Duet
-    lines: list[SeriesVerdict]
+    series: list[PairedSeries]
     unpaired: list[str]
     absent: list[str]
     failed: Counter[str]
@@ -403,69 +405,44 @@ class Outcome:
         if self.failed:
             return EXIT_FAILED
         if self.duet.a.options.within is None:
-            return EXIT_OK if self.lines else EXIT_FAILED
-        bounds = {line.cost.word for line in self.lines if line.cost}
-        if self.absent or "beyond" in bounds:
+            return EXIT_OK if self.series else EXIT_FAILED
+        costs = {line.cost.kind for line in self.series if line.cost}
+        if self.absent or "beyond" in costs:
             return EXIT_GATE
-        return EXIT_UNCLEAR if "unclear" in bounds else EXIT_OK
+        return EXIT_UNCLEAR if "unclear" in costs else EXIT_OK
 
     @property
-    def word(self) -> Word:
+    def verdict(self) -> VerdictKind:
         """The verdict on the duet: that of the series that matters most."""
-        words = {line.paired.word for line in self.lines}
-        if self.failed or not words:
-            return "failed"
-        return min(words, key=RANK.index)
+        kinds = {line.paired.kind for line in self.series}
+        return "failed" if self.failed else worst_kind(kinds) or "failed"
 
     @property
     def decided(self) -> bool:
         """Whether more blocks would change no exit code, or no verdict where there is no limit."""
         if self.duet.a.options.within is None:
-            return all(line.paired.word != "unclear" for line in self.lines)
+            return all(line.paired.kind != "unclear" for line in self.series)
         return self.exit_code != EXIT_UNCLEAR
 
     def data(self) -> dict[str, Any]:
-        """Return the outcome as data for JSON."""
-        words_a, words_b = self.duet.a.options.words
-        data = OutcomeData(
-            a=Variant(self.duet.a.run_id, words_a),
-            b=Variant(self.duet.b.run_id, words_b),
-            suite=self.duet.a.suite,
-            blocks=self.duet.blocks,
-            series=self.lines,
-            unpaired=self.unpaired,
-            damaged=self.damaged,
-            changes=self.changes,
-        )
-        return asdict(data)
+        """Return the result as data for JSON.
+
+        Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
+        """
+        name_a, name_b = self.duet.a.options.words
+        return {
+            "a": {"run_id": self.duet.a.run_id, "words": name_a},
+            "b": {"run_id": self.duet.b.run_id, "words": name_b},
+            "suite": self.duet.a.suite,
+            "blocks": self.duet.blocks,
+            "series": [asdict(line) for line in self.series],
+            "unpaired": self.unpaired,
+            "damaged": self.damaged,
+            "changes": asdict(self.changes),
+        }
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One variant of a duet: its run, and the settings that make it one."""
-
-    run_id: str
-    words: str
-
-
-@dataclass(frozen=True)
-class OutcomeData:
-    """An outcome as `ab` prints it with --json.
-
-    Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
-    """
-
-    a: Variant
-    b: Variant
-    suite: str
-    blocks: Sequence[str]
-    series: Sequence[SeriesVerdict]
-    unpaired: Sequence[str]
-    damaged: Sequence[str]
-    changes: Changes
-
-
-def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> Outcome:
+def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> DuetResult:
     """Return the verdict of each headline series, or of every series with `everything`.
 
     What alerts by the checks of the suite is also checked against the limit that the plan's options
@@ -480,46 +457,49 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         damaged=damaged,
     )
     rows = table.filter(is_measured(table))
-    of_a, of_b = (
-        environment(table.filter(pc.equal(table["run_id"], plan.run_id)))
-        for plan in (duet.a, duet.b)
+    variants = (duet.a, duet.b)
+    before, after = (
+        environment(table.filter(pc.equal(table["run_id"], plan.run_id))) for plan in variants
     )
-    a, b = (_block_medians(rows, plan, len(duet.blocks)) for plan in (duet.a, duet.b))
-    lines = list[SeriesVerdict]()
+    a, b = (_block_medians(rows, plan, len(duet.blocks)) for plan in variants)
+    series = list[PairedSeries]()
     unpaired = list[str]()
     absent = list[str]()
     compared: set[int] = set()
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
         info = present[0][0]
-        sides = duet.a.points[key[0]], duet.b.points[key[0]]
-        name = info.named(_of_both(*(point.label for point in sides)))
-        label = info.titled(_of_both(*(point.title for point in sides)))
+        points = duet.a.points[key[0]], duet.b.points[key[0]]
+        label = info.titled(_of_both(*(point.title for point in points)))
         alerts = tuning.alerts(info)
         if info.headline or alerts:
             compared.add(key[0])
         elif not everything:
             continue
-        if len(present) == 2 and np.isfinite(present[0][1] + present[1][1]).any():
-            result = _compare_series(info, present[0][1], present[1][1], tuning, duet)
-            lines.append(SeriesVerdict(info, name, label, *result))
+        values = [medians for _, medians in present]
+        if len(values) == 2 and np.isfinite(values[0] + values[1]).any():
+            name = info.named(_of_both(*(point.label for point in points)))
+            result = _compare_series(info, values[0], values[1], tuning, duet)
+            series.append(PairedSeries(info, name, label, *result))
             continue
-        absent += [label] if alerts and info.better in ("higher", "lower") else []
+        if alerts and info.better in ("higher", "lower"):
+            absent.append(label)
         variant = "A" if key in a else "B"
-        why = f"only {variant} has values" if len(present) == 1 else "no block has values of both"
-        unpaired.append(f"{label}: {why}")
-    for i, sides in enumerate(zip(duet.a.points, duet.b.points, strict=True)):
+        reason = f"only {variant} has values" if len(values) == 1 else "no block has values of both"
+        unpaired.append(f"{label}: {reason}")
+    for i, points in enumerate(zip(duet.a.points, duet.b.points, strict=True)):
         if i not in compared:
-            absent.append(_of_both(*(point.full_title for point in sides)))
+            absent.append(_of_both(*(point.full_title for point in points)))
             unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     limited = duet.a.options.within is not None
-    if limited and not absent and not any(line.cost for line in lines):
+    if limited and not absent and not any(line.cost for line in series):
         absent.append("the limit")
         unpaired.append("the limit: no series alerts that has values of both variants")
-    judged = judge([line.paired for line in lines], duet.a.options.looks)
-    lines = [replace(line, paired=own) for line, own in zip(lines, judged, strict=True)]
-    differs = changes(of_a, of_b)
-    return Outcome(duet, lines, unpaired, absent, _failed(table), damaged, differs)
+    pairs = with_verdicts([line.paired for line in series], duet.a.options.looks)
+    series = [replace(line, paired=pair) for line, pair in zip(series, pairs, strict=True)]
+    return DuetResult(
+        duet, series, unpaired, absent, _failed(table), damaged, changes(before, after)
+    )
 
 
 def _failed(table: pa.Table) -> Counter[str]:

@@ -39,6 +39,16 @@ _LISTS = ("nics", "rdma", "gpus")
 """Facts that list devices, of which one may be gone."""
 _OF_SOME = ("tool ", "image ", "filesystem ")
 """Beginnings of what only some benchmarks have. A run without these measured something else."""
+_TEXTS = {
+    REVISION: "revision",
+    _FOLDER: "revision_folder",
+    _SUITE: "suite_revision",
+    "env_class": "env_class",
+    "perfdag_version": "perfdag_version",
+}
+"""What columns of text are called in an environment."""
+_ORDER = {REVISION: 0, _SUITE: 2, "perfdag_version": 3, _NODES: 4}
+"""The place of some causes among the others, which is 1: the nodes may be chance."""
 _REPEATS = 3
 """A fact that differed between all neighbours of so many pairs of runs is new in every run."""
 
@@ -58,17 +68,14 @@ def environment(table: pa.Table) -> dict[str, str]:
         unknown.append({key for key, value in facts.items() if value is None})
         for key, text in texts.items():
             values.setdefault(key, set()).add(text)
-    several = [
-        key for key, texts in values.items() if len(texts) > 1 and not key.startswith(_OF_SOME)
-    ]
-    for node, texts in by_node.items() if len(by_node) > 1 else ():
-        for key in several:
-            values[f"{key}{_OF_NODE}{node}"] = {texts.get(key, "-")}
+    if len(by_node) > 1:
+        several = [
+            key for key, texts in values.items() if len(texts) > 1 and not key.startswith(_OF_SOME)
+        ]
+        for node, texts in by_node.items():
+            values |= {f"{key}{_OF_NODE}{node}": {texts.get(key, "-")} for key in several}
     values[_UNKNOWN] = set.intersection(*unknown) if unknown else set()
-    columns = {REVISION: REVISION, _FOLDER: "revision_folder", _SUITE: "suite_revision"}
-    columns |= {name: name for name in ("env_class", "perfdag_version")}
-    for key, column in columns.items():
-        values[key] = set(_distinct(table[column]))
+    values |= {key: set(_distinct(table[column])) for key, column in _TEXTS.items()}
     for key, text in _of_benchmarks(table):
         values.setdefault(key, set()).add(text)
     values[_NODES] = set(_distinct(table["nodes"].combine_chunks().flatten()))
@@ -77,24 +84,20 @@ def environment(table: pa.Table) -> dict[str, str]:
 
 def _facts(table: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each node of a run with its facts, and what samples say of their file systems."""
-    which, texts = codes(table["env"])
-    numbers, first = np.unique(which, return_index=True)
+    environments, texts = codes(table["env"])
+    numbers, first = np.unique(environments, return_index=True)
     for number, row in zip(numbers.tolist(), first.tolist(), strict=True):
         if number < 0:  # the sample has none
             continue
         lead = orjson.loads(texts[number])
         nodes = table["nodes"][row].as_py() or [""]
         hosts = {nodes[0]: lead, **lead.get("peers", {})}
-        for node, filesystem in zip(nodes, _file_systems(lead), strict=False):
+        used = lead.get("sample", {}).get("filesystem") or []  # in the order of its hosts
+        filesystems = used if isinstance(used, list) else [used]
+        for node, filesystem in zip(nodes, filesystems, strict=False):
             place = filesystem.get("mount") or filesystem.get("device") or "unknown"
             hosts.get(node, lead)[f"filesystem {place}"] = filesystem
         yield from hosts.items()
-
-
-def _file_systems(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the file systems that a sample used, in the order of its hosts."""
-    used = facts.get("sample", {}).get("filesystem") or []
-    return used if isinstance(used, list) else [used]
 
 
 def _of_benchmarks(table: pa.Table) -> Iterator[tuple[str, str]]:
@@ -138,9 +141,9 @@ class Changes:
         """Yield what changed and how, for people."""
         for key, (before, after) in self.values.items():
             if key in (REVISION, _SUITE):
+                change = f"{short_revisions(before)} -> {short_revisions(after)}"
                 count = commits_between(before, after, (".", *self.folders))
-                more = f" ({plural(count, 'commit')})" if count else ""
-                yield key, f"{short_revisions(before)} -> {short_revisions(after)}{more}"
+                yield key, f"{change} ({plural(count, 'commit')})" if count else change
             else:
                 yield key, f"{before} -> {after}"
 
@@ -163,7 +166,8 @@ def changes(before: Environment, after: Environment, past: Sequence[Environment]
     revision does so although each run has a new one.
     """
     values: dict[str, tuple[str, str]] = {}
-    unknown = {*_unknown(before), *_unknown(after)}
+    texts = f"{before.get(_UNKNOWN, '')} | {after.get(_UNKNOWN, '')}"
+    unknown = set(filter(None, texts.split(" | ")))
     for key in {*before, *after} - {_UNKNOWN, _FOLDER}:
         old = _value(before, key)
         new = _value(after, key)
@@ -185,18 +189,10 @@ def changes(before: Environment, after: Environment, past: Sequence[Environment]
         values.pop(_SUITE, None)
     recorded = all(environment.keys() - {"perfdag_version"} for environment in (before, after))
     folders = filter(None, (after.get(_FOLDER), before.get(_FOLDER)))
-    ordered = {key: values[key] for key in sorted(values, key=_rank)}
+    ordered = {
+        key: values[key] for key in sorted(values, key=lambda key: (_ORDER.get(key, 1), key))
+    }
     return Changes(ordered, sorted(unknown), recorded, tuple(folders))
-
-
-def _rank(key: str) -> tuple[int, str]:
-    """Return the place of a cause: the revision first, and last the nodes, which may be chance."""
-    late = (_SUITE, "perfdag_version", _NODES)
-    return (0 if key == REVISION else 2 + late.index(key) if key in late else 1), key
-
-
-def _unknown(environment: Environment) -> list[str]:
-    return environment.get(_UNKNOWN, "").split(" | ") if environment.get(_UNKNOWN) else []
 
 
 def _value(environment: Environment, key: str) -> str | None:
@@ -217,17 +213,17 @@ def _lost_or_found(
 ) -> dict[str, tuple[str, str]]:
     """Return that a device is gone or new, where both environments list such devices."""
     kind = device.partition(".")[0]
-    lists = [any(key.partition(".")[0] == kind for key in side) for side in (before, after)]
-    has = [any(_device(key) == device for key in side) for side in (before, after)]
-    if not all(lists) or all(has):
+    of_kind = [[key for key in side if key.partition(".")[0] == kind] for side in (before, after)]
+    had, has = (device in map(_device, keys) for keys in of_kind)
+    if not all(of_kind) or had == has:
         return {}
-    return {device: ("present", "absent") if has[0] else ("absent", "present")}
+    return {device: ("present", "absent") if had else ("absent", "present")}
 
 
 def _is_new_in_every_run(key: str, past: Sequence[Environment]) -> bool:
     """Return whether a fact differed between all neighbours of the newest runs."""
     if key in (REVISION, _SUITE):
         return False
-    values = [run.get(key) for run in past[-_REPEATS - 1 :]]
-    known = [value for value in values if value is not None]
-    return len(known) > _REPEATS and all(a != b for a, b in pairwise(known))
+    newest = [run.get(key) for run in past[-_REPEATS - 1 :]]
+    values = [value for value in newest if value is not None]
+    return len(values) > _REPEATS and all(a != b for a, b in pairwise(values))

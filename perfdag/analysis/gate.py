@@ -3,6 +3,7 @@
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from textwrap import shorten
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.analysis.alerts import (
     POINTS,
-    Record,
+    AlertRecord,
     case_alerts,
     mark_known,
     read_records,
@@ -38,7 +39,6 @@ from perfdag.analysis.medians import (
 )
 from perfdag.analysis.pairs import TOO_FEW, matrices
 from perfdag.analysis.verdict import Tuning, covers
-from perfdag.plan import Plan
 from perfdag.results.run_store import (
     PARTIAL,
     RunStore,
@@ -53,11 +53,12 @@ from perfdag.results.schema import explain_unreadable, is_valid, load_rows
 from perfdag.results.selections import baseline, explain_last, select_one
 from perfdag.results.summary import SeriesInfo, Summary, summarise
 from perfdag.stats.robust import TooFewSamplesError, median, percentile
-from perfdag.stats.scale import Array, Word
+from perfdag.stats.scale import Array, VerdictKind
 from perfdag.store.base import NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
 from perfdag.suite.model import Check
+from perfdag.suite.points import Point
 from perfdag.units import plural, short
 
 ACKS = "acks.yaml"
@@ -102,20 +103,21 @@ def unattended_rules(store: Store, checks: Sequence[Check]) -> Rules:
     return Rules(checks, accepted, file)
 
 
-def judged_clusters(
+def series_by_cluster(
     store: Store, medians: RunMedians
 ) -> tuple[Rules, list[tuple[RunMedians, list[Series]]]]:
     """Return the rules of the newest run, and the runs and series of each cluster with verdicts.
 
     Raises StoreError.
     """
-    clusters = map(medians.on_cluster, dict.fromkeys(run.cluster for run in medians.runs))
-    newest = medians.runs[-1:]
-    rules = unattended_rules(store, read_checks(store, newest[0].run_id) if newest else [])
-    return rules, [
-        (here, series_of(here, Tuning(rules.checks, here.runs[0].cluster), rules.accepted))
-        for here in clusters
-    ]
+    checks = read_checks(store, medians.run_ids[-1]) if medians.runs else []
+    rules = unattended_rules(store, checks)
+    clusters = []
+    for cluster in dict.fromkeys(run.cluster for run in medians.runs):
+        runs = medians.on_cluster(cluster)
+        series = series_of(runs, Tuning(rules.checks, cluster), rules.accepted)
+        clusters.append((runs, series))
+    return rules, clusters
 
 
 def put_acks(store: Store, file: str) -> list[Acknowledgement]:
@@ -134,14 +136,6 @@ def _accepted(document: Document) -> list[Acknowledgement]:
         raise BadDocument(problems) from None
 
 
-def _plan(store: Store, run_id: str) -> Plan | None:
-    """Return the plan of a run, or None where it was removed or is damaged."""
-    try:
-        return stored_plan(store, run_id)
-    except StoreError:
-        return None
-
-
 def check(
     run: str = "last",
     store: str | Path | None = None,
@@ -157,14 +151,14 @@ def check(
     acknowledgements (default: ./acks.yaml, else that of the store). Raises SelectionError where
     there is no such run, BadDocument for wrong acknowledgements, StoreError.
     """
-    own: Store = open_store(None if store is None else str(store))
-    runs = RunStore(own)
+    runs = RunStore(open_store(None if store is None else str(store)))
     run_id, name = select_one(runs, run, suite)
     explain_last(runs, run, run_id)
+    read = runs.store
     if history is not None:
-        own = with_history(own, str(history), runs.plan_or_rows(run_id))
-    accepted, file = read_acks(acks, own)
-    return judge_run(own, name, run_id, Rules(read_checks(own, run_id), accepted, file))
+        read = with_history(read, str(history), runs.plan_or_rows(run_id))
+    accepted, file = read_acks(acks, read)
+    return judge_run(read, name, run_id, Rules(read_checks(read, run_id), accepted, file))
 
 
 def judge_run(
@@ -176,15 +170,13 @@ def judge_run(
     run that it repeats. Percentiles and presence come from that run alone, because a recheck has
     suspicious points only. Raises StoreError, SelectionError.
     """
-    judge = _Judge(store, suite, run_id, rules, summary)
-    judge.judge()
-    return judge.gate
+    return _Judge(store, suite, run_id, rules, summary).judge()
 
 
 class _Judge:
     """One check of a run. `past` has the runs up to it, and `at` is its position.
 
-    `everything` has the runs of all clusters. `lines` are the series without canaries, by their id.
+    `all_runs` has those of all clusters. `series` are those of `past` without canaries.
     """
 
     def __init__(
@@ -192,32 +184,30 @@ class _Judge:
     ) -> None:
         self.store = store
         self.rules = rules
-        self.everything = read_run_medians(store, suite)
-        measured = self.everything.measured_again(run_id)
+        self.all_runs = read_run_medians(store, suite)
+        measured = self.all_runs.measured_again(run_id)
         if measured:
             run_id = measured
             summary = None
-        self.plan = _plan(store, run_id)
-        known = {run.run_id: run.cluster for run in self.everything.runs}
-        lost: list[str] = []
+        damaged: list[str] = []
         self.summary = summary or summarise(
-            load_rows(store, suites=[suite], runs=[run_id], damaged=lost)
+            load_rows(store, suites=[suite], runs=[run_id], damaged=damaged)
         )
-        if run_id not in known:
-            why = [explain_unreadable(store, key) for key in lost]
-            raise SelectionError("; ".join([f"run {run_id} has no readable rows", *why]))
-        self.past = self.everything.select(
-            lambda run: run.cluster == known[run_id] and run.run_id <= run_id
+        if run_id not in self.all_runs.run_ids:
+            reasons = [explain_unreadable(store, key) for key in damaged]
+            raise SelectionError("; ".join([f"run {run_id} has no readable rows", *reasons]))
+        self.run = self.all_runs.runs[self.all_runs.run_ids.index(run_id)]
+        self.past = self.all_runs.select(
+            lambda run: run.cluster == self.run.cluster and run.run_id <= run_id
         )
-        self.at = [run.run_id for run in self.past.runs].index(run_id)
-        self.run = self.past.runs[self.at]
+        self.at = self.past.run_ids.index(run_id)
         self.gate = GateResult(
             run_id,
             suite,
             report_address(store, run_id),
-            damaged=list(self.everything.damaged),
+            damaged=list(self.all_runs.damaged),
             runs=sum(run.trigger not in PARTIAL for run in self.past.runs if self._shares(run)),
-            rechecks=self.everything.rechecks.get(run_id, []),
+            rechecks=self.all_runs.rechecks.get(run_id, []),
             store=store.root,
             history=store.history.root if isinstance(store, StoreWithHistory) else store.root,
             acks_file=rules.acks_file,
@@ -227,48 +217,47 @@ class _Judge:
         self.tuning = Tuning(rules.checks, self.run.cluster)
         self.baselines: dict[str, dict[tuple[str, ...], float]] = {}
         base = self._of_base()
-        lines = series_of(self.past, self.tuning, [*rules.accepted, *base])
-        self.lines = [replace(line, alone=bool(base)) for line in lines]
-        self.measured = [line for line in self.lines if np.isfinite(line.value[self.at])]
+        series = series_of(self.past, self.tuning, [*rules.accepted, *base])
+        self.series = [replace(line, alone=bool(base)) for line in series]
+        self.measured = [line for line in self.series if np.isfinite(line.value[self.at])]
 
     def _of_base(self) -> list[Acknowledgement]:
         """Accept what the runs of a history that is only read have come to.
 
         A run beside that history, as of a pull request, answers for its own change alone.
         """
-        base = [run.run_id for run in self.past.runs if run.run_id < self.run.run_id]
+        base = [run_id for run_id in self.past.run_ids if run_id < self.run.run_id]
         if not isinstance(self.store, StoreWithHistory) or not base:
             return []
         return [Acknowledgement(series="*", run=base[-1], reason="the level of the base")]
 
     def _open_of_base(self) -> list[str]:
         """Return the series that were worse in the newest run of a history that is only read."""
-        if not self._of_base():
-            return []
         base = self.past.select(lambda run: run.run_id < self.run.run_id)
-        lines = series_of(base, self.tuning, self.rules.accepted)
         return [
             f"{line.label} {line.verdict.size}{line.verdict.since_text}"
-            for line in lines
-            if line.verdict.word == "worse" and line.worsening and self.tuning.alerts(line.info)
+            for line in series_of(base, self.tuning, self.rules.accepted)
+            if line.verdict.kind == "worse" and line.worsening and self.tuning.alerts(line.info)
         ]
 
     def _shares(self, other: RunInfo) -> bool:
         """Return whether a run has a point of this one. One without is of another command."""
         return any(point in other.points for point in self.run.points if point != "canary")
 
-    def judge(self) -> None:
-        """Fill the gate: verdicts, cases, alerts and suspects."""
+    def judge(self) -> GateResult:
+        """Return the gate with its verdicts, cases, alerts and suspects."""
         gate = self.gate
-        points = self.run.points
-        gate.series = [line for line in self.lines if line.info.point in points]
+        gate.series = [line for line in self.series if line.info.point in self.run.points]
         records = read_records(self.store, gate.suite)
-        earlier = [run.run_id for run in self.past.runs[: self.at] if run.run_id in records]
-        # What was told of the base was told of another change.
-        previous = records[earlier[-1]] if earlier and not self._of_base() else None
-        gate.of_base = self._open_of_base()
+        previous = None
+        if self._of_base():
+            # What was told of the base was told of another change.
+            gate.of_base = self._open_of_base()
+        else:
+            earlier = [run_id for run_id in self.past.run_ids[: self.at] if run_id in records]
+            previous = records[earlier[-1]] if earlier else None
         self._verdicts(previous)
-        self._own_verdicts()
+        self._benchmark_verdicts()
         absent = self._absent_series() if self.run.trigger != "recheck" else {}
         self._thresholds(absent)
         self._slow_parts(absent)
@@ -278,75 +267,71 @@ class _Judge:
         if not gate.rechecks:
             gate.suspects = suspects(self.tuning, gate.series)
         gate.alerts.sort(key=lambda alert: (not alert.gates, alert.kind))
-        mark_known(gate.alerts, previous, records.get(gate.run))
+        earlier_checks = [previous, records.get(gate.run)]
+        mark_known(gate.alerts, [record for record in earlier_checks if record])
+        return gate
 
     def _changed(self) -> str:
         """Return the parameters that differ from those of the run before: `x.bs 4096 -> 8192`."""
-        before = [i for i in range(self.at) if self.past.runs[i].trigger not in PARTIAL]
+        before = [at for at in range(self.at) if self.past.runs[at].trigger not in PARTIAL]
+        if not before:
+            return ""
         sides = [
-            list(compress(self.past.series, np.isfinite(self.past.value[:, i])))
-            for i in (*before[-1:], self.at)
+            list(compress(self.past.series, np.isfinite(self.past.value[:, at])))
+            for at in (before[-1], self.at)
         ]
-        changed = match(*sides)[1].items() if before else ()
+        changed = match(*sides)[1].items()
         text = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changed)
         return shorten(text, 120, placeholder=" ...")
 
-    def _add(
-        self,
-        group: str,
-        name: str,
-        title: str,
-        state: State,
-        text: str,
-        key: str,
-        cause: tuple[str, str] | None,
-        label: str = "",
-        *,
-        accepted: bool = False,
-    ) -> bool:
-        """Add a case, which passes where it is acknowledged. Return whether it is."""
-        label = label or name
-        bad = state in ("failed", "absent") or group == "slow"
-        accepted = bad and (accepted or self._acknowledged(label, key))
+    def _add(self, result: CheckResult, *, accepted: bool = False) -> bool:
+        """Add the result of a check, which passes where it is accepted. Return whether it is."""
+        result = replace(result, label=result.label or result.name)
+        bad = result.state in ("failed", "absent") or result.group == "slow"
+        accepted = bad and (accepted or self._acknowledged(result.label, result.key))
         if accepted:
-            state = "ok"
-            text = f"{text} (acknowledged)"
-        self.gate.cases.append(CheckResult(group, name, title, state, text, key, label, cause))
+            result = replace(result, state="ok", text=f"{result.text} (acknowledged)")
+        self.gate.cases.append(result)
         return accepted
 
     def _acknowledged(self, name: str, key: str) -> bool:
         """Return whether a series or rule is acknowledged in this run."""
-        accepted = of_names(self.rules.accepted, {line.name for line in self.lines})
+        accepted = of_names(self.rules.accepted, {line.name for line in self.series})
         return any(ack.holds(name, key, self.gate.run) for ack in accepted)
 
-    def _verdicts(self, previous: Record | None) -> None:
+    def _verdicts(self, previous: AlertRecord | None) -> None:
         """Add the alerts of series that are worse or good again, and the verdict on each."""
         gate = self.gate
         paging = [line for line in gate.series if self.tuning.alerts(line.info)]
         gate.canaries = series_of(self.past, self.tuning, canaries=True)
         gate.alerts += worse_alerts(gate, paging)
         gate.alerts += recovered_alerts(gate, paging, previous)
-        states: dict[Word, State]
+        states: dict[VerdictKind, State]
         states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
         for line in paging:
-            if line.verdict.word in states:  # what was not measured is an absence
-                state = states[line.verdict.word]
+            if line.verdict.kind in states:  # what was not measured is an absence
+                state = states[line.verdict.kind]
                 if state == "failed" and line.worsening is None:
                     state = "unsure"  # two runs alone fail no gate
                 text = f"{line.verdict.text}; {line.newest_text}"
-                key = line.info.series_id
-                case = CheckResult("change", line.name, line.label, state, text, key)
-                gate.cases.append(case)
+                gate.cases.append(
+                    CheckResult("change", line.name, line.label, state, text, line.info.series_id)
+                )
 
-    def _own_verdicts(self) -> None:
+    def _benchmark_verdicts(self) -> None:
         """Add the verdicts of the benchmarks themselves."""
         states: dict[str, State] = {"passed": "ok", "failed": "failed", "inconclusive": "unsure"}
         for verdict in self.summary.verdicts:
-            name = verdict.name
-            state = states[verdict.word]
-            title = f"{verdict.title}: {verdict.rule}"
-            text = f"{verdict.word}: {verdict.note}"
-            self._add("verdict", name, title, state, text, name, (verdict.entry, ""))
+            result = CheckResult(
+                "verdict",
+                verdict.name,
+                f"{verdict.title}: {verdict.rule}",
+                states[verdict.kind],
+                f"{verdict.kind}: {verdict.note}",
+                key=verdict.name,
+                cause=(verdict.entry, ""),
+            )
+            self._add(result)
 
     def _absent_series(self) -> dict[str, bool]:
         """Add the headline series that earlier runs had and this one lacks, and idle points.
@@ -356,37 +341,50 @@ class _Judge:
         """
         run = self.run
         earlier = enumerate(self.past.runs[: self.at])
-        same = [
-            i for i, before in earlier if before.trigger == run.trigger and self._shares(before)
-        ][-MISSED_FOR:]
+        alike = [at for at, past in earlier if past.trigger == run.trigger and self._shares(past)]
         # Without the span: a series is not absent if its hosts were on other nodes this time.
         measured = {line.info.key[:-1] for line in self.measured}
         absent: dict[str, bool] = {}
-        reported = set()
-        for line in self.lines if same else ():
+        points = set()
+        for line in self.series:
             info = line.info
             left_out = run.trigger == "part" and info.point not in run.points
             if info.key[:-1] in measured or left_out or not self.tuning.alerts(info):
                 continue
-            if not _expected(np.isfinite(line.value), same):
+            if not _expected(np.isfinite(line.value), alike[-MISSED_FOR:]):
                 continue
-            count = run.points.get(info.point, PointCount())
-            why = "its samples are ok, but have no value of it"
-            if not count.ok:
-                why = _no_value(count) if count.bad else self._not_measured(info.entry)
-            cause = (info.entry, "series")
-            absent[info.series_id] = self._add(
-                "present", line.name, line.label, "absent", why, info.series_id, cause
+            result = CheckResult(
+                "present",
+                line.name,
+                line.label,
+                "absent",
+                self._why_absent(info),
+                key=info.series_id,
+                cause=(info.entry, "series"),
             )
-            reported.add(info.point)
-        self._idle_points(reported)
+            absent[info.series_id] = self._add(result)
+            points.add(info.point)
+        self._idle_points(points)
         return absent
 
-    def _not_measured(self, entry: str) -> str:
-        """Return why a run has no sample of a point of an entry."""
-        if self.plan and entry not in {point.entry for point in self.plan.points}:
-            return f"the suite has no entry {entry} any more"
+    def _why_absent(self, info: SeriesInfo) -> str:
+        """Return why the run has no value of a series."""
+        count = self.run.points.get(info.point, PointCount())
+        if count.ok:
+            return "its samples are ok, but have no value of it"
+        if count.bad:
+            return _no_value(count)
+        if self.planned and info.entry not in {point.entry for point in self.planned.values()}:
+            return f"the suite has no entry {info.entry} any more"
         return "its point was not measured"
+
+    @cached_property
+    def planned(self) -> dict[str, Point]:
+        """The points of the run's plan by their ids; none where it was removed."""
+        try:
+            return {point.id: point for point in stored_plan(self.store, self.run.run_id).points}
+        except StoreError:
+            return {}
 
     def _idle_points(self, reported: set[str]) -> None:
         """Add the points none of whose samples is ok, but those that are reported already.
@@ -395,19 +393,18 @@ class _Judge:
         """
         counts = self.run.points
         measured = any(count.ok for point, count in counts.items() if point != "canary")
-        planned = {point.id: point for point in self.plan.points} if self.plan else {}
         for key, count in counts.items():
             if count.ok or key in reported:
                 continue
-            point = planned.get(key)
-            why = _no_value(count)
+            point = self.planned.get(key)
             name = f"{count.entry} {point.label if point else key}".strip()
             title = point.full_title if point else name
+            result = CheckResult("present", name, title, "absent", _no_value(count))
             if point and point.optional and measured:
-                why = f"{why} (optional)"
-                self.gate.cases.append(CheckResult("present", name, title, "skipped", why))
+                text = f"{result.text} (optional)"
+                self.gate.cases.append(replace(result, state="skipped", text=text))
             else:
-                self._add("present", name, title, "absent", why, key, (count.entry, POINTS))
+                self._add(replace(result, key=key, cause=(count.entry, POINTS)))
 
     def _thresholds(self, absent: dict[str, bool]) -> None:
         """Check each threshold for each series that it covers."""
@@ -417,15 +414,20 @@ class _Judge:
             covered = [line for line in self.measured if covers(rule, line.info)]
             if not covered:
                 self._without_data(rule, absent)
+            rule_text = rule.text()
             for line in covered:
                 state, text = self._holds(rule, line)
-                key = line.info.series_id
-                name = line.name
-                what = rule.text()
-                accepted = self._acknowledged(name, key)
-                cause = (line.info.entry, what)
-                about = line.label, state, text, f"{what} {key}", cause, name
-                self._add("threshold", f"{name}: {what}", *about, accepted=accepted)
+                result = CheckResult(
+                    "threshold",
+                    f"{line.name}: {rule_text}",
+                    line.label,
+                    state,
+                    text,
+                    key=f"{rule_text} {line.info.series_id}",
+                    label=line.name,
+                    cause=(line.info.entry, rule_text),
+                )
+                self._add(result, accepted=self._acknowledged(line.name, line.info.series_id))
 
     def _slow_parts(self, absent: dict[str, bool]) -> None:
         """Add each slow node and link of pairs, and the checks of pairs without one.
@@ -440,19 +442,25 @@ class _Judge:
         for matrix in drawn:
             judging = [rule for rule in rules if covers(rule, matrix.info)]
             for part in matrix.slow:
-                broken = [rule for rule in judging if abs(part.effect) >= (rule.slow_node or 0)]
-                cause = (matrix.info.entry, broken[0].text()) if broken else None
-                text = f"{100 * part.effect:+.0f} % against the others"
                 name = matrix.name_of(part)
-                title = f"{matrix.title}, {part.kind} {part.name}"
-                state: State = "failed" if broken else "unsure"
-                self._add("slow", name, title, state, text, name, cause)
+                broken = [rule for rule in judging if abs(part.effect) >= (rule.slow_node or 0)]
+                result = CheckResult(
+                    "slow",
+                    name,
+                    f"{matrix.title}, {part.kind} {part.name}",
+                    "failed" if broken else "unsure",
+                    f"{100 * part.effect:+.0f} % against the others",
+                    key=name,
+                    cause=(matrix.info.entry, broken[0].text()) if broken else None,
+                )
+                self._add(result)
             if judging and not matrix.slow:
-                state = "ok" if matrix.judges else "unsure"
-                text = "no node and no link is slow" if matrix.judges else TOO_FEW
                 rule_text = judging[0].text()
                 names = f"{matrix.name}: {rule_text}", f"{matrix.title}: {rule_text}"
-                self.gate.cases.append(CheckResult("threshold", *names, state, text))
+                result = CheckResult("threshold", *names, "unsure", TOO_FEW)
+                if matrix.judges:
+                    result = replace(result, state="ok", text="no node and no link is slow")
+                self.gate.cases.append(result)
 
     def _without_data(self, rule: Check, absent: dict[str, bool]) -> None:
         """Add a rule that covers no series of the run.
@@ -461,23 +469,21 @@ class _Judge:
         entries where no series of them is left.
         """
         name = rule.text()
-        series = [line.info for line in self.lines]
-        about = {info.entry for info in series if covers(rule, info)}
-        gone = set[str]() if about & {line.info.entry for line in self.measured} else about
+        series = [line.info for line in self.series]
+        covered = {info.entry for info in series if covers(rule, info)}
+        gone = set[str]() if covered & {line.info.entry for line in self.measured} else covered
         losses = [
             absent[info.series_id]
             for info in series
             if info.series_id in absent and (covers(rule, info) or info.entry in gone)
         ]
+        result = CheckResult("threshold", name, name, "absent", "the run has no value of it", name)
         points = [p for p in self.summary.points if fnmatch.fnmatchcase(p.entry, rule.entry or "")]
-        state: State = "absent"
-        text = "the run has no value of it"
         if points and all(point.statuses.keys() == {"skipped"} for point in points):
-            state = "skipped"
-            text = points[0].reasons[0]
-        cause = None if losses else (rule.entry or "", name)
-        accepted = bool(losses) and all(losses)
-        self._add("threshold", name, name, state, text, name, cause, accepted=accepted)
+            result = replace(result, state="skipped", text=points[0].reasons[0])
+        if not losses:
+            result = replace(result, cause=(rule.entry or "", name))
+        self._add(result, accepted=bool(losses) and all(losses))
 
     def _holds(self, rule: Check, line: Series) -> tuple[State, str]:
         """Return whether the value of a series, or its percentile, holds a threshold, and why."""
@@ -492,10 +498,9 @@ class _Judge:
             first = rule.ratio and not rule.baseline and not self.at
             return "unsure" if first else "absent", str(error)
         holds = bool(OPERATORS[rule.op or ""](value, limit))
-        what = f"p{rule.percentile:g} " if rule.percentile else ""
-        word = "holds" if holds else "breaks"
-        own, allowed = (short(v, info.display_unit) for v in (value, limit))
-        text = f"{what}{own} {word} {rule.op} {allowed}"
+        rank = f"p{rule.percentile:g} " if rule.percentile else ""
+        figure, allowed = (short(number, info.display_unit) for number in (value, limit))
+        text = f"{rank}{figure} {'holds' if holds else 'breaks'} {rule.op} {allowed}"
         return "ok" if holds else "failed", text
 
     def _values(self, info: SeriesInfo) -> Array:
@@ -509,7 +514,7 @@ class _Judge:
         # A pod or device has one value, whatever statistic of them the series is.
         of_subject = pc.and_(has_subject, pc.equal(rows["stat"], "value"))
         masks = (pc.and_(has_subject, of_stat), of_subject, of_stat)
-        chosen = next(own for mask in masks if (own := rows.filter(mask)).num_rows)
+        chosen = next(part for mask in masks if (part := rows.filter(mask)).num_rows)
         values: Array = chosen["value"].to_numpy().astype(np.float64)
         return values
 
@@ -531,12 +536,12 @@ class _Judge:
     def _baseline(self, name: str) -> dict[tuple[str, ...], float]:
         """Return the medians of a baseline by the keys of series. Raises SelectionError."""
         if name not in self.baselines:
-            chosen = baseline(self.store, name, self.gate.suite)
-            own = self.everything.select(lambda run: run.run_id in chosen.runs)
-            if not own.runs:
+            chosen = baseline(self.store, name, self.gate.suite).runs
+            medians = self.all_runs.select(lambda run: run.run_id in chosen)
+            if not medians.runs:
                 raise SelectionError(f"baseline {name} has no readable rows")
-            keys = [info.key for info in own.series]
-            self.baselines[name] = dict(zip(keys, map(median, own.value), strict=True))
+            keys = [info.key for info in medians.series]
+            self.baselines[name] = dict(zip(keys, map(median, medians.value), strict=True))
         return self.baselines[name]
 
 
@@ -553,15 +558,17 @@ def _no_value(count: PointCount) -> str:
     return f"none of {plural(count.bad, 'sample')} is ok; {count.error}"
 
 
-def _expected(finite: NDArray[np.bool_], same: Sequence[int]) -> bool:
-    """Return whether the runs `same` had a series often enough, up to the newest that had it.
+def _expected(finite: NDArray[np.bool_], alike: list[int]) -> bool:
+    """Return whether runs of this kind had a series often enough, up to the newest that had it.
 
     So it is missed until it is back or acknowledged, or until none of these runs had it. What one
     run alone had is not missed: an imported history has such series.
     """
-    present = [at for at, k in enumerate(same) if finite[k]]
-    last = same[: present[-1] + 1][-PRESENT_OF:] if present else []
-    return bool(finite[last].sum() >= min(PRESENT, max(2, len(same))))
+    present = np.flatnonzero(finite[alike])
+    if not present.size:
+        return False
+    newest = alike[: present[-1] + 1][-PRESENT_OF:]
+    return bool(finite[newest].sum() >= min(PRESENT, max(2, len(alike))))
 
 
 def _unreadable_acks(gate: GateResult, rules: Rules) -> Alert:

@@ -1,6 +1,7 @@
 """The history of a suite: levels, steps, verdicts and failures, and the nodes that differ."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,14 +17,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfdag.analysis.environment import Changes, changes
-from perfdag.analysis.medians import (
-    PointCount,
-    RunInfo,
-    RunMedians,
-    point_names,
-)
+from perfdag.analysis.medians import PointCount, PointNames, RunMedians, point_names
 from perfdag.analysis.verdict import (
-    RANK,
     Tuning,
     Verdict,
     compare_sides,
@@ -31,18 +26,18 @@ from perfdag.analysis.verdict import (
     standing,
     undecided_alone,
     verdict_of,
-    worst_word,
+    worst_kind,
 )
 from perfdag.problems import Form
-from perfdag.results.labels import difference, exact, has_name
-from perfdag.results.run_store import PARTIAL, day_of
+from perfdag.results.labels import difference, exact, has_name, shorten
+from perfdag.results.run_store import day_of
 from perfdag.results.schema import facts_of_nodes, is_measured, load_rows
-from perfdag.results.summary import SeriesInfo
+from perfdag.results.summary import NamedSeries, SeriesInfo
 from perfdag.stats.evidence import STEP
-from perfdag.stats.levels import Drift, Level, Levels, drift_of, levels_of
+from perfdag.stats.levels import Drift, Level, Levels, add_levels, drift_of
 from perfdag.stats.nodes import Outlier, confirming, lone_gate, outliers
 from perfdag.stats.robust import Spread, median
-from perfdag.stats.scale import WINDOW, Array, Word, side_word, two_speeds
+from perfdag.stats.scale import WINDOW, Array, VerdictKind, kind_of_change, two_speeds
 from perfdag.store.base import Store
 from perfdag.units import short
 
@@ -81,11 +76,6 @@ def of_names(accepted: Sequence[Acknowledgement], names: Collection[str]) -> lis
     return [ack.model_copy(update={"series": exact(ack.series, names)}) for ack in accepted]
 
 
-def shorten(text: str) -> str:
-    """Return the first 300 characters of a text."""
-    return text if len(text) <= 300 else f"{text[:300]} ..."
-
-
 @dataclass(frozen=True)
 class Step:
     """Where a level of a series ended: the levels `before` and `after`, and their runs.
@@ -102,7 +92,7 @@ class Step:
     last: str
     run_before: str
     decided: str
-    word: Word
+    kind: VerdictKind
     changes: Changes
 
     @property
@@ -136,20 +126,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(NamedSeries):
     """One series over `runs`. Arrays are as long as these, NaN where it was not measured.
 
-    People call it `label`, and checks and acknowledgements `name`.
-    `newest` is the value of the newest run. `lost` says why a run that should have one has none,
+    `newest` is the value of the newest run. `absence` says why a run that should have one has none,
     and is else empty. `accepted` are the positions of runs whose level was acknowledged.
     `worsening` is the first step of the change for the worse that is open, or None. `moved` names
     the nodes that changed with nights at which nothing is decided. `alone` says that no run will
     follow the newest one, as none does that of a pull request.
     """
 
-    info: SeriesInfo
-    name: str
-    label: str
     value: Array
     low: Array
     high: Array
@@ -157,7 +143,7 @@ class Series:
     levels: Levels
     steps: tuple[Step, ...]
     worsening: Step | None
-    lost: str
+    absence: str
     newest: float
     accepted: Sequence[int]
     runs: Sequence[str]
@@ -172,15 +158,14 @@ class Series:
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict at the newest run that has a value, against the levels or the run before."""
-        measured = np.flatnonzero(np.isfinite(self.value)).tolist()
+        if self.absence:
+            return Verdict("failed", why=self.absence)
+        measured = self.levels.nights.at.tolist()
         better = self.info.better
         newest = self.band(measured[-1])
-        if self.lost:
-            return Verdict("failed", why=self.lost)
         if len(measured) > STEP:
-            series = self.levels, self.runs, better, self.accepted
-            verdict = verdict_of(self.value, newest, *series)
-            if self.alone and verdict.word == "unclear" and self.levels.side:
+            verdict = verdict_of(self.value, newest, self.levels, self.runs, better, self.accepted)
+            if self.alone and verdict.kind == "unclear" and self.levels.side:
                 verdict = undecided_alone(verdict, self.levels)
             return replace(verdict, notes=tuple(self._notes()))
         if len(measured) > 1:
@@ -209,9 +194,9 @@ class Series:
         if self.moved:
             yield self.moved
         if self.drift and not speeds:
-            way = "rising" if self.drift.change > 0 else "falling"
+            direction = "rising" if self.drift.change > 0 else "falling"
             size = percent(self.drift.change, level.unit)
-            yield f"{way}, {size} since {day_of(self.runs[self.drift.start])}"
+            yield f"{direction}, {size} since {day_of(self.runs[self.drift.start])}"
 
     @property
     def newest_text(self) -> str:
@@ -223,7 +208,7 @@ class Series:
     @property
     def text(self) -> str:
         """The verdict in words, with a note that what two runs alone say fails no gate."""
-        alone = self.verdict.word == "worse" and self.worsening is None
+        alone = self.verdict.kind == "worse" and self.worsening is None
         return self.verdict.text + (" (two runs alone; fails no gate)" if alone else "")
 
     def good_before(self, run: int) -> float | None:
@@ -250,7 +235,7 @@ class Failure:
     reason: str
 
 
-def headlines(series: Sequence[Series]) -> Sequence[Series]:
+def headline_series(series: Sequence[Series]) -> Sequence[Series]:
     """Return the headline series, or all where there is none."""
     return [line for line in series if line.info.headline] or series
 
@@ -266,33 +251,58 @@ def series_of(
 
     A series that the run left out is judged at the last run that has it.
     """
-    runs = [run.run_id for run in medians.runs]
-    first = _newest_whole(medians)
-    planned = planned_points(medians)
     points = point_names(medians.series)
-    found = list[Series]()
     accepted = of_names(accepted, {info.named(points[info.point].name) for info in medians.series})
-    for i, info in enumerate(medians.series):
-        if info.canary != canaries:
-            continue
-        name = info.named(points[info.point].name)
-        label = info.titled(points[info.point].label)
-        levels = levels_of(medians.nights(i), **tuning.limits(info))
-        if not levels.levels:
-            continue
-        starts = _accepted_starts(runs, name, info.series_id, accepted)
-        steps = tuple(_steps(medians, runs, info, levels))
-        now = standing(levels.levels, info.better, starts)
-        worsening = next((step for step in steps if step.after is now.worse), None)
-        at = int(levels.nights.at[-1])
-        absent = info.point in planned and at < first
-        lost = _why_nothing(medians.runs[first], info, runs[at]) if absent else ""
-        newest = float(medians.value[i, at]) if at >= first else math.nan
-        arrays = medians.value[i], medians.low[i], medians.high[i], medians.n[i]
-        stands = (levels, steps, worsening)
-        moved = _moved_nodes(medians, levels)
-        found.append(Series(info, name, label, *arrays, *stands, lost, newest, starts, runs, moved))
-    return found
+    series = []
+    for row, info in enumerate(medians.series):
+        if info.canary == canaries and np.isfinite(medians.value[row]).any():
+            levels = tuning.limits(info, medians.nights(row))
+            add_levels(levels)
+            series.append(_series(medians, row, levels, accepted, points[info.point]))
+    return series
+
+
+def _series(
+    medians: RunMedians,
+    row: int,
+    levels: Levels,
+    accepted: Sequence[Acknowledgement],
+    point: PointNames,
+) -> Series:
+    """Return the series of a row of the medians with its levels."""
+    info = medians.series[row]
+    name = info.named(point.name)
+    runs = medians.run_ids
+    first = medians.newest_whole
+    newest = int(levels.nights.at[-1])
+    starts = [
+        bisect_left(runs, ack.run) for ack in accepted if ack.holds(name, info.series_id, runs[-1])
+    ]
+    steps = tuple(_steps(medians, runs, info, levels))
+    worse = standing(levels.levels, info.better, starts).worse
+    absence = ""
+    if newest < first and info.point in medians.planned_points:
+        count = medians.runs[first].points.get(info.point, PointCount())
+        absence = f"not measured since {day_of(runs[newest])}"
+        if count.bad:
+            absence = count.error.removeprefix("failed: ")
+    return Series(
+        info=info,
+        name=name,
+        label=info.titled(point.label),
+        value=medians.value[row],
+        low=medians.low[row],
+        high=medians.high[row],
+        n=medians.n[row],
+        levels=levels,
+        steps=steps,
+        worsening=next((step for step in steps if step.after is worse), None),
+        absence=absence,
+        newest=float(medians.value[row, newest]) if newest >= first else math.nan,
+        accepted=starts,
+        runs=runs,
+        moved=_moved_nodes(medians, levels),
+    )
 
 
 def _moved_nodes(medians: RunMedians, levels: Levels) -> str:
@@ -305,72 +315,43 @@ def _moved_nodes(medians: RunMedians, levels: Levels) -> str:
     return f"nodes {nodes[0]} -> {nodes[1]}" if nodes else ""
 
 
-def words_by_run(series: Sequence[Series], medians: RunMedians) -> list[Word | None]:
-    """Return the word that each run has by now: failed, or what matters most of its series.
+def verdicts_by_run(series: Sequence[Series], medians: RunMedians) -> list[VerdictKind | None]:
+    """Return the verdict on each run by now: failed, or what matters most of its series.
 
     A first run has none: no series of it was measured before. The next two are compared with the
     run before. A point without a value is a failure. What is decided at a run holds until the next
     decision, so a run is worse while a change for the worse is open, and stays unclear if it might
-    have begun one. The newest run has the word of the verdicts.
+    have begun one. The newest run has the verdict of its series.
     """
-    words: list[set[Word | None]] = [{"failed"} if run.failed else set() for run in medians.runs]
+    kinds: list[set[VerdictKind | None]]
+    kinds = [{"failed"} if run.failed else set() for run in medians.runs]
     for line in series:
         measured = line.levels.nights.at.tolist()
-        better = line.info.better
-        early = measured[:STEP]
-        for a, b in pairwise(early):
-            words[b].add(compare_sides(line.band(a), line.band(b), line.levels, better).word)
-        for i, word in _words(line):
-            if i > early[-1]:
-                words[i].add(word)
-    planned = planned_points(medians)
-    present = [line for line in series if line.info.point in planned]
-    past = [line for line in present if line.levels.measured > 1 or line.verdict.word == "failed"]
-    newest = worst_word([line.verdict for line in past])
-    words[-1] = {"failed" if medians.runs[-1].failed else newest}
-    return [next((word for word in RANK if word in found), None) for found in words]
+        for before, run in pairwise(measured[:STEP]):
+            sides = line.band(before), line.band(run)
+            kinds[run].add(compare_sides(*sides, line.levels, line.info.better).kind)
+        for run, kind in _decided_kinds(line):
+            if run > measured[:STEP][-1]:
+                kinds[run].add(kind)
+    if not medians.runs[-1].failed:
+        present = [line for line in series if line.info.point in medians.planned_points]
+        newest = [line.verdict.kind for line in present if line.levels.measured > 1 or line.absence]
+        kinds[-1] = {worst_kind(newest)}
+    return [worst_kind(of_run) for of_run in kinds]
 
 
-def _words(line: Series) -> Iterator[tuple[int, Word]]:
-    """Yield the position of each run from the first decision on, and its word."""
+def _decided_kinds(line: Series) -> Iterator[tuple[int, VerdictKind]]:
+    """Yield the position of each run from the first decision on, and its kind of verdict."""
     levels = line.levels.levels
     measured = line.levels.nights.at.tolist()
     for k, level in enumerate(levels):
         now = standing(levels[: k + 1], line.info.better, line.accepted)
         end = levels[k + 1].decided if k + 1 < len(levels) else len(line.value)
-        of_level = [i for i in measured if level.start <= i < end]
-        for nights, i in enumerate(of_level, 1):
-            if i >= level.decided:
-                undecided = i in line.levels.suspicious
-                yield i, now.word(level, nights, undecided, line.info.better)
-
-
-def planned_points(medians: RunMedians) -> set[str]:
-    """Return the points that the newest whole run, or one after it, measured or lacks."""
-    return {point for run in medians.runs[_newest_whole(medians) :] for point in run.points}
-
-
-def _newest_whole(medians: RunMedians) -> int:
-    """Return the position of the newest run of a whole suite."""
-    whole = [i for i, run in enumerate(medians.runs) if run.trigger not in PARTIAL]
-    return whole[-1] if whole else len(medians.runs) - 1
-
-
-def _why_nothing(run: RunInfo, info: SeriesInfo, last: str) -> str:
-    """Return why a run has no value of a series. `last` is the last run that has one."""
-    _, bad, error, _ = run.points.get(info.point, PointCount())
-    return error.removeprefix("failed: ") if bad else f"not measured since {day_of(last)}"
-
-
-def _accepted_starts(
-    runs: Sequence[str], name: str, series_id: str, accepted: Sequence[Acknowledgement]
-) -> list[int]:
-    """Return the position of the first run of each acknowledged level of a series."""
-    return [
-        sum(run < ack.run for run in runs)
-        for ack in accepted
-        if ack.holds(name, series_id, runs[-1])
-    ]
+        of_level = [run for run in measured if level.start <= run < end]
+        for nights, run in enumerate(of_level, 1):
+            if run >= level.decided:
+                undecided = run in line.levels.suspicious
+                yield run, now.kind(level, nights, undecided, line.info.better)
 
 
 def _steps(
@@ -387,7 +368,7 @@ def _steps(
             last=runs[after.last],
             run_before=runs[last],
             decided=runs[after.decided],
-            word=side_word(after.became - before.reference, info.better),
+            kind=kind_of_change(after.became - before.reference, info.better),
             changes=_changes(medians, last, after.last),
         )
 
@@ -406,8 +387,8 @@ def suspects(tuning: Tuning, series: Sequence[Series]) -> list[Series]:
     points: dict[str, Series] = {}
     for line in series:
         if line.levels.measured > STEP and line.levels.side and tuning.alerts(line.info):
-            towards = side_word(line.levels.side, line.info.better)
-            if (line.verdict.word, towards) in (("unclear", "worse"), ("worse", "better")):
+            towards = kind_of_change(line.levels.side, line.info.better)
+            if (line.verdict.kind, towards) in (("unclear", "worse"), ("worse", "better")):
                 points.setdefault(line.info.point, line)
     return list(points.values())
 
@@ -424,21 +405,17 @@ def failures(store: Store, medians: RunMedians, text: str) -> list[Failure]:
         for point, (ok, bad, reason, entry) in run.points.items()
         if bad and text.lower() in reason.lower()
     ]
-    runs = [run.run_id for run in medians.runs]
-    table = load_rows(
-        store,
-        suites=[medians.suite],
-        runs=runs,
-        columns=["run_id", "entry", "point", "metric", "coords", "value"],
-    )
-    wanted = table.filter(pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False))
-    failed = []
-    for row in wanted.to_pylist():
+    columns = ["run_id", "entry", "point", "metric", "coords", "value"]
+    table = load_rows(store, suites=[medians.suite], runs=medians.run_ids, columns=columns)
+    is_failure = pc.fill_null(pc.equal(table["metric"], OBJECT_FAILURES), False)
+    of_objects = []
+    for row in table.filter(is_failure).to_pylist():
         message = orjson.loads(row["coords"] or "{}").get("message")
         if message is not None and text.lower() in message.lower() and row["value"]:
             count = round(row["value"])
-            failed.append(Failure(row["run_id"], row["entry"], row["point"], count, None, message))
-    return of_points + sorted(failed, key=lambda failure: failure.run, reverse=True)
+            failure = Failure(row["run_id"], row["entry"], row["point"], count, None, message)
+            of_objects.append(failure)
+    return of_points + sorted(of_objects, key=lambda failure: failure.run, reverse=True)
 
 
 NEWEST = 60
@@ -465,18 +442,18 @@ class Noise:
 
 @dataclass(frozen=True)
 class NodeOutlier:
-    """A node that differs from the others in one series. `word` is worse or better.
+    """A node that differs from the others in one series. `kind` is worse or better.
 
     `differs` has the facts in which it differs from most of the others.
     """
 
     series: str
-    word: str
+    kind: str
     outlier: Outlier
     differs: str = ""
 
 
-def nodes_of(medians: RunMedians) -> set[str]:
+def node_names(medians: RunMedians) -> set[str]:
     """Return the nodes of the newest runs."""
     texts = [run.env["nodes"] for run in medians.runs[-NEWEST:] if "nodes" in run.env]
     return {name for text in texts for name in text.split(" | ")}
@@ -484,10 +461,10 @@ def nodes_of(medians: RunMedians) -> set[str]:
 
 def recent_rows(store: Store, medians: RunMedians, series: Sequence[Series]) -> pa.Table:
     """Return the measured rows of these series in the newest runs. Raises StoreError."""
-    runs = [run.run_id for run in medians.runs[-NEWEST:]]
-    table = load_rows(store, suites=[medians.suite], runs=runs, columns=_COLUMNS, damaged=[])
-    wanted = pa.array([line.info.series_id for line in series], pa.string())
-    return table.filter(pc.and_(is_measured(table), pc.is_in(table["series_id"], wanted)))
+    runs = medians.run_ids[-NEWEST:]
+    table = load_rows(store, suites=[medians.suite], runs=runs, columns=_COLUMNS)
+    ids = pa.array([line.info.series_id for line in series], pa.string())
+    return table.filter(pc.and_(is_measured(table), pc.is_in(table["series_id"], ids)))
 
 
 def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
@@ -498,17 +475,19 @@ def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
         values.setdefault(identity, {}).setdefault(run, []).append(value)
     report = []
     for line in series:
-        runs = [np.array(own) for own in values.get(line.info.series_id, {}).values()]
-        inside = [own.std(ddof=1) / abs(own.mean()) for own in runs if own.size > 2 and own.mean()]
-        within = median(inside) if inside else None
+        runs = [np.array(of_run) for of_run in values.get(line.info.series_id, {}).values()]
+        repeated = [run for run in runs if run.size > 2 and run.mean()]
+        within = median(run.std(ddof=1) / abs(run.mean()) for run in repeated)
         level = line.levels.levels[-1]
-        worth = None
-        if within is not None and len(runs) >= 20 and not level.unit:
+        repetitions = None
+        if repeated and len(runs) >= 20 and not level.unit:
             # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs
-            part = 1.57 * within**2
-            own = max(level.noise**2 - part / median(map(len, runs)), (0.1 * level.noise) ** 2)
-            worth = min(10, max(3, math.ceil(part / own)))
-        report.append(Noise(line.name, len(runs), within, level.noise, level.unit, worth))
+            of_one = 1.57 * within**2
+            of_runs = level.noise**2 - of_one / median(map(len, runs))
+            least = (0.1 * level.noise) ** 2
+            repetitions = min(10, max(3, math.ceil(of_one / max(of_runs, least))))
+        share = within if repeated else None
+        report.append(Noise(line.name, len(runs), share, level.noise, level.unit, repetitions))
     return sorted(report, key=lambda noise: -noise.between)
 
 
@@ -518,38 +497,36 @@ def node_outliers(series: Sequence[Series], rows: pa.Table, tuning: Tuning) -> l
     Many series would name a node by chance. A node is named where several points agree, or where
     one is very sure. Series of one point come from the same samples and count once.
     """
-    values = _by_node(rows)
+    by_series = _by_node(rows)
     suspected: list[tuple[str, NodeOutlier]] = []
     points: set[str] = set()
     nodes: set[str] = set()
     for line in series:
-        info = line.info
-        own = values.get(line.info.series_id, {})
-        min_effect, absolute = tuning.effect(
-            info, np.array([v for each in own.values() for v in each])
-        )
-        if absolute or not own:
+        by_node = by_series.get(line.info.series_id, {})
+        values = np.array([value for of_node in by_node.values() for value in of_node])
+        min_effect, absolute = tuning.effect(line.info, values)
+        if absolute or not by_node:
             continue
-        points.add(info.point)
-        nodes |= own.keys()
-        for outlier in outliers(own, min_effect=min_effect):
-            word = side_word(outlier.effect, info.better)
-            suspected.append((info.point, NodeOutlier(line.name, word, outlier)))
+        points.add(line.info.point)
+        nodes |= by_node.keys()
+        for outlier in outliers(by_node, min_effect=min_effect):
+            kind = kind_of_change(outlier.effect, line.info.better)
+            suspected.append((line.info.point, NodeOutlier(line.name, kind, outlier)))
     if not suspected:
         return []
     agreeing: dict[tuple[str, str], set[str]] = {}
     for point, suspect in suspected:
-        agreeing.setdefault((suspect.outlier.node, suspect.word), set()).add(point)
+        agreeing.setdefault((suspect.outlier.node, suspect.kind), set()).add(point)
     enough = confirming(len(points), len(nodes))
     sure = lone_gate(len(points))
     facts = facts_of_nodes(rows)
-    found = [
+    named = [
         replace(suspect, differs=difference(facts, suspect.outlier.node))
         for _, suspect in suspected
-        if len(agreeing[suspect.outlier.node, suspect.word]) >= enough
+        if len(agreeing[suspect.outlier.node, suspect.kind]) >= enough
         or suspect.outlier.sigmas >= sure
     ]
-    return sorted(found, key=lambda node: (node.word != "worse", -abs(node.outlier.effect)))
+    return sorted(named, key=lambda node: (node.kind != "worse", -abs(node.outlier.effect)))
 
 
 def _by_node(rows: pa.Table) -> dict[str, dict[str, list[float]]]:

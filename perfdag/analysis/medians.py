@@ -2,9 +2,9 @@
 
 import contextlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,13 @@ from perfdag.analysis.environment import (
     short_revisions,
 )
 from perfdag.benchmark.registry import point_label
+from perfdag.identity import grouped
 from perfdag.plan import gc_paused
 from perfdag.results.labels import differences_by_point, words
-from perfdag.results.run_store import month_of, result_key, rollup_key, runs_with_rows
+from perfdag.results.run_store import PARTIAL, month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, is_measured, numbers, objects, read_rows
-from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, spreads
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, group_values
+from perfdag.stats.robust import spread
 from perfdag.stats.scale import Array, Nights
 from perfdag.store.base import Store, StoreError
 
@@ -55,13 +57,12 @@ class RunInfo:
         return short_revisions(self.env.get(REVISION, ""))
 
     @property
-    def failed(self) -> list[str]:
-        """The points without a valid sample, but those that were skipped and the canary."""
-        return [
-            key
-            for key, own in self.points.items()
-            if not own.ok and not own.error.startswith("skipped") and key != "canary"
-        ]
+    def failed(self) -> bool:
+        """Whether a point has no valid sample, although it was not skipped and is no canary."""
+        return any(
+            not count.ok and not count.error.startswith("skipped") and point != "canary"
+            for point, count in self.points.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class PointNames:
 def point_names(series: Iterable[SeriesInfo]) -> dict[str, PointNames]:
     """Return point id -> what distinguishes it within its entry."""
     points = {info.point: info for info in series}
-    every = differences_by_point((own.entry, own.point, own.settings) for own in points.values())
+    settings = ((info.entry, info.point, info.settings) for info in points.values())
     return {
-        point: PointNames(words(own), point_label(points[point].benchmark, own))
-        for point, own in every.items()
+        point: PointNames(words(differences), point_label(points[point].benchmark, differences))
+        for point, differences in differences_by_point(settings).items()
     }
 
 
@@ -124,24 +125,44 @@ class RunMedians:
     rechecks: dict[str, list[str]] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
 
+    @cached_property
+    def run_ids(self) -> list[str]:
+        """The ids of the runs."""
+        return [run.run_id for run in self.runs]
+
+    @cached_property
+    def newest_whole(self) -> int:
+        """The position of the newest run of a whole suite, or of the newest one if none is."""
+        of_suites = [i for i, run in enumerate(self.runs) if run.trigger not in PARTIAL]
+        return of_suites[-1] if of_suites else len(self.runs) - 1
+
+    @cached_property
+    def planned_points(self) -> set[str]:
+        """The points that the newest whole run, or one after it, measured or lacks."""
+        return {point for run in self.runs[self.newest_whole :] for point in run.points}
+
     def nights(self, row: int) -> Nights:
         """Return the nights of a series, for the rule of levels."""
         at = np.flatnonzero(np.isfinite(self.value[row]))
-        values = self.value[row, at], self.least[row, at], self.most[row, at]
-        return Nights(at, *values, self.count[row, at].astype(np.int64))
+        return Nights(
+            at,
+            value=self.value[row, at],
+            least=self.least[row, at],
+            most=self.most[row, at],
+            count=self.count[row, at].astype(np.int64),
+        )
 
     def measured_again(self, run_id: str) -> str | None:
         """Return the run that a re-measurement belongs to, None for another run."""
-        owners = (run for run, rechecks in self.rechecks.items() if run_id in rechecks)
-        return next(owners, None)
+        return next((run for run, rechecks in self.rechecks.items() if run_id in rechecks), None)
 
     def on_cluster(self, cluster: str | None) -> "RunMedians":
         """Return the runs of one cluster."""
         return self.select(lambda run: run.cluster == cluster)
 
-    def select(self, wanted: Callable[[RunInfo], bool]) -> "RunMedians":
+    def select(self, condition: Callable[[RunInfo], bool]) -> "RunMedians":
         """Return the runs that meet a condition. Series that none of them has are dropped."""
-        chosen = self.at([i for i, run in enumerate(self.runs) if wanted(run)])
+        chosen = self.at([i for i, run in enumerate(self.runs) if condition(run)])
         rows = np.flatnonzero(np.isfinite(chosen.value).any(axis=1))
         arrays = {name: getattr(chosen, name)[rows] for name in _ARRAYS}
         return replace(chosen, series=[self.series[i] for i in rows], **arrays)
@@ -170,19 +191,20 @@ class MonthlyRollup:
             return
         names = ("run_id", "trigger", "cluster")
         run_id, trigger, cluster = (table[name][0].as_py() or "" for name in names)
-        run = RunInfo(run_id, trigger, cluster, environment(table), _points(table))
-        self.runs[run.run_id] = run
+        self.runs[run_id] = RunInfo(run_id, trigger, cluster, environment(table), _points(table))
         rows = table.select([*SERIES_COLUMNS, "value"]).filter(is_measured(table))
-        if run.trigger == "ab" or not rows.num_rows:
+        if trigger == "ab" or not rows.num_rows:
             return
-        which, ids = codes(rows["series_id"])
-        groups, first = np.unique(which, return_index=True)
-        new = [
-            int(i) for group, i in zip(groups, first, strict=True) if ids[group] not in self.series
-        ]
-        for row in rows.select(SERIES_COLUMNS).take(pa.array(new, pa.int64())).to_pylist():
+        groups, ids = codes(rows["series_id"])
+        numbers_of_ids, first = np.unique(groups, return_index=True)
+        is_new = [ids[number] not in self.series for number in numbers_of_ids]
+        for row in rows.select(SERIES_COLUMNS).take(pa.array(first[is_new])).to_pylist():
             self.series[row["series_id"]] = SeriesInfo.of(row)
-        self.rows.append(_medians(rows, which, first, run.run_id))
+        bands = map(spread, group_values(groups, numbers(rows["value"])).values())
+        figures = [(band.middle, band.low, band.high, band.n) for band in bands]
+        columns = rows.select(["series_id", "unit"]).take(pa.array(first)).columns
+        columns = [pa.repeat(run_id, len(first)), *columns, *zip(*figures, strict=True)]
+        self.rows.append(pa.table(columns, schema=_ROLLUP))
 
 
 def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
@@ -191,20 +213,6 @@ def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:
     for run_id in pc.unique(table["run_id"]).to_pylist():
         month.add(table.filter(pc.equal(table["run_id"], run_id)))
     return merge_months(suite, [month], set(month.runs), [])
-
-
-def _medians(
-    rows: pa.Table, which: NDArray[np.int64], first: NDArray[np.int64], run_id: str
-) -> pa.Table:
-    """Return the row of each series of one run.
-
-    `which` are the series as numbers, and `first` has the first row of each.
-    """
-    bands = spreads(which, numbers(rows["value"]))
-    figures = [(band.middle, band.low, band.high, band.n) for band in bands.values()]
-    names = rows.select(["series_id", "unit"]).take(pa.array(first))
-    columns = [pa.repeat(run_id, len(bands)), *names.columns, *zip(*figures, strict=True)]
-    return pa.table(columns, schema=_ROLLUP)
 
 
 def _points(table: pa.Table) -> dict[str, PointCount]:
@@ -217,19 +225,15 @@ def _points(table: pa.Table) -> dict[str, PointCount]:
         if phase != "warmup"
     }
     entries = dict(zip(columns[0], objects(table["entry"]), strict=True))
-    bad: Counter[str] = Counter()
-    errors: dict[str, str] = {}
+    counts: dict[str, PointCount] = {}
     for (point, _), (status, error) in samples.items():
-        if status != "ok":
-            bad[point] += 1
-            errors[point] = f"{status}: {error}" if error else status
-    every = Counter(point for point, _ in samples)
-    return {
-        point: PointCount(
-            count - bad[point], bad[point], errors.get(point, ""), entries[point] or ""
-        )
-        for point, count in every.items()
-    }
+        count = counts.get(point, PointCount(entry=entries[point] or ""))
+        if status == "ok":
+            counts[point] = count._replace(ok=count.ok + 1)
+        else:
+            text = f"{status}: {error}" if error else status
+            counts[point] = count._replace(bad=count.bad + 1, error=text)
+    return counts
 
 
 def merge_months(
@@ -239,8 +243,8 @@ def merge_months(
 
     A series has the unit that it had first. Runs with another one are left out of it, and named.
     """
-    known = {run_id: run for month in months for run_id, run in month.runs.items()}
-    runs = [known[name] for name in sorted(stored & known.keys()) if known[name].trigger != "ab"]
+    by_id = {run_id: run for month in months for run_id, run in month.runs.items()}
+    runs = [by_id[name] for name in sorted(stored & by_id.keys()) if by_id[name].trigger != "ab"]
     infos: dict[str, SeriesInfo] = {}
     for month in months:
         infos = month.series | infos
@@ -248,27 +252,33 @@ def merge_months(
     shape = (len(series), len(runs))
     value, low, high = (np.full(shape, math.nan) for _ in range(3))
     n = np.zeros(shape, dtype=np.int32)
-    table = pa.concat_tables([_ROLLUP.empty_table(), *(t for month in months for t in month.rows)])
+    tables = [table for month in months for table in month.rows]
+    table = pa.concat_tables([_ROLLUP.empty_table(), *tables])
     if table.num_rows:
-        (run, run_ids), (which, ids), (unit, units) = (codes(table[x]) for x in _ROLLUP.names[:3])
-        column = {run.run_id: i for i, run in enumerate(runs)}
-        row = {info.series_id: i for i, info in enumerate(series)}
-        j = np.array([column.get(name, -1) for name in run_ids])[run]
-        i = np.array([row[name] for name in ids])[which]
-        other = (j >= 0) & (np.array([units.index(info.unit) for info in series])[i] != unit)
-        lost: dict[tuple[int, int], list[str]] = {}
-        for at in np.flatnonzero(other).tolist():
-            lost.setdefault((i[at], unit[at]), []).append(runs[j[at]].run_id)
-        for (at, wrong), names in lost.items():
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            what = f"{series[at].entry} {series[at].name} in {units[wrong]}"
-            damaged.append(f"run {min(names)}{more}: {what}, in {series[at].unit} before")
-        valid = (j >= 0) & ~other
-        for array, name in ((value, "value"), (low, "low"), (high, "high"), (n, "n")):
-            array[i[valid], j[valid]] = numbers(table[name])[valid]
+        of_run, run_ids = codes(table["run_id"])
+        of_series, series_ids = codes(table["series_id"])
+        of_unit, units = codes(table["unit"])
+        column_of = {run.run_id: column for column, run in enumerate(runs)}
+        row_of = {info.series_id: row for row, info in enumerate(series)}
+        columns = np.array([column_of.get(name, -1) for name in run_ids])[of_run]
+        rows = np.array([row_of[name] for name in series_ids])[of_series]
+        first_units = np.array([units.index(info.unit) for info in series])
+        differs = (columns >= 0) & (first_units[rows] != of_unit)
+        foreign = np.flatnonzero(differs).tolist()
+        for (row, unit), places in grouped(foreign, lambda at: (rows[at], of_unit[at])).items():
+            info = series[row]
+            names = [runs[columns[at]].run_id for at in places]
+            also = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            text = f"{info.entry} {info.name} in {units[unit]}, in {info.unit} before"
+            damaged.append(f"run {min(names)}{also}: {text}")
+        valid = (columns >= 0) & ~differs
+        for name, array in {"value": value, "low": low, "high": high, "n": n}.items():
+            array[rows[valid], columns[valid]] = numbers(table[name])[valid]
     count = np.isfinite(value).astype(np.int32)
-    arrays = (value, low, high, n, value, value, count)
-    return _with_rechecks(RunMedians(suite, runs, series, *arrays, damaged=damaged))
+    medians = RunMedians(
+        suite, runs, series, value, low, high, n, value, value, count, damaged=damaged
+    )
+    return _with_rechecks(medians)
 
 
 def _with_rechecks(measured: RunMedians) -> RunMedians:
@@ -318,45 +328,37 @@ def _order(info: SeriesInfo) -> tuple[Any, ...]:
     return info.canary, not info.headline, info.entry, point, metric, stat, coords
 
 
-def read_run_medians(store: Store, suite: str, *, write_back: bool = True) -> RunMedians:
+def read_run_medians(store: Store, suite: str) -> RunMedians:
     """Return the run medians of a suite, from roll-ups where they are up to date.
 
-    Runs of `ab` are left out. An incomplete roll-up is written back where `write_back`, and a
-    failure to write is ignored. Unreadable files are left out and named in `damaged`. Raises
+    Runs of `ab` are left out. An incomplete roll-up is written back, and a failure to write is
+    ignored. Unreadable files are left out and named in `damaged`. Raises
     StoreError.
     """
-    stored: dict[str, dict[str, str]] = {}
-    for run_id in runs_with_rows(store, suite):
-        stored.setdefault(month_of(run_id), {})[run_id] = result_key(suite, run_id)
-    present = set(store.list(f"rollups/{suite}"))
-    wanted = [key for month in sorted(stored) if (key := rollup_key(suite, month)) in present]
-    months = {month: MonthlyRollup() for month in stored}
-    for key, data in store.get_many(wanted):
+    stored = runs_with_rows(store, suite)
+    months = {month_of(run_id): MonthlyRollup() for run_id in stored}
+    month_of_key = {rollup_key(suite, month): month for month in months}
+    present = month_of_key.keys() & set(store.list(f"rollups/{suite}"))
+    for key, data in store.get_many(sorted(present)):
         with contextlib.suppress(pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError):
-            months[key.rpartition("/")[2].removesuffix(".parquet")] = _read(data)
+            months[month_of_key[key]] = _read(data)
     damaged: list[str] = []
-    for month, runs in stored.items():
+    missing = [run_id for run_id in stored if run_id not in months[month_of(run_id)].runs]
+    for month, runs in grouped(missing, month_of).items():
         with gc_paused():
-            changed = _complete(store, months[month], runs, damaged)
-        if changed and write_back:
+            keys = [result_key(suite, run_id) for run_id in runs]
+            changed = _complete(store, months[month], keys, damaged)
+        if changed:
             with contextlib.suppress(StoreError):
                 store.put(rollup_key(suite, month), _write(months[month]))
-    return merge_months(
-        suite,
-        [months[month] for month in sorted(months)],
-        set[str]().union(*stored.values()),
-        damaged,
-    )
+    return merge_months(suite, list(months.values()), set(stored), damaged)
 
 
-def _complete(
-    store: Store, month: MonthlyRollup, stored: dict[str, str], damaged: list[str]
-) -> bool:
-    """Read the runs that a month lacks. Return whether there were any."""
-    missing = [key for run_id, key in sorted(stored.items()) if run_id not in month.runs]
+def _complete(store: Store, month: MonthlyRollup, keys: list[str], damaged: list[str]) -> bool:
+    """Read these runs, which a month lacks. Return whether any of them could be read."""
     schema = pa.schema([SAMPLES.field(name) for name in COLUMNS])
     changed = False
-    for key, data in store.get_many(missing):
+    for key, data in store.get_many(keys):
         try:
             rows = read_rows(data, schema)
             if rows["run_id"].null_count:  # another program wrote the file

@@ -6,10 +6,12 @@ Chart, sentence and gate read the same matrices, so that they name the same node
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from perfdag.benchmark.registry import point_label
+from perfdag.identity import grouped
 from perfdag.results.labels import Facts, difference, words
-from perfdag.results.summary import PointState, Series, SeriesInfo
+from perfdag.results.summary import PointState, RunSeries, SeriesInfo
 from perfdag.stats.nodes import FEWEST_NODES, SlowPart, slow_parts
 
 MOST_REASON = 160
@@ -44,8 +46,8 @@ class PairMatrix:
 
     @property
     def _differences(self) -> dict[str, str]:
-        every = self.states[0].differences
-        return {name: text for name, text in every.items() if name != "pair"}
+        differences = self.states[0].differences
+        return {name: text for name, text in differences.items() if name != "pair"}
 
     @property
     def info(self) -> SeriesInfo:
@@ -53,7 +55,7 @@ class PairMatrix:
         return next(iter(self.series.values()))
 
     @cached_property
-    def series(self) -> dict[Place, Series]:
+    def series(self) -> dict[Place, RunSeries]:
         """The series of the pairs that have a value."""
         return {
             place_of(state): series
@@ -87,7 +89,7 @@ class PairMatrix:
         return near if any(len(set(nodes)) > 1 for _, nodes in used) else set()
 
     @cached_property
-    def between(self) -> dict[Place, Series]:
+    def between(self) -> dict[Place, RunSeries]:
         """The series of pairs to compare: no link is as fast as the memory of a node."""
         return {
             place: series for place, series in self.series.items() if place not in self.on_one_node
@@ -125,19 +127,17 @@ def place_of(state: PointState) -> Place:
 
 def pair_groups(states: Iterable[PointState]) -> list[list[PointState]]:
     """Return the pairs among these points, those of one point in each group."""
-    groups: dict[tuple[str, str, str], list[PointState]] = {}
-    for state in states:
-        if state.pair is not None:
-            key = (state.entry, str(state.params), str(state.shape))
-            groups.setdefault(key, []).append(state)
-    return list(groups.values())
+    pairs = [state for state in states if state.pair is not None]
+    points = grouped(pairs, lambda state: (state.entry, str(state.params), str(state.shape)))
+    return list(points.values())
 
 
 def matrices(states: Iterable[PointState]) -> Iterator[PairMatrix]:
     """Yield a matrix for each point of pairs and each of its headline metrics."""
     for group in pair_groups(states):
-        series = [one for state in group for one in state.series]
-        for metric in dict.fromkeys(one.metric for one in series if one.headline and one.values):
+        of_pairs = chain.from_iterable(state.series for state in group)
+        measured = [series for series in of_pairs if series.headline and series.values]
+        for metric in dict.fromkeys(series.metric for series in measured):
             yield PairMatrix(group, metric)
 
 

@@ -8,7 +8,6 @@ import fnmatch
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,16 @@ from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level, Levels
 from perfdag.stats.robust import Spread
-from perfdag.stats.scale import MIN_EFFECT, MIN_FRACTION, WINDOW, Array, Scale, Word, side_word
+from perfdag.stats.scale import (
+    MIN_EFFECT,
+    MIN_FRACTION,
+    WINDOW,
+    Array,
+    Nights,
+    Scale,
+    VerdictKind,
+    kind_of_change,
+)
 from perfdag.suite.model import Check
 from perfdag.units import plural, short
 
@@ -66,14 +74,13 @@ class Tuning:
         tail = info.unit == "s" and (info.stat == "max" or info.stat.startswith("p99"))
         return (MIN_EFFECT_TAIL if tail else MIN_EFFECT), False
 
-    def limits(self, info: SeriesInfo) -> dict[str, Any]:
-        """Return the arguments of `levels_of` for a series.
+    def limits(self, info: SeriesInfo, nights: Nights) -> Levels:
+        """Return the nights of a series and the smallest effect that counts, without its levels.
 
         A level of a fraction that begins with 0 is judged by differences; see `effect`.
         """
         min_effect, absolute = self.effect(info, np.array([]))
-        about = {"fraction": info.unit == "1", "unit": info.display_unit}
-        return {"min_effect": min_effect, "absolute": absolute, **about}
+        return Levels(min_effect, absolute, info.unit == "1", info.display_unit, nights)
 
     def alerts(self, info: SeriesInfo) -> bool:
         """Return whether a change of this series alerts."""
@@ -88,10 +95,8 @@ LEAST_SEEN = 0.5
 
 A rate that falls to 1 / 1.5 changes as much as a time that rises to 1.5.
 """
-RANK: tuple[Word, ...] = ("failed", "worse", "better", "unclear", "same")
-"""The words, the one that matters most first."""
-
-
+RANK: tuple[VerdictKind, ...] = ("failed", "worse", "better", "unclear", "same")
+"""The kinds of verdicts, the one that matters most first."""
 CANNOT_TELL = "cannot tell"
 """What is said where the noise hides the verdict, before what would help."""
 
@@ -126,7 +131,7 @@ class Verdict:
     the values that cannot be trusted, and `notes` what else a reader must know.
     """
 
-    word: Word
+    kind: VerdictKind
     effect: float | None = None
     before: float = math.nan
     value: float = math.nan
@@ -158,13 +163,13 @@ class Verdict:
         return "; ".join([self._text(), *self.notes])
 
     def _text(self) -> str:
-        if self.word == "same":
+        if self.kind == "same":
             seen = percent(self.seen, self.unit)
             return f"same ({seen} would be seen)" if math.isfinite(self.seen) else "same"
         if self.why:
-            return f"{CANNOT_TELL if self.noisy else self.word}: {self.why}"
+            return f"{CANNOT_TELL if self.noisy else self.kind}: {self.why}"
         runs = f" ({self._between}{plural(self.runs, 'run')})" if self.since else ""
-        return f"{self.word} {self.size}{self.since_text}{runs}"
+        return f"{self.kind} {self.size}{self.since_text}{runs}"
 
     @property
     def since_text(self) -> str:
@@ -186,17 +191,6 @@ GOOD_NIGHTS = 10
 
 
 @dataclass(frozen=True)
-class JudgedSeries:
-    """A series with its verdict, as `check` and `history` print it with --json."""
-
-    info: SeriesInfo
-    name: str
-    label: str
-    verdict: Verdict
-    text: str
-
-
-@dataclass(frozen=True)
 class Standing:
     """The level that counts as good, and where the series is beside it.
 
@@ -212,8 +206,8 @@ class Standing:
     leap: Level | None = None
     back: Level | None = None
 
-    def word(self, level: Level, nights: int, undecided: bool, better: str) -> Word:
-        """Return the word of a series at its level, after so many nights of it."""
+    def kind(self, level: Level, nights: int, undecided: bool, better: str) -> VerdictKind:
+        """Return the kind of verdict on a series at its level, after so many nights of it."""
         if self.worse:
             return "worse"
         if undecided or (self.back is level and nights <= GOOD_NIGHTS):
@@ -239,9 +233,9 @@ def standing(levels: Sequence[Level], better: str, accepted: Collection[int] = (
             now = Standing(level)
         elif not side:
             now = Standing(now.good, replaced=now.replaced, leap=now.leap, back=now.leap and level)
-        elif side_word(side, better) == "worse":
+        elif kind_of_change(side, better) == "worse":
             now = replace(now, worse=now.worse or level, leap=None, back=None)
-        elif leaps and level.nights < GOOD_NIGHTS and side_word(side, better) == "better":
+        elif leaps and level.nights < GOOD_NIGHTS and kind_of_change(side, better) == "better":
             now = Standing(now.good, leap=level)
         else:
             now = Standing(level, replaced=now.good)
@@ -262,31 +256,24 @@ def verdict_of(
     with fewer than three earlier measurements has no verdict of its levels: compare it with the run
     before.
     """
-    measured = np.flatnonzero(np.isfinite(values))
-    newest = float(values[measured[-1]])
+    newest = float(values[np.isfinite(values)][-1])
     level = levels.levels[-1]
     now = standing(levels.levels, better, accepted)
-    word = now.word(level, level.nights, bool(levels.side), better)
+    kind = now.kind(level, level.nights, bool(levels.side), better)
     near = _against(level, newest, better)
-    moved = now.good.effect(newest)
     if now.worse:
-        verdict = _changed(now.good, level, now.worse, values, runs, better)
-        verdict = unless_apart(replace(verdict, word="worse"), levels, {"the run": band})
+        verdict = replace(_changed(now.good, level, now.worse, values, runs, better), kind=kind)
     elif levels.side:
         verdict = _undecided(near, levels)
-    elif now.back is level and now.leap and word == "unclear":
-        verdict = replace(near, word=word, why=_returned(now.good, now.leap, runs))
-    elif word == "same":
-        seeing = _unless_blind(near, level.scale, level.nights)
-        verdict = unless_apart(seeing, levels, {"the run": band})
+    elif now.back is level and now.leap and kind == "unclear":
+        verdict = replace(near, kind=kind, why=_returned(now.good, now.leap, runs))
+    elif kind == "same":
+        verdict = _unless_blind(near, level.scale, level.nights)
     else:
         before = now.good if now.leap is level or not now.replaced else now.replaced
-        verdict = _changed(before, level, level, values, runs, better)
-        if word == "unclear":
-            verdict = _without_direction(verdict)
-        else:
-            verdict = unless_apart(replace(verdict, word=word), levels, {"the run": band})
-    return replace(verdict, newest=newest, moved=moved)
+        verdict = _of_change(_changed(before, level, level, values, runs, better), kind)
+    verdict = unless_apart(verdict, levels, {"the run": band})
+    return replace(verdict, newest=newest, moved=now.good.effect(newest))
 
 
 def _changed(
@@ -313,9 +300,16 @@ def _returned(good: Level, leap: Level, runs: Sequence[str]) -> str:
 
 def _against(level: Level, value: float, better: str) -> Verdict:
     """Return the verdict `same` on a value against a level, with what would have been seen."""
-    seen = level.effect(level.low if better == "higher" else level.high)
-    figures = level.effect(value), level.reference, value, level.noise, seen
-    return Verdict("same", *figures, level.unit)
+    bound = level.low if better == "higher" else level.high
+    return Verdict(
+        "same",
+        effect=level.effect(value),
+        before=level.reference,
+        value=value,
+        noise=level.noise,
+        seen=level.effect(bound),
+        unit=level.unit,
+    )
 
 
 def _undecided(verdict: Verdict, levels: Levels) -> Verdict:
@@ -323,12 +317,12 @@ def _undecided(verdict: Verdict, levels: Levels) -> Verdict:
     level = levels.levels[-1]
     bound = level.high if levels.side > 0 else level.low
     limit = percent(abs(level.effect(bound)), level.unit, sign=False)
-    why = f"{verdict.size}; {levels.row} of {STEP} nights beyond {limit}"
+    reason = f"{levels.row} of {STEP} nights beyond {limit}"
     if not levels.row:
-        why = f"{verdict.size}; the mean of the last nights is beyond its level, more nights decide"
+        reason = "the mean of the last nights is beyond its level, more nights decide"
     if levels.undecided > max(levels.row, 1):
-        why += f", unclear for {plural(levels.undecided, 'night')}"
-    return replace(verdict, word="unclear", why=why)
+        reason += f", unclear for {plural(levels.undecided, 'night')}"
+    return replace(verdict, kind="unclear", why=f"{verdict.size}; {reason}")
 
 
 def undecided_alone(verdict: Verdict, levels: Levels) -> Verdict:
@@ -338,8 +332,8 @@ def undecided_alone(verdict: Verdict, levels: Levels) -> Verdict:
     """
     count = levels.nights.count[-1]
     if count < STEP:
-        why = f"{verdict.size}; {STEP} measurements of the run decide, and it has {count}"
-        return replace(verdict, why=why, noisy=True)
+        reason = f"{verdict.size}; {STEP} measurements of the run decide, and it has {count}"
+        return replace(verdict, why=reason, noisy=True)
     before = levels.levels[-1].nights - levels.row
     needed = levels.nights_to_judge(verdict.value)
     decide = f"after {needed:g} one can, and so can `perfdag ab`"
@@ -365,18 +359,18 @@ def _unless_blind(verdict: Verdict, scale: Scale, nights: int = 0) -> Verdict:
     x, y = scale.apply([verdict.before, after]).tolist()
     if verdict.unit or not abs(y - x) > scale.gate(LEAST_SEEN):
         return verdict
-    why = f"changes below {percent(verdict.seen)} drown in the noise of this series"
-    why += f" ({plural(nights, 'night')})" if nights else ""
-    return replace(verdict, word="unclear", why=why, noisy=True)
+    count = f" ({plural(nights, 'night')})" if nights else ""
+    reason = f"changes below {percent(verdict.seen)} drown in the noise of this series{count}"
+    return replace(verdict, kind="unclear", why=reason, noisy=True)
 
 
 def unless_apart(verdict: Verdict, limits: Levels, runs: Mapping[str, Spread]) -> Verdict:
     """Return a verdict as unclear where the samples of one of its runs spread too far."""
     for run, band in runs.items():
         share = band.share(float(limits.fraction)) or 0.0
-        if share > UNUSABLE_SPREAD and verdict.word != "unclear" and not limits.absolute:
-            why = f"{verdict.size}, but the samples of {run} spread by {100 * share:,.0f} %"
-            verdict = replace(verdict, word="unclear", why=why, noisy=True)
+        if share > UNUSABLE_SPREAD and verdict.kind != "unclear" and not limits.absolute:
+            reason = f"{verdict.size}, but the samples of {run} spread by {100 * share:,.0f} %"
+            verdict = replace(verdict, kind="unclear", why=reason, noisy=True)
     return verdict
 
 
@@ -389,30 +383,29 @@ def compare_levels(
     measurements.
     """
     measured = np.flatnonzero(np.isfinite(values))
-    left = levels.at(a)
-    right = levels.at(b)
-    if left is None or right is None or (measured < max(a, b)).sum() < STEP:
+    level = levels.at(a)
+    level_of_b = levels.at(b)
+    if level is None or level_of_b is None or (measured < max(a, b)).sum() < STEP:
         return None
-    if left is not right:
-        side = left.side_of(right)
-        verdict = _against(left, right.became, better)
+    if level is not level_of_b:
+        side = level.side_of(level_of_b)
+        verdict = _against(level, level_of_b.became, better)
         if side and a < b:
-            first = next(level for level in levels.levels if level.start == left.ends)
-            verdict = _changed(left, right, first, values[: right.ends], runs, better)
-        verdict = replace(verdict, word=side_word(side, better) if side else "same")
-        return _without_direction(verdict) if verdict.word == "unclear" else verdict
-    if a < b == measured[-1] and levels.side:
-        return _undecided(_against(left, float(values[b]), better), levels)
+            first = next(later for later in levels.levels if later.start == level.ends)
+            verdict = _changed(level, level_of_b, first, values[: level_of_b.ends], runs, better)
+        return _of_change(verdict, kind_of_change(side, better) if side else "same")
     before = float(values[a])
     after = float(values[b])
-    verdict = _against(left, after, better)
-    verdict = replace(verdict, before=before, effect=left.scale.change(before, after))
-    for index, name in ((b, "B"), (a, "A")):
-        if left.side(float(values[index])):
-            size = percent(left.effect(float(values[index])), left.unit)
-            why = f"{name} is {size} beyond its level, but {STEP} nights in a row decide"
-            return replace(verdict, word="unclear", why=why)
-    return _unless_blind(verdict, left.scale, left.nights)
+    verdict = _against(level, after, better)
+    if a < b == measured[-1] and levels.side:
+        return _undecided(verdict, levels)
+    verdict = replace(verdict, before=before, effect=level.scale.change(before, after))
+    for name, value in (("B", after), ("A", before)):
+        if level.side(value):
+            size = percent(level.effect(value), level.unit)
+            reason = f"{name} is {size} beyond its level, but {STEP} nights in a row decide"
+            return replace(verdict, kind="unclear", why=reason)
+    return _unless_blind(verdict, level.scale, level.nights)
 
 
 def compare_sides(
@@ -439,49 +432,52 @@ def compare_sides(
     x, y = scale.apply([a.middle, b.middle]).tolist()
     difference = y - x
 
-    def seen(side: float) -> float:
+    def change_by(side: float) -> float:
+        """Return the change to that side from which on there would be a verdict."""
         return scale.change(a.middle, scale.value(x + math.copysign(threshold, side)))
 
-    effect = scale.change(a.middle, b.middle)
-    least = seen(-1 if better == "higher" else 1)
-    unit = limits.effect_unit(scale)
-    verdict = Verdict("same", effect, a.middle, b.middle, noise, least, unit)
+    verdict = Verdict(
+        "same",
+        effect=scale.change(a.middle, b.middle),
+        before=a.middle,
+        value=b.middle,
+        noise=noise,
+        seen=change_by(-1 if better == "higher" else 1),
+        unit=limits.effect_unit(scale),
+    )
     sides = {"B": b, "A": a}
     overlap = max(a.low, b.low) <= min(a.high, b.high)
     if abs(difference) > threshold and not overlap:
-        verdict = replace(verdict, word=side_word(difference, better))
-        if verdict.word == "unclear":
-            return _without_direction(verdict)
+        verdict = _of_change(verdict, kind_of_change(difference, better))
         return unless_apart(verdict, limits, sides)
     if abs(difference) <= gate:
         return unless_apart(_unless_blind(verdict, scale), limits, sides)
-    # to the side of the change: `verdict.seen` is a change for the worse
-    why = f"changes below {percent(seen(difference), unit)} drown in the noise"
-    if abs(difference) > threshold:
-        why = "the spreads overlap"
-    why = f"{verdict.size}, but {why}; more runs or `perfdag ab` decide"
-    return replace(verdict, word="unclear", why=why, noisy=True)
+    reason = "the spreads overlap"
+    if abs(difference) <= threshold:
+        # to the side of the change: `verdict.seen` is a change for the worse
+        reason = f"changes below {percent(change_by(difference), verdict.unit)} drown in the noise"
+    reason = f"{verdict.size}, but {reason}; more runs or `perfdag ab` decide"
+    return replace(verdict, kind="unclear", why=reason, noisy=True)
 
 
-def _without_direction(verdict: Verdict) -> Verdict:
-    """Return a change of a metric that has no better direction."""
-    since = f" since {day_of(verdict.since)}" if verdict.since else ""
-    why = f"{verdict.size}{since}, and neither direction is better"
-    return replace(verdict, word="unclear", why=why)
+def _of_change(verdict: Verdict, kind: VerdictKind) -> Verdict:
+    """Return the verdict of a change; it is unclear of a metric that has no better direction."""
+    if kind != "unclear":
+        return replace(verdict, kind=kind)
+    reason = f"{verdict.size}{verdict.since_text}, and neither direction is better"
+    return replace(verdict, kind=kind, why=reason)
 
 
-def worst_word(verdicts: Collection[Verdict]) -> Word | None:
-    """Return the word of a run: the first of RANK that any of its series has."""
-    words = {verdict.word for verdict in verdicts}
-    return next((word for word in RANK if word in words), None)
+def worst_kind(kinds: Collection[VerdictKind | None]) -> VerdictKind | None:
+    """Return the verdict on a run: the first of RANK among the verdicts on its series."""
+    return next((kind for kind in RANK if kind in kinds), None)
 
 
 NOT_JUDGED = "cannot be judged"
 """What counts say of unclear series."""
 
 
-def counts(words: Sequence[Word]) -> str:
-    """Return the number of series by word, such as `1 worse, 20 same, 2 cannot be judged`."""
-    order: tuple[Word, ...] = ("failed", "worse", "better", "same", "unclear")
-    texts = {word: NOT_JUDGED if word == "unclear" else word for word in order}
-    return ", ".join(f"{words.count(word)} {text}" for word, text in texts.items() if word in words)
+def counts(kinds: Sequence[VerdictKind]) -> str:
+    """Return the number of series by verdict, such as `1 worse, 20 same, 2 cannot be judged`."""
+    texts = {kind: kind for kind in ("failed", "worse", "better", "same")} | {"unclear": NOT_JUDGED}
+    return ", ".join(f"{kinds.count(kind)} {text}" for kind, text in texts.items() if kind in kinds)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdag.analysis.alerts import gate_lines, junit, markdown, publish
-from perfdag.analysis.compare import Comparison, Row, compare
+from perfdag.analysis.compare import ComparedSeries, Comparison, compare
 from perfdag.analysis.environment import REVISION, Changes
 from perfdag.analysis.gate import ACKS as ACKS_KEY, check, put_acks, read_acks, stored_acks
 from perfdag.analysis.history import (
@@ -17,13 +17,11 @@ from perfdag.analysis.history import (
     Noise,
     Series,
     failures,
+    node_names,
     node_outliers,
-    nodes_of,
     noise_report,
-    planned_points,
     recent_rows,
     series_of,
-    shorten,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.analysis.verdict import RANK, Tuning, counts, percent
@@ -46,7 +44,7 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
-from perfdag.results.labels import exact, has_name
+from perfdag.results.labels import exact, has_name, shorten
 from perfdag.results.run_store import RunStore, day_of, read_checks
 from perfdag.results.schema import explain_unreadable
 from perfdag.results.selections import baselines, put_baseline, select
@@ -130,17 +128,16 @@ def run_history(args: argparse.Namespace) -> None:
         raise CommandError(f"--only {', '.join(args.only)}: no series has such a name")
     noise = noise_report(series, recent_rows(store, medians, series)) if args.noise else []
     nodes: list[NodeOutlier] = []
-    if len(nodes_of(medians)) >= FEWEST_NODES:
+    if len(node_names(medians)) >= FEWEST_NODES:
         paging = [line for line in all_series if tuning.alerts(line.info)]
         nodes = node_outliers(paging, recent_rows(store, medians, paging), tuning)
     if args.json:
-        runs = [run.run_id for run in medians.runs]
         print_json(
             {
                 "suite": medians.suite,
-                "runs": runs,
+                "runs": medians.run_ids,
                 "revisions": [run.env.get(REVISION) for run in medians.runs],
-                "series": [series_json(line, runs) for line in series],
+                "series": [series_json(line) for line in series],
                 "nodes": [asdict(node) for node in nodes],
                 "noise": [asdict(row) for row in noise],
             }
@@ -153,11 +150,11 @@ def run_history(args: argparse.Namespace) -> None:
 def _node_text(node: NodeOutlier) -> str:
     """Return how far a node is from the others, and what differs there."""
     outlier = node.outlier
-    effect = f"{percent(outlier.effect)} against the other nodes ({node.word})"
+    effect = f"{percent(outlier.effect)} against the other nodes ({node.kind})"
     evidence = f"{plural(outlier.n, 'run')}, {min(outlier.sigmas, 99):.0f} sigma"
     differs = f"\n            differs: {node.differs}" if node.differs else ""
     text = f"node {outlier.node}: {effect} in {node.series}, {evidence}{differs}"
-    return styled([(text, node.word)])
+    return styled([(text, node.kind)])
 
 
 def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
@@ -187,14 +184,14 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     return of_cluster
 
 
-def series_json(series: Series, runs: Sequence[str]) -> dict[str, Any]:
+def series_json(series: Series) -> dict[str, Any]:
     """Return a series over runs as data for JSON.
 
     A step began at `run`, or as likely at any from `first` on (or before, where `earlier`) to
     `last`.
     """
     levels = [
-        {"start": runs[level.start], "value": level.reference, "noise": level.noise}
+        {"start": series.runs[level.start], "value": level.reference, "noise": level.noise}
         for level in series.levels.levels
     ]
     steps = [
@@ -204,7 +201,7 @@ def series_json(series: Series, runs: Sequence[str]) -> dict[str, Any]:
             "last": step.last,
             "earlier": step.after.earlier,
             "decided": step.decided,
-            "word": step.word,
+            "kind": step.kind,
             "effect": step.effect,
             "before": step.before.reference,
             "after": step.after.became,
@@ -262,14 +259,13 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
     lines = [f"{medians.suite}: {runs} from {days}, {count} series{revision}"]
     rows = [line for line in series if line.info.headline or line.steps] or series
     rows = series if unlimited else rows[:MAX_ROWS]
-    planned = planned_points(medians)
-    rows = sorted(rows, key=lambda row: RANK.index(row.verdict.word))
+    rows = sorted(rows, key=lambda row: RANK.index(row.verdict.kind))
     lines.append(
         text_table(
             HEADINGS,
-            [_cells(row, planned) for row in rows],
+            [_cells(row, medians.planned_points) for row in rows],
             right=range(1, 5),
-            styles=[row.verdict.word for row in rows],
+            styles=[row.verdict.kind for row in rows],
         )
     )
     if len(rows) < count:
@@ -277,10 +273,10 @@ def history_lines(medians: RunMedians, series: Sequence[Series], unlimited: bool
     steps = [(step.run, line, step) for line in rows for step in line.steps]
     for _, line, step in sorted(steps, key=lambda item: item[0]):
         values = f"{line.label}  {step.values(line.info)}"
-        head = f"{day_of(step.run)}  {step.size:>8} {step.word:7} {values}"
+        head = f"{day_of(step.run)}  {step.size:>8} {step.kind:7} {values}"
         since = f"            since {step.since}"
         changed = f"            changed {step.changed}"
-        parts = [(head, step.word), (since, ""), (changed, "")]
+        parts = [(head, step.kind), (since, ""), (changed, "")]
         if step.changes.bisect:
             parts.append((f"            bisect  {step.changes.bisect}", ""))
         lines.append(styled(parts))
@@ -398,7 +394,7 @@ def run_check(args: argparse.Namespace) -> int:
     print_json(gate.data()) if args.json else print(styled(gate_lines(gate)))
     if not reached:
         return EXIT_REACH
-    return {"FAILED": EXIT_GATE, "UNCLEAR": EXIT_UNCLEAR}.get(gate.verdict, EXIT_OK)
+    return {"FAILED": EXIT_GATE, "UNCLEAR": EXIT_UNCLEAR}.get(gate.decision, EXIT_OK)
 
 
 verb(
@@ -500,7 +496,7 @@ def run_compare(args: argparse.Namespace) -> int:
         print_json(asdict(comparison))
     else:
         print(comparison_text(comparison, everything=args.all))
-    worse = any(row.info.headline and row.verdict.word == "worse" for row in comparison.series)
+    worse = any(row.info.headline and row.verdict.kind == "worse" for row in comparison.series)
     return EXIT_GATE if args.gate and worse else EXIT_OK
 
 
@@ -518,7 +514,7 @@ level: of all runs around it, where the levels decide
 noise: of one run of the series"""
 
 
-def _compared_cells(row: Row) -> list[str]:
+def _compared_cells(row: ComparedSeries) -> list[str]:
     """Return the cells of a row, as COMPARED names them."""
     verdict = row.verdict
     unit = row.info.display_unit
@@ -540,7 +536,7 @@ def _compared_cells(row: Row) -> list[str]:
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield the counts, and what was not compared and why."""
     rows = [row for row in comparison.series if row.info.headline] or comparison.series
-    yield counts([row.verdict.word for row in rows]) or "no series in common"
+    yield counts([row.verdict.kind for row in rows]) or "no series in common"
     if comparison.simulated:
         sides = " and ".join(comparison.simulated)
         yield f"simulated nodes in {sides}: figures of the control plane alone"
@@ -561,7 +557,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     rows = comparison.series
     if not everything:
         changed = ("better", "worse")
-        headline = [row for row in rows if row.info.headline or row.verdict.word in changed]
+        headline = [row for row in rows if row.info.headline or row.verdict.kind in changed]
         rows = (headline or rows)[:MAX_ROWS]
     lines = []
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
@@ -573,7 +569,7 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     differs |= dict(comparison.changes.lines())
     lines += [f"differs  {key}: {change}" for key, change in differs.items()]
     lines += _about_environment(comparison.changes)
-    styles = [row.verdict.word for row in rows]
+    styles = [row.verdict.kind for row in rows]
     lines.append(text_table(COMPARED, map(_compared_cells, rows), right=range(1, 5), styles=styles))
     if hidden := len(comparison.series) - len(rows):
         lines.append(f"{hidden} more that are no headlines (--all shows them)")

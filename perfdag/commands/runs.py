@@ -394,18 +394,18 @@ def _add_verdicts(store: Store, lines: Sequence[Line]) -> None:
 
     Raises StoreError.
     """
-    from perfdag.analysis.gate import judged_clusters
-    from perfdag.analysis.history import headlines, words_by_run
+    from perfdag.analysis.gate import series_by_cluster
+    from perfdag.analysis.history import headline_series, verdicts_by_run
     from perfdag.analysis.medians import read_run_medians
     from perfdag.analysis.verdict import RANK
 
     by_id = {line["run_id"]: line for line in lines}
     for suite in {line["suite"] for line in lines if line["trust"]}:
-        for runs, all_series in judged_clusters(store, read_run_medians(store, suite))[1]:
-            series_of_suite = headlines(all_series)
-            verdicts = words_by_run(series_of_suite, runs)
+        for runs, all_series in series_by_cluster(store, read_run_medians(store, suite))[1]:
+            series_of_suite = headline_series(all_series)
+            verdicts = verdicts_by_run(series_of_suite, runs)
             worst = min(
-                series_of_suite, key=lambda series: RANK.index(series.verdict.word), default=None
+                series_of_suite, key=lambda series: RANK.index(series.verdict.kind), default=None
             )
             for at, (run, verdict) in enumerate(zip(runs.runs, verdicts, strict=True)):
                 line = by_id.get(run.run_id, {})

@@ -54,7 +54,8 @@ class _Rows:
     """The rows of a plan under construction. The columns of a sample are kept once, to the end."""
 
     def __init__(self, store: Store, plan: Plan) -> None:
-        self._plan, self._raw = plan, store.url(f"{run_folder(plan.run_id)}/parts")
+        self._plan = plan
+        self._raw = store.url(f"{run_folder(plan.run_id)}/parts")
         self._params = [canonical(point.params) for point in plan.points]
         self._shapes = [canonical(shape.data()) for shape in plan.shapes]
         self._environments: dict[bytes, str] = {}
@@ -118,18 +119,20 @@ class _Rows:
         self._samples.append({**self._run, **sample})
         rows = rows or [{}]
         self._counts.append(len(rows))
-        head = [self._plan.suite, sample["point"], sample.get("benchmark_version") or ""]
-        # Figures within a node and between nodes are two series.
-        head += [span] if (span := sample.get("span")) else []
-        run = self._plan.run_id, self._plan.variant or ""
-        of_run = (*run, str(sample["repetition"]), sample["phase"])
-        ids = {text: digest(*of_run, text) for text in {row.get("subject") or "" for row in rows}}
+        plan = self._plan
+        head = [plan.suite, sample["point"], sample.get("benchmark_version") or ""]
+        if sample.get("span"):  # figures within a node and between nodes are two series
+            head.append(sample["span"])
+        of_sample = (plan.run_id, plan.variant or "", str(sample["repetition"]), sample["phase"])
+        ids = {
+            text: digest(*of_sample, text) for text in {row.get("subject") or "" for row in rows}
+        }
         for row in rows:
             coords = orjson.dumps(row.get("coords", {}), option=orjson.OPT_SORT_KEYS).decode()
-            what = f"{coords}\x1f{row.get('metric') or ''}\x1f{row.get('stat') or ''}"
-            series = digest(*head, what)
-            own = series + ids[row.get("subject") or ""]
-            self._pending.append({**row, "coords": coords, "series_id": series, "sample_id": own})
+            series_id = digest(*head, coords, row.get("metric") or "", row.get("stat") or "")
+            sample_id = series_id + ids[row.get("subject") or ""]
+            columns = {"coords": coords, "series_id": series_id, "sample_id": sample_id}
+            self._pending.append(row | columns)
         if len(self._pending) >= CHUNK_ROWS:
             self._flush()
 
@@ -159,7 +162,9 @@ class _Rows:
 
 def _environment(record: SampleRecord, where: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of the hosts, the sample, and the cluster with the kinds of its nodes."""
-    environment = {**record.env, **({"sample": record.facts} if record.facts else {})}
+    environment = dict(record.env)
+    if record.facts:
+        environment["sample"] = record.facts
     if "kubernetes" in where:
         facts = where.get("nodes") or {}
         kinds = {canonical(facts[name]) for name in record.nodes if name in facts}
@@ -185,13 +190,17 @@ def _measured(record: SampleRecord) -> dict[str, Any]:
         "attempt": record.attempt,
         "image_digest": record.where.get("image_digest"),
         "tool": record.tool or None,
-        "command": " && ".join(" ".join(argv) for argv in record.commands) or None,
+        "command": " && ".join(map(" ".join, record.commands)) or None,
+        "started_at": _moment(record.started_at),
+        "finished_at": _moment(record.finished_at),
     }
-    for name in ("started_at", "finished_at"):
-        columns[name] = datetime.fromisoformat(at) if (at := getattr(record, name)) else None
-    # one of an earlier Workflow, where the run was resumed
-    own = {name: record.where[name] for name in ("workflow_uid",) if name in record.where}
-    return columns | own
+    if "workflow_uid" in record.where:  # an earlier Workflow, where the run was resumed
+        columns["workflow_uid"] = record.where["workflow_uid"]
+    return columns
+
+
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 @dataclass
@@ -280,7 +289,8 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
 
 
 def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
-    rows, result = _Rows(store, plan), CollectionResult(result_key(plan.suite, plan.run_id))
+    rows = _Rows(store, plan)
+    result = CollectionResult(result_key(plan.suite, plan.run_id))
     order = sorted(
         range(len(plan.order)),
         key=lambda pos: (plan.point_at(pos).benchmark, *plan.order[pos]),
@@ -292,13 +302,14 @@ def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, Colle
         position = position_of.pop(name)
         index, repetition = plan.order[position]
         rows.add_stored(name, record, rows.planned(position))
-        if record.status == "ok" and record.started_at and record.finished_at:
-            began, ended = map(datetime.fromisoformat, (record.started_at, record.finished_at))
+        began = _moment(record.started_at)
+        ended = _moment(record.finished_at)
+        if record.status == "ok" and began and ended:
             result.seconds.setdefault(index, []).append((ended - began).total_seconds())
         if record.status == "ok" and repetition > 0 and plan.points[index].until is not None:
             values[index] += [row["value"] for row in record.rows if row["headline"]][:1]
-    for index, own in values.items():
-        result.reached[plan.points[index].id] = len(own), relative_precision(own)
+    for index, of_point in values.items():
+        result.reached[plan.points[index].id] = len(of_point), relative_precision(of_point)
     _add_absent(store, plan, sorted(position_of.values()), rows, result.reached)
     canaries = sorted(name for name in stored if name.startswith("canary-"))
     for name, record in read_samples(store, plan.run_id, canaries, result.damaged):
@@ -319,20 +330,21 @@ def _add_absent(
     batch_of = {pos: number for number, batch in enumerate(plan.batches) for pos in batch.samples}
     reasons = stored_reasons(store, plan.run_id) if positions else ()
     for position in positions:
-        point, repetition = plan.point_at(position), plan.order[position][1]
+        point = plan.point_at(position)
+        repetition = plan.order[position][1]
         if point.until is not None and repetition > point.repetitions:
             _, precision = reached.get(point.id, (0, None))
             if precision is not None and precision <= point.until.relative_spread:
                 continue
         reason = reason_for(reasons, batch_of.get(position), plan.key(position))
-        outcome = {
+        absence = {
             "status": reason.status,
             "error": reason.text,
             "batch": batch_of.get(position),
             "attempt": reason.attempt,
             "nodes": reason.node and [reason.node],
         }
-        rows.add(rows.planned(position) | outcome)
+        rows.add(rows.planned(position) | absence)
 
 
 def write_exports(store: Store, run_id: str, rows: pa.Table) -> list[str]:

@@ -86,20 +86,21 @@ def differences_by_point(
     left out where the rest tells the points apart.
     """
     entries: dict[str, dict[str, Mapping[str, str]]] = {}
-    for entry, point, settings in points:
-        entries.setdefault(entry, {})[point] = settings
+    for entry, point, of_point in points:
+        entries.setdefault(entry, {})[point] = of_point
     differences: dict[str, dict[str, str]] = {}
     for group in entries.values():
-        every = sorted({name for own in group.values() for name in own})
-        names = [name for name in every if len({own.get(name) for own in group.values()}) > 1]
-        varied = [{name: own[name] for name in names if name in own} for own in group.values()]
-        distinct = len({tuple(own.items()) for own in varied})
-        kinds = (lambda k, _: "." not in k), (lambda _, v: v not in ("false", "null"))
-        for kept in kinds:
-            fewer = [{k: v for k, v in own.items() if kept(k, v)} for own in varied]
-            if len({tuple(own.items()) for own in fewer}) == distinct:
-                varied = fewer
-        differences |= zip(group, varied, strict=True)
+        settings = list(group.values())
+        names = sorted(set[str]().union(*settings))
+        varied = [name for name in names if len({texts.get(name) for texts in settings}) > 1]
+        chosen = [{name: texts[name] for name in varied if name in texts} for texts in settings]
+        distinct = len({tuple(texts.items()) for texts in chosen})
+        rules = (lambda name, _: "." not in name), (lambda _, text: text not in ("false", "null"))
+        for rule in rules:
+            fewer = [{k: text for k, text in texts.items() if rule(k, text)} for texts in chosen]
+            if len({tuple(texts.items()) for texts in fewer}) == distinct:
+                chosen = fewer
+        differences |= zip(group, chosen, strict=True)
     return differences
 
 
@@ -118,16 +119,21 @@ def difference(facts: Facts, node: str, limit: int = 300) -> str:
     more than half of the peers share a value. At most `limit` characters are returned.
     """
     flat = {name: fact_texts(texts, _NO_EXPLANATION) for name, texts in facts.items()}
-    own = flat.pop(node, {})
-    if not own or len(flat) < FEWEST_PEERS:
+    of_node = flat.pop(node, {})
+    if not of_node or len(flat) < FEWEST_PEERS:
         return ""
     differences: list[str] = []
-    for key in sorted({key for texts in flat.values() for key in texts} | own.keys()):
-        values = Counter(texts.get(key, "none") for texts in flat.values())
-        ((common, count),) = values.most_common(1)
-        if 2 * count > len(flat) and own.get(key, "none") != common:
-            differences.append(f"{key} {own.get(key, 'none')} (others {common})")
-    text = ", ".join(differences)
+    for key in sorted(set(of_node).union(*flat.values())):
+        text = of_node.get(key, "none")
+        texts = Counter(peer.get(key, "none") for peer in flat.values())
+        common, count = texts.most_common(1)[0]
+        if 2 * count > len(flat) and text != common:
+            differences.append(f"{key} {text} (others {common})")
+    return shorten(", ".join(differences), limit)
+
+
+def shorten(text: str, limit: int = 300) -> str:
+    """Return the first `limit` characters of a text."""
     return text if len(text) <= limit else f"{text[:limit]} ..."
 
 

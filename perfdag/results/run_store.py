@@ -6,14 +6,14 @@ A run may also be read above its history, which is in another store and stays as
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, cached_property
 
 import orjson
 
-from perfdag.plan import Batch, Plan, is_run_id, new_run_id, read_plan
+from perfdag.plan import Plan, batches_by_kind, is_run_id, new_run_id, read_plan
 from perfdag.problems import PerfdagError
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
@@ -163,63 +163,68 @@ class RunStore:
         return sorted(set(runs_with_rows(self.store).values()))
 
     def find(
-        self, selector: str, known: Mapping[str, str | None] | None = None, *, of_ab: bool = False
+        self, selector: str, suites: Mapping[str, str | None] | None = None, *, of_ab: bool = False
     ) -> str:
         """Return the id of the run that a text names: its id, `last~N`, its Workflow or revision.
 
         The beginning of an id or of a revision will do. Of a revision it is the newest run. `last`
         is the newest run of a whole suite, and `last~N` the one N runs of that suite before; a
         run of the future is neither. With `of_ab` they count only variants of `perfdag ab`.
-        `known` are the runs that count, by default all. An error names similar runs.
+        `suites` has the runs that count, by default all. An error names similar runs.
         """
-        known = self.known if known is None else known
-        if selector in known:
+        suites = self.known if suites is None else suites
+        if selector in suites:
             return selector
         if last := LAST.fullmatch(selector):
-            return self._last(selector, known, int(last[1] or 0), of_ab)
-        matching = [run for run in known if selector and run.startswith(selector)]
+            return self._last(selector, suites, int(last[1] or 0), of_ab)
+        matching = [run for run in suites if selector and run.startswith(selector)]
         if len(matching) == 1:
             return matching[0]
         if matching:
             raise NotStoredError(ambiguous(selector, matching))
-        if run := self._of_workflow(selector, known) or self._of_revision(selector, known):
+        if run := self._of_workflow(selector, suites) or self._of_revision(selector, suites):
             return run
-        some = f"; newest: {', '.join([*known][-3:])}" if known else "; it holds no run yet"
+        hint = f"newest: {', '.join([*suites][-3:])}" if suites else "it holds no run yet"
         if is_run_id(selector) and self.store.root.startswith("s3://"):
-            some = "; the plan step of a run on a cluster stores it: see perfdag status"
+            hint = "the plan step of a run on a cluster stores it: see perfdag status"
         raise NotStoredError(
-            f"store {self.store.root}: no run {selector}{nearest(selector, known)}{some}"
+            f"store {self.store.root}: no run {selector}{nearest(selector, suites)}; {hint}"
         )
 
-    def _last(self, selector: str, known: Mapping[str, str | None], back: int, of_ab: bool) -> str:
+    def _last(self, selector: str, suites: Mapping[str, str | None], back: int, of_ab: bool) -> str:
         """Return the run `back` before the newest of the suite that ran last."""
-        suite, number, other, future = "", 0, "", ""
-        for run in reversed([*known]):
-            if suite and known[run] not in (None, suite):
+        suite = ""
+        number = 0
+        left_out = ""
+        future = ""
+        for run in reversed([*suites]):
+            if suite and suites[run] not in (None, suite):
                 continue
             if is_of_future(run):
                 future = run
                 continue
             try:
-                plan = None if known[run] else stored_plan(self.store, run)
+                plan = None if suites[run] else stored_plan(self.store, run)
             except NotStoredError:  # a folder that is no run
                 continue
-            of, trigger = (plan.suite, plan.trigger) if plan else (known[run], self.trigger(run))
+            of_run = plan.suite if plan else suites[run]
+            trigger = plan.trigger if plan else self.trigger(run)
             if (trigger != "ab") if of_ab else (trigger in PARTIAL):
-                other = other or run
-            elif of and of == (suite or of):
-                suite, number = of, number + 1
+                left_out = left_out or run
+            elif of_run and of_run == (suite or of_run):
+                suite = of_run
+                number += 1
                 if number > back:
                     return run
         where = f"{selector}: store {self.store.root} has"
         if suite:
             raise NotStoredError(f"{where} {plural(number, 'run')} of suite {suite}")
-        if not other and future:
+        if left_out:
+            kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
+            raise NotStoredError(f"{where} {kind}; the newest is {left_out}")
+        if future:
             raise NotStoredError(f"{where} only runs of the future, such as {future}")
-        if not other:
-            raise NotStoredError(f"store {self.store.root}: no run {selector}; it holds no run yet")
-        kind = "no run of `perfdag ab`" if of_ab else "only runs of a part of a suite"
-        raise NotStoredError(f"{where} {kind}; the newest is {other}")
+        raise NotStoredError(f"store {self.store.root}: no run {selector}; it holds no run yet")
 
     def plan(self, selector: str, *, of_ab: bool = False) -> Plan:
         """Return the stored plan of the run that a text names, as `find`."""
@@ -256,23 +261,23 @@ class RunStore:
             return []
         return [text for text in pc.unique(rows[column]).to_pylist() if text]
 
-    def _of_workflow(self, name: str, known: Mapping[str, str | None]) -> str | None:
+    def _of_workflow(self, name: str, runs: Iterable[str]) -> str | None:
         """Return the newest run that a Workflow of this name measured or went on with, or None."""
         if not WORKFLOW_NAME.fullmatch(name):
             return None
-        for run in reversed([*known]):
+        for run in reversed([*runs]):
             try:
-                here = orjson.loads(self.store.get(plan_key(run))).get("where", {})
+                where = orjson.loads(self.store.get(plan_key(run))).get("where", {})
             except (NotStoredError, ValueError):
                 continue
-            places = [here, *here.get("before", {}).values()]
+            places = [where, *where.get("before", {}).values()]
             if name in [place.get("workflow") for place in places]:
                 return run
         return None
 
-    def _of_revision(self, selector: str, known: Mapping[str, str | None]) -> str | None:
+    def _of_revision(self, selector: str, suites: Mapping[str, str | None]) -> str | None:
         """Return the newest whole run of a revision, or of one that begins with a text, or None."""
-        for run in reversed([run for run, suite in known.items() if suite]):
+        for run in reversed([run for run, suite in suites.items() if suite]):
             names = self._texts(run, "revision")
             begins = any(name.startswith(selector) for name in names)
             is_meant = selector in names or (begins and len(selector) >= SHORTEST_REVISION)
@@ -297,8 +302,8 @@ class RunStore:
             if plan.trigger == "ab" and plan.order:
                 command = resume_command(plan, self.store.root)
                 return f"`last` is {run_id}; the newer run of `perfdag ab` is shown by {command}"
-            why = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
-            return f"`last` is {run_id}; the newer run {newer} {why}"
+            state = "measured a part of its suite" if plan.trigger in PARTIAL else "has no rows yet"
+            return f"`last` is {run_id}; the newer run {newer} {state}"
         return None
 
 
@@ -338,11 +343,11 @@ def resume_obstacle(plan: Plan, cluster: str | None, root: str) -> str | None:
             f"run {plan.run_id} was measured by `perfdag {verb}`, not on a cluster; "
             f"continue it there{folder}: {resume_command(plan, root)}"
         )
-    there = plan.where.get("cluster")
-    if there and cluster and there != cluster:
+    measured_on = plan.where.get("cluster")
+    if measured_on and cluster and measured_on != cluster:
         return (
             f"run {plan.run_id} was measured on another cluster "
-            f"(uid of its kube-system {there}, here {cluster}); continue it there"
+            f"(uid of its kube-system {measured_on}, here {cluster}); continue it there"
         )
     return None
 
@@ -381,30 +386,24 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
     """
     indices = [i for i, point in enumerate(plan.points) if point.id in points]
     order = [(indices.index(i), repetition) for i, repetition in plan.order if i in indices]
-    chosen = [plan.points[i] for i in indices]
-    batches = []
-    for kind in sorted({(point.shape, point.entry) for point in chosen}):
-        mine = [
-            position
-            for position, (i, _) in enumerate(order)
-            if (chosen[i].shape, chosen[i].entry) == kind
-        ]
-        batches.append(
-            Batch(kind[0], mine, sum(chosen[order[position][0]].seconds for position in mine))
-        )
-    options = replace(plan.options, repeats=plan.run_id)
-    one = replace(
-        plan, points=chosen, order=order, batches=batches, trigger="recheck", options=options
+    recheck = replace(
+        plan,
+        points=[plan.points[i] for i in indices],
+        order=order,
+        trigger="recheck",
+        options=replace(plan.options, repeats=plan.run_id),
     )
-    return [replace(one, run_id=run_id) for run_id in sorted(new_run_id() for _ in range(ROUNDS))]
+    batches = batches_by_kind(recheck)
+    run_ids = sorted(new_run_id() for _ in range(ROUNDS))
+    return [replace(recheck, run_id=run_id, batches=batches) for run_id in run_ids]
 
 
 def put_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
     """Store the plans of the rechecks and name them in the plan of their run. Raises StoreError."""
     rechecks = recheck_plans(plan, points)
-    for again in rechecks:
-        put_plan(store, again)
-    plan.options.rechecks = [again.run_id for again in rechecks]
+    for recheck in rechecks:
+        put_plan(store, recheck)
+    plan.options.rechecks = [recheck.run_id for recheck in rechecks]
     put_plan(store, plan)
     return rechecks
 
@@ -414,12 +413,13 @@ def recheck_batches(plan: Plan, rechecks: list[Plan]) -> list[tuple[int, Plan, i
 
     Numbers continue after the batches of the plan, with one place for each kind and recheck.
     """
-    first, kinds = len(plan.batches), plan.kinds()
-    return [
-        (first + position * len(kinds) + kinds.index(again.kind(batch)), again, index)
-        for position, again in enumerate(rechecks)
-        for index, batch in enumerate(again.batches)
-    ]
+    kinds = plan.kinds()
+    batches = []
+    for position, recheck in enumerate(rechecks):
+        first = len(plan.batches) + position * len(kinds)
+        for index, batch in enumerate(recheck.batches):
+            batches.append((first + kinds.index(recheck.kind(batch)), recheck, index))
+    return batches
 
 
 def plan_of_batch(store: Store, plan: Plan, number: int) -> tuple[Plan, int]:
@@ -451,10 +451,10 @@ class StoreWithHistory:
     Other runs in the store of the run do not count, because they are no part of the history.
     """
 
-    def __init__(self, own: Store, history: Store, plan: Plan) -> None:
-        self.root = own.root
+    def __init__(self, store: Store, history: Store, plan: Plan) -> None:
+        self.root = store.root
         self.history = history
-        self._own = own
+        self._own = store
         self._plan = plan
 
     def put(self, key: str, data: bytes) -> None:
@@ -472,12 +472,13 @@ class StoreWithHistory:
             yield (key, self._own.get(key)) if self._is_own(key) else next(earlier)
 
     def folders(self, prefix: str) -> list[str]:
-        own = [name for name in self._own.folders(prefix) if self._is_own(name)]
-        return sorted({*own, *self.history.folders(prefix)})
+        folders = [name for name in self._own.folders(prefix) if self._is_own(name)]
+        return sorted({*folders, *self.history.folders(prefix)})
 
     def list(self, prefix: str) -> list[str]:
-        own = [key for key in self._own.list(prefix) if self._is_own(key)]
-        return sorted([*own, *(key for key in self.history.list(prefix) if not self._is_own(key))])
+        keys = [key for key in self._own.list(prefix) if self._is_own(key)]
+        keys += [key for key in self.history.list(prefix) if not self._is_own(key)]
+        return sorted(keys)
 
     def url(self, key: str) -> str:
         return self._store_of(key).url(key)

@@ -27,7 +27,7 @@ from perfdag.benchmark.contract import (
     metrics_by_name,
 )
 from perfdag.benchmark.declarations import contradiction
-from perfdag.redaction import redact_json
+from perfdag.redaction import map_texts, redact_json
 from perfdag.store.base import Store
 from perfdag.units import impossible
 
@@ -70,26 +70,20 @@ class SampleRecord:
         try:
             data = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         except TypeError:
-            data = orjson.dumps(_utf8(fields), option=orjson.OPT_SORT_KEYS)
+            readable = map_texts(fields, _in_utf8)
+            data = orjson.dumps(readable, option=orjson.OPT_SORT_KEYS)
         return redact_json(data)
 
 
-def _utf8(data: Any) -> Any:
-    if isinstance(data, str):
-        return os.fsencode(data).decode(errors="backslashreplace")
-    if isinstance(data, Mapping):
-        return {_utf8(key): _utf8(value) for key, value in data.items()}
-    return [_utf8(item) for item in data] if isinstance(data, list | tuple) else data
+def _in_utf8(text: str) -> str:
+    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def read_sample(data: bytes) -> SampleRecord:
     """Return a sample from its JSON. Raises ValueError where it is damaged."""
     raw = orjson.loads(data)
-    if not isinstance(raw, dict):
-        raise ValueError("a sample is a mapping")
-    raw.pop("schema", None)
     try:
-        return SampleRecord(**raw)
+        return SampleRecord(**{name: raw[name] for name in raw if name != "schema"})
     except TypeError as error:
         raise ValueError(str(error)) from None
 
@@ -150,8 +144,10 @@ def as_row(metric: Metric, measurement: Measurement) -> dict[str, Any]:
 _ORDERED = re.compile(r"min|mean|max|p\d+(\.\d+)?")
 _BIN = 0.1
 """Share of a value that a bin of a tool's histogram may span, as netperf's do."""
-_CLOCKS, _WHOLE_SECOND = 0.01, 1.0
-"""Share by which clocks may differ, and the step of the API server's times, in s."""
+_CLOCKS = 0.01
+"""Share by which clocks may differ."""
+_WHOLE_SECOND = 1.0
+"""The step of the API server's times, in s."""
 
 
 def check_possible(metric: Metric, measurement: Measurement) -> None:
@@ -191,9 +187,9 @@ def check_order(measurements: Sequence[Measurement]) -> None:
     figures: dict[tuple[Any, ...], dict[str, float]] = {}
     for measurement in measurements:
         if _ORDERED.fullmatch(measurement.stat):
-            coords = sorted(measurement.coords.items())
-            figure = (measurement.metric, measurement.subject, *coords)
-            figures.setdefault(figure, {})[measurement.stat] = measurement.value
+            coords = tuple(sorted(measurement.coords.items()))
+            figure = figures.setdefault((measurement.metric, measurement.subject, coords), {})
+            figure[measurement.stat] = measurement.value
     for (metric, *_), values in figures.items():
         for low, high in _neighbours(values):
             if values[low] - _BIN * abs(values[low]) > values[high]:
@@ -333,8 +329,11 @@ def reason_for(
     )
     if not matching:
         return UNKNOWN
-    first, why = matching[0], [reason.text for reason in matching if reason.kind != "sample"]
-    return replace(first, text=f"{first.text}: {why[0]}") if first.samples and why else first
+    first = matching[0]
+    of_pods = [reason.text for reason in matching if reason.kind != "sample"]
+    if first.samples and of_pods:
+        return replace(first, text=f"{first.text}: {of_pods[0]}")
+    return first
 
 
 def write_reason(store: Store, run_id: str, reason: MissingReason) -> None:
@@ -359,9 +358,16 @@ def stored_reasons(store: Store, run_id: str) -> list[MissingReason]:
         note = orjson.loads(data)
         name = key.rpartition("/")[2]
         kind = next(kind for kind in PRECEDENCE if name.startswith(kind))
-        batch, samples = (note["batches"] or [None])[0], tuple(note.get("samples", ()))
-        of_samples = (samples, note.get("attempt"), note.get("node"))
-        reasons.append(MissingReason(kind, note["status"], note["reason"], batch, *of_samples))
+        reason = MissingReason(
+            kind,
+            note["status"],
+            note["reason"],
+            batch=(note["batches"] or [None])[0],
+            samples=tuple(note.get("samples", ())),
+            attempt=note.get("attempt"),
+            node=note.get("node"),
+        )
+        reasons.append(reason)
     return reasons
 
 

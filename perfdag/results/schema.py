@@ -4,10 +4,9 @@ All columns are nullable in Arrow, and the schema only gains columns at its end.
 units in a column of their own. `better` is stored and never guessed.
 """
 
-import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +168,11 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
     present = set(metadata.schema.to_arrow_schema().names)
     dictionaries = [name for name in DICTIONARY_COLUMNS if name in present]
     file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, read_dictionary=dictionaries)
-    wanted = _encoded(schema)
+    encoded = _encoded(schema)
     # A thread of Arrow that releases `data` while the interpreter exits would abort the process
     # (apache/arrow#34314).
-    asked = dict.fromkeys(["schema_version", *wanted.names])
-    names = [name for name in asked if name in present]
+    columns = dict.fromkeys(["schema_version", *encoded.names])
+    names = [name for name in columns if name in present]
     table = file.read(names, use_threads=False)
     newest = pc.max(table["schema_version"]).as_py() if "schema_version" in present else None
     if (newest or 0) > SCHEMA_VERSION:
@@ -182,9 +181,9 @@ def read_rows(data: bytes, schema: pa.Schema = SAMPLES) -> pa.Table:
         table.column(field.name).cast(field.type)
         if field.name in present
         else pa.nulls(table.num_rows, field.type)
-        for field in wanted
+        for field in encoded
     ]
-    return pa.Table.from_arrays(arrays, schema=wanted)
+    return pa.Table.from_arrays(arrays, schema=encoded)
 
 
 def _encoded(schema: pa.Schema) -> pa.Schema:
@@ -205,7 +204,8 @@ _AFTER = (
 _JSON = {"params": "param_", "shape": "shape_", "coords": "coord_"}
 """Columns of JSON, and the prefix of a key whose name another column has."""
 Since = str | date | timedelta
-LONGEST_AGE = timedelta(days=20_000)
+LONGEST_AGE = 20_000 * 86_400.0
+"""Seconds of the longest age: no date is before the year 1."""
 
 
 def load(
@@ -237,10 +237,10 @@ def load(
         raise SelectionError(
             f"store {runs.store.root}: no suite {suite}{choices(suite, suites, 'there are')}"
         )
-    known = {run_id: of for run_id, of in runs.known.items() if suite in (None, of)}
+    chosen = {run_id: of for run_id, of in runs.known.items() if suite in (None, of)}
     table = load_rows(
         runs.store,
-        runs=[*known] if run is None else [runs.find(run, known)],
+        runs=[*chosen] if run is None else [runs.find(run, chosen)],
         since="" if since is None else f"{_start(since):%Y%m%dT%H%M%S}",
         columns=[*_BEFORE, *_AFTER, "phase", *_JSON],
     )
@@ -288,9 +288,9 @@ def objects(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_dictionary(column.type):
         result: list[Any] = column.to_pylist()
         return result
-    which, texts = codes(column)
-    texts.append(None)  # which null has, as the last one
-    return [texts[number] for number in which.tolist()]
+    numbers_of_texts, texts = codes(column)
+    texts.append(None)  # of null, whose number is -1: the last one
+    return [texts[number] for number in numbers_of_texts.tolist()]
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDArray[Any]:
@@ -306,9 +306,9 @@ def numbers(column: pa.ChunkedArray | pa.Array, absent: float = math.nan) -> NDA
 def facts_of_nodes(table: pa.Table) -> dict[str, dict[str, Any]]:
     """Return the newest facts of the nodes of a table with the columns `env` and `nodes`."""
     facts: dict[str, dict[str, Any]] = {}
-    which, texts = codes(table["env"])
-    first = [names[0] if names else None for names in table["nodes"].to_pylist()]
-    for number, node in dict.fromkeys(zip(which.tolist(), first, strict=True)):
+    environments, texts = codes(table["env"])
+    leads = [names[0] if names else None for names in table["nodes"].to_pylist()]
+    for number, node in dict.fromkeys(zip(environments.tolist(), leads, strict=True)):
         if number >= 0 and node is not None:
             env = orjson.loads(texts[number])
             facts |= {node: env, **env.get("peers", {})}
@@ -327,8 +327,8 @@ def _with_keys_as_columns(table: pa.Table) -> pa.Table:
 
 def _keys(column: pa.ChunkedArray) -> Iterator[tuple[str, pa.Array]]:
     """Yield the keys of the JSON objects in a dictionary-encoded column, with their values."""
-    which, texts = codes(column)
-    used, position = np.unique(which, return_inverse=True)
+    numbers_of_texts, texts = codes(column)
+    used, position = np.unique(numbers_of_texts, return_inverse=True)
     objects = [dict(_flat(orjson.loads(texts[at]))) for at in used]
     for key in dict.fromkeys(key for item in objects for key in item):
         yield key, _array([item.get(key) for item in objects]).take(pa.array(position))
@@ -358,20 +358,19 @@ def _equal(table: pa.Table, name: str, text: str) -> pa.ChunkedArray:
 
 
 def _start(since: Since) -> datetime:
-    if isinstance(since, str):
-        since = _read(since)
+    """Return the moment of a date, a datetime or an ISO text, or the one of an age before now."""
     if isinstance(since, timedelta):
-        return datetime.now(UTC) - min(since, LONGEST_AGE)
-    if not isinstance(since, datetime):
-        since = datetime.combine(since, time())
-    return since.astimezone(UTC) if since.tzinfo else since.replace(tzinfo=UTC)
-
-
-def _read(text: str) -> datetime | timedelta:
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(text)
+        return datetime.now(UTC) - since
     try:
-        return timedelta(seconds=seconds(text))
-    except (ValueError, OverflowError):
+        moment = datetime.fromisoformat(str(since))
+    except ValueError:
+        return datetime.now(UTC) - _age(str(since))
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _age(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=min(seconds(text), LONGEST_AGE))
+    except ValueError:
         message = f"since: {text!r} is neither a date such as 2026-11-01 nor an age such as 30d"
         raise ValueError(message) from None

@@ -38,8 +38,8 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
     stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
     if not stored:
         if (suites := runs.suites()) and suite:
-            known = choices(suite, suites, "there are")
-            raise SelectionError(f"store {runs.store.root} has no results of suite {suite}{known}")
+            names = choices(suite, suites, "there are")
+            raise SelectionError(f"store {runs.store.root} has no results of suite {suite}{names}")
         raise SelectionError(
             f"store {runs.store.root} has no results: run a suite, or `perfdag collect RUN {where}`"
         )
@@ -80,11 +80,12 @@ def _conditions(runs: RunStore, selector: str, stored: Mapping[str, str]) -> Sel
         and conditions.get("since", "") <= day_of(run) <= conditions.get("until", "9999")
     }
     if not matching:
-        known, days = sorted(set(stored.values())), [day_of(run) for run in stored]
-        suite = conditions.get("suite", known[0])
-        hint = "" if suite in known else nearest(suite, known)
+        suites = sorted(set(stored.values()))
+        days = [day_of(run) for run in stored]
+        suite = conditions.get("suite", suites[0])
+        hint = "" if suite in suites else nearest(suite, suites)
         raise SelectionError(
-            f"{selector}: no run fits{hint}; suites: {', '.join(known)}; "
+            f"{selector}: no run fits{hint}; suites: {', '.join(suites)}; "
             f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}"
         )
     suites = sorted(set(matching.values()))
@@ -92,27 +93,27 @@ def _conditions(runs: RunStore, selector: str, stored: Mapping[str, str]) -> Sel
         raise SelectionError(
             f"{selector}: runs of several suites ({', '.join(suites)}); add suite=NAME"
         )
-    whole = tuple(run for run in matching if runs.trigger(run) not in PARTIAL)
-    if not whole:
+    of_suite = tuple(run for run in matching if runs.trigger(run) not in PARTIAL)
+    if not of_suite:
         raise SelectionError(f"{selector}: only runs of `perfdag ab` and rechecks of others fit")
-    newest = int(conditions.get("newest", len(whole)))
-    return Selection(selector, suites[0], whole[-newest:])
+    newest = int(conditions.get("newest", len(of_suite)))
+    return Selection(selector, suites[0], of_suite[-newest:])
 
 
-def _condition(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
+def _condition(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
     if not equals or key not in KEYS:
-        known = ", ".join(f"{name}=..." for name in KEYS)
-        raise SelectionError(f"{word}: a condition is one of {known}{nearest(key, KEYS)}")
+        forms = ", ".join(f"{name}=..." for name in KEYS)
+        raise SelectionError(f"{text}: a condition is one of {forms}{nearest(key, KEYS)}")
     if key in ("since", "until"):
         try:
             date.fromisoformat(value)
         except ValueError:
-            raise SelectionError(f"{word}: write a day as 2026-10-31") from None
+            raise SelectionError(f"{text}: write a day as 2026-10-31") from None
     if key == "month" and not re.fullmatch(r"\d{4}(-\d\d)?", value):
-        raise SelectionError(f"{word}: write a month as 2026-10, or a year as 2026")
+        raise SelectionError(f"{text}: write a month as 2026-10, or a year as 2026")
     if key == "newest" and not (value.isdigit() and int(value)):
-        raise SelectionError(f"{word}: newest is how many runs, one or more")
+        raise SelectionError(f"{text}: newest is how many runs, one or more")
     return key, value
 
 
@@ -160,13 +161,13 @@ def baselines(store: Store) -> dict[str, dict[str, Baseline]]:
 
 def baseline(store: Store, name: str, suite: str | None = None) -> Selection:
     """Return the runs of a named baseline. Raises SelectionError."""
-    known = baselines(store)
-    if name not in known:
-        some = ", ".join(sorted(known))
-        command = f"perfdag baseline set NAME RUN {store_option(store.root)}"
-        some = f"there are {some}" if known else f"`{command}` makes one"
-        raise SelectionError(f"no baseline {name}{nearest(name, known)}; {some}")
-    suites = known[name]
+    stored = baselines(store)
+    if name not in stored:
+        hint = f"`perfdag baseline set NAME RUN {store_option(store.root)}` makes one"
+        if stored:
+            hint = f"there are {', '.join(sorted(stored))}"
+        raise SelectionError(f"no baseline {name}{nearest(name, stored)}; {hint}")
+    suites = stored[name]
     chosen = suite or (next(iter(suites)) if len(suites) == 1 else "")
     if chosen not in suites:
         wrong = f", not of {suite}" if suite else ""
@@ -181,9 +182,9 @@ def put_baseline(store: Store, name: str, selection: Selection, note: str = "") 
 
     Other suites under that name stay.
     """
-    known = baselines(store)
+    stored = baselines(store)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     new = Baseline(runs=list(selection.runs), note=note, set_at=now)
-    known.setdefault(name, {})[selection.suite] = new
+    stored.setdefault(name, {})[selection.suite] = new
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-    store.put(BASELINES, orjson.dumps(known, default=Baseline.model_dump, option=options))
+    store.put(BASELINES, orjson.dumps(stored, default=Baseline.model_dump, option=options))

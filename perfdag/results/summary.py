@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
+from perfdag.identity import grouped
 from perfdag.results.labels import differences_by_point, point_settings, setting, words
 from perfdag.results.schema import codes, is_measured, numbers, objects
-from perfdag.stats.robust import Spread, median, spread, spread_ranks
+from perfdag.stats.robust import Spread, median, ordered, spread
 from perfdag.units import plural, short
 
 
@@ -55,9 +56,11 @@ class SeriesInfo:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Return the series of a row of SAMPLES."""
-        own: dict[str, Any] = {name: row[name] or "" for name in SERIES_COLUMNS}
-        own |= {name: parsed(own[name] or "{}") for name in ("params", "shape", "coords")}
-        return cls(**{**own, "headline": bool(own["headline"])})
+        columns: dict[str, Any] = {name: row[name] or "" for name in SERIES_COLUMNS}
+        for name in ("params", "shape", "coords"):
+            columns[name] = parsed(columns[name] or "{}")
+        columns["headline"] = bool(columns["headline"])
+        return cls(**columns)
 
     @cached_property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -68,15 +71,11 @@ class SeriesInfo:
     @property
     def name(self) -> str:
         """Metric with its statistic, coordinates and span: `latency p99 direction=read`."""
-        return (
-            self.metric
-            + ("" if self.stat == "value" else f" {self.stat}")
-            + "".join(
-                f" {key}={setting(self.benchmark, key, value)}"
-                for key, value in self.coords.items()
-            )
-            + (f" between {self.span}" if self.span in ("nodes", "zones") else "")
+        stat = "" if self.stat == "value" else self.stat
+        coords = (
+            f"{key}={setting(self.benchmark, key, value)}" for key, value in self.coords.items()
         )
+        return " ".join(filter(None, (self.metric, stat, *coords, self._between)))
 
     @property
     def display_unit(self) -> str:
@@ -87,7 +86,12 @@ class SeriesInfo:
     def label(self) -> str:
         """What people call it: `read latency, p99`."""
         text = registry.metric_label(self.benchmark, self.metric, self.stat, self.coords)
-        return f"{text} between {self.span}" if self.span in ("nodes", "zones") else text
+        return f"{text} {self._between}".rstrip()
+
+    @property
+    def _between(self) -> str:
+        """What lay between several hosts, such as `between nodes`, or an empty text."""
+        return f"between {self.span}" if self.span in ("nodes", "zones") else ""
 
     def named(self, point: str) -> str:
         """Return what checks call it, with the words of its point: `disk bs=4KiB iops`."""
@@ -108,11 +112,20 @@ class SeriesInfo:
         return self.benchmark == "canary"
 
 
-SERIES_COLUMNS = tuple(each.name for each in fields(SeriesInfo))
+@dataclass(frozen=True)
+class NamedSeries:
+    """A series with its names: checks and acknowledgements call it `name`, and people `label`."""
+
+    info: SeriesInfo
+    name: str
+    label: str
+
+
+SERIES_COLUMNS = tuple(column.name for column in fields(SeriesInfo))
 
 
 @dataclass
-class Series(SeriesInfo):
+class RunSeries(SeriesInfo):
     """The values of a series in one run, without warm-up.
 
     `nominal` says how much of the nominally possible the median is, where that is known.
@@ -130,6 +143,19 @@ class Series(SeriesInfo):
     def band(self) -> Spread:
         """The median of the values with their spread."""
         return spread(self.values)
+
+    @property
+    def relative_spread(self) -> float | None:
+        """The spread relative to the median, or None where it has none.
+
+        A share has the unit 1, and its spread is absolute.
+        """
+        return self.band.share(float(self.unit == "1"))
+
+    @property
+    def unusable(self) -> bool:
+        """Whether the samples are so far apart that their median says nothing."""
+        return (self.relative_spread or 0.0) > UNUSABLE_SPREAD
 
 
 @dataclass
@@ -149,16 +175,11 @@ class PointState:
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
     noise: list[str] = field(default_factory=list)
-    series: list[Series] = field(default_factory=list)
+    series: list[RunSeries] = field(default_factory=list)
     pair: str | None = None
     nodes: list[tuple[str, ...]] = field(default_factory=list)
     differences: dict[str, str] = field(default_factory=dict)
     title: str = ""
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Its settings as flat text."""
-        return point_settings(self.benchmark, self.params, self.shape, self.pair)
 
     @cached_property
     def words(self) -> dict[str, str]:
@@ -181,12 +202,17 @@ class PointState:
         return ", ".join(filter(None, (self.entry, self.label)))
 
     @property
+    def headlines(self) -> list[RunSeries]:
+        """The headline series, or the first one where there is none."""
+        return [series for series in self.series if series.headline] or self.series[:1]
+
+    @property
     def why(self) -> str | None:
         """The reason for having no value, or None where a sample is valid."""
         if self.statuses.get("ok"):
             return None
-        words = ", ".join(sorted(self.statuses)) or "missing"
-        return _CONTROL.sub(" ", f"{words}: {self.reasons[0]}") if self.reasons else words
+        statuses = ", ".join(sorted(self.statuses)) or "missing"
+        return _CONTROL.sub(" ", f"{statuses}: {self.reasons[0]}") if self.reasons else statuses
 
     def add_sample(self, row: Mapping[str, Any]) -> None:
         """Count a sample by one of its rows, with the columns SAMPLE_COLUMNS."""
@@ -219,12 +245,12 @@ class Summary:
     table: pa.Table
     points: list[PointState]
     trust: "RunTrust"
-    verdicts: "list[OwnVerdict]"
+    verdicts: "list[BenchmarkVerdict]"
 
     @property
     def statuses(self) -> Counter[str]:
         """The samples by status, without warm-up and canaries."""
-        return _statuses_of(self.points)
+        return sum((state.statuses for state in self.points), Counter[str]())
 
 
 def summarise(table: pa.Table) -> Summary:
@@ -232,15 +258,7 @@ def summarise(table: pa.Table) -> Summary:
     points = points_of(table)
     _add_nominal(table, points)
     trust = _trust_in(table, points)
-    return Summary(table, points, trust, own_verdicts(table, points))
-
-
-def _statuses_of(states: Iterable[PointState]) -> Counter[str]:
-    """Return the samples of points by status."""
-    every: Counter[str] = Counter()
-    for state in states:
-        every.update(state.statuses)
-    return every
+    return Summary(table, points, trust, benchmark_verdicts(table, points))
 
 
 def points_of(table: pa.Table) -> list[PointState]:
@@ -270,42 +288,25 @@ def _point(row: Mapping[str, Any]) -> PointState:
     return PointState(**{**row, **settings})
 
 
-def _series_of(rows: pa.Table) -> Iterator[Series]:
+def _series_of(rows: pa.Table) -> Iterator[RunSeries]:
     """Yield the series of measured rows in their order, each with its values in their order."""
-    which, ids = codes(rows["series_id"])
-    values = numbers(rows["value"])
-    by_series = group_values(which, values)
-    bands = spreads(which, values)
-    number = {name: i for i, name in enumerate(ids)}
+    groups, ids = codes(rows["series_id"])
+    by_series = group_values(groups, numbers(rows["value"]))
+    number_of = {name: number for number, name in enumerate(ids)}
     for row in _first_rows(rows, ("series_id",), SERIES_COLUMNS):
-        series = Series.of(row)
-        series.values = by_series[number[series.series_id]]
-        series.band = bands[number[series.series_id]]
+        series = RunSeries.of(row)
+        series.values = by_series[number_of[series.series_id]]
         yield series
 
 
-def group_values(which: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, list[float]]:
-    """Return the values of each group in their order. `which` has the group of each value."""
-    order = np.argsort(which, kind="stable")
-    groups, starts = np.unique(which[order], return_index=True)
+def group_values(group: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, list[float]]:
+    """Return the values of each group in their order. `group` has the group of each value."""
+    order = np.argsort(group, kind="stable")
+    groups, starts = np.unique(group[order], return_index=True)
     ordered = values[order].tolist()
     bounds = pairwise([*starts.tolist(), len(ordered)])
     parts = [ordered[start:end] for start, end in bounds]
     return dict(zip(groups.tolist(), parts, strict=True))
-
-
-def spreads(which: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, Spread]:
-    """Return what `spread` returns of the values of each group. All are finite."""
-    order = np.lexsort((values, which))
-    groups, starts, counts = np.unique(which[order], return_index=True, return_counts=True)
-    ordered = values[order]
-    by_count = {n: spread_ranks(n) for n in set(counts.tolist())}
-    ranks = np.array([by_count[n] for n in counts.tolist()], np.int64).reshape(-1, 2)
-    low, high = (starts[:, None] + ranks - 1).T
-    middle = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
-    figures = (middle, ordered[low], ordered[high], counts)
-    bands = map(Spread, *(array.tolist() for array in figures))
-    return dict(zip(groups.tolist(), bands, strict=True))
 
 
 def _first_rows(
@@ -317,8 +318,8 @@ def _first_rows(
     """
     group = np.zeros(table.num_rows, np.int64)
     for key in keys:
-        which, distinct = codes(table[key])
-        group = group * (len(distinct) + 1) + which + 1
+        numbers_of_key, distinct = codes(table[key])
+        group = group * (len(distinct) + 1) + numbers_of_key + 1
     first = np.sort(np.unique(group, return_index=True)[1])
     chosen = table.select(names).take(pa.array(first))
     for values in zip(*map(objects, chosen.columns), strict=True):
@@ -333,7 +334,14 @@ def _labels(points: tuple[tuple[str, ...], ...]) -> dict[str, tuple[dict[str, st
     benchmark has several.
     """
     states = [_point(dict(zip(POINT_COLUMNS, point, strict=True))) for point in points]
-    differences = differences_by_point((own.entry, own.point, own.settings) for own in states)
+    differences = differences_by_point(
+        (
+            state.entry,
+            state.point,
+            point_settings(state.benchmark, state.params, state.shape, state.pair),
+        )
+        for state in states
+    )
     entries: dict[str, set[str]] = {}
     for state in states:
         entries.setdefault(state.benchmark, set()).add(state.entry)
@@ -368,7 +376,9 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
     columns = [objects(several[name]) for name in ("point", "env", "same_node")]
     hosts = dict(zip(columns[0], columns[1], strict=True))
     within = {point for point, _, same_node in zip(*columns, strict=True) if same_node}
-    for state in [state for state in states if state.point in hosts.keys() - within]:
+    for state in states:
+        if state.point not in hosts or state.point in within:
+            continue
         try:
             benchmark: Benchmark[Any] = registry.get(state.benchmark)
             names = {metric.name for metric in benchmark.metrics if metric.nominal}
@@ -391,14 +401,15 @@ def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
     speeds = []
     for facts in (env, *(env.get("peers") or {}).values()):
         nics = [nic for nic in facts.get("nics") or () if nic.get("driver") and nic.get("speed")]
-        own = {float(nic["speed"]) for nic in nics if interface in (None, nic["name"])}
-        speeds.append(own.pop() if len(own) == 1 else 0.0)
+        distinct = {float(nic["speed"]) for nic in nics if interface in (None, nic["name"])}
+        speeds.append(distinct.pop() if len(distinct) == 1 else 0.0)
     return min(speeds)
 
 
-Level = Literal["failed", "unusable", "noisy", "good"]
-NOISY_SPREAD, UNUSABLE_SPREAD = 0.10, 1.0
-"""Spread of a headline figure, relative to its median; of a share (unit 1) absolute."""
+TrustLevel = Literal["failed", "unusable", "noisy", "good"]
+NOISY_SPREAD = 0.10
+UNUSABLE_SPREAD = 1.0
+"""Spreads of a headline figure, relative to its median; of a share (unit 1) absolute."""
 CANARY_MOVED = {"cpu": 0.2, "memory": 0.2, "loopback": 0.5, "disk": 1.0}
 """Range of a canary over the rounds of a run, relative to its median, above which it moved."""
 DEPENDS_ON = ("cpu",)
@@ -413,7 +424,7 @@ class PointTrust:
     `spread` is the largest of its headline series, relative to the median.
     """
 
-    level: Level
+    level: TrustLevel
     reasons: dict[str, str]
     spread: float = 0.0
 
@@ -423,38 +434,40 @@ class RunTrust:
     """The trust in a run: that in its worst point.
 
     `points` has the points that were measured. `skipped` counts the others. `without_spread` counts
-    the points that have one value only. `lost` has the samples without a value of the points that
-    have one: `1 missing of 4 samples`.
+    the points that have one value only. `bad_samples` has the samples without a value of the
+    points that have one: `1 missing of 4 samples`.
     """
 
     points: dict[str, PointTrust]
     skipped: int
     without_spread: int
-    lost: str
+    bad_samples: str
 
     @property
-    def level(self) -> Level:
-        """The first level of Level that a point has, unusable where none was measured."""
-        return next((level for level in get_args(Level) if self.count(level)), "unusable")
+    def level(self) -> TrustLevel:
+        """The first level of TrustLevel that a point has, unusable where none was measured."""
+        return next((level for level in get_args(TrustLevel) if self.count(level)), "unusable")
 
-    def count(self, level: Level) -> int:
+    def count(self, level: TrustLevel) -> int:
         """Return how many points have a level."""
-        return sum(own.level == level for own in self.points.values())
+        return sum(point.level == level for point in self.points.values())
 
     @property
     def text(self) -> str:
         """The level with its reasons, such as `noisy: 2 of 9 points (load before it in 2)`."""
-        every, parts = plural(len(self.points), "point"), []
-        for level in get_args(Level):
-            own = [trust for trust in self.points.values() if trust.level == level]
-            if own and level != "good":
-                parts.append(f"{level}: {len(own)} of {every} ({', '.join(_causes(own))})")
-        if self.lost:
-            parts.append(self.lost)
+        all_points = plural(len(self.points), "point")
+        parts = []
+        for level in ("failed", "unusable", "noisy"):
+            points = [point for point in self.points.values() if point.level == level]
+            if points:
+                causes = ", ".join(_causes(points))
+                parts.append(f"{level}: {len(points)} of {all_points} ({causes})")
+        if self.bad_samples:
+            parts.append(self.bad_samples)
         if not parts:
-            parts = [f"good: {every}" if self.points else "unusable: no point was measured"]
+            parts = [f"good: {all_points}" if self.points else "unusable: no point was measured"]
         if self.without_spread:
-            parts.append(f"one sample shows no spread ({self.without_spread} of {every})")
+            parts.append(f"one sample shows no spread ({self.without_spread} of {all_points})")
         if self.skipped:
             parts.append(f"{self.skipped} skipped")
         return "; ".join(parts)
@@ -465,30 +478,12 @@ def _trust_in(table: pa.Table, states: Sequence[PointState]) -> RunTrust:
     moved = _canary_moves(table)
     measured = [state for state in states if state.statuses.keys() - {"skipped"}]
     points = {state.point: _point_trust(state, moved) for state in measured}
-    counts = [[len(series.values) for series in headlines(state)] for state in measured]
+    counts = [[len(series.values) for series in state.headlines] for state in measured]
     without_spread = sum(max(values, default=0) == 1 for values in counts)
-    samples = _statuses_of(state for state in states if state.why is None)
+    samples = sum((state.statuses for state in states if state.why is None), Counter[str]())
     bad = {status: n for status, n in samples.items() if status not in ("ok", "skipped")}
-    lost = f"{statuses_text(bad)} of {samples.total()} samples" if bad else ""
-    return RunTrust(points, len(states) - len(measured), without_spread, lost)
-
-
-def headlines(state: PointState) -> list[Series]:
-    """Return the headline series of a point, or its first one where it has none."""
-    return [series for series in state.series if series.headline] or state.series[:1]
-
-
-def relative_spread(series: Series) -> float | None:
-    """Return the spread of a series relative to its median, or None where it has none.
-
-    A share has the unit 1, and its spread is absolute.
-    """
-    return series.band.share(float(series.unit == "1"))
-
-
-def unusable(series: Series) -> bool:
-    """Return whether the samples of a series are so far apart that its median says nothing."""
-    return (relative_spread(series) or 0.0) > UNUSABLE_SPREAD
+    bad_samples = f"{statuses_text(bad)} of {samples.total()} samples" if bad else ""
+    return RunTrust(points, len(states) - len(measured), without_spread, bad_samples)
 
 
 def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
@@ -500,13 +495,12 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
     for part in DEPENDS_ON if broken else registry.get(state.benchmark).canaries:
         if part in moved:
             reasons[f"canary {part}"] = f"canary {part} moved by {100 * moved[part]:.0f} %"
-    deciding = headlines(state)
-    spreads = [relative_spread(series) or 0.0 for series in deciding]
+    spreads = [series.relative_spread or 0.0 for series in state.headlines]
     widest = max(spreads, default=0.0)
     if widest > NOISY_SPREAD:
-        series = deciding[spreads.index(widest)]
+        series = state.headlines[spreads.index(widest)]
         reasons["spread"] = f"spread {100 * widest:,.0f} % of {series.titled(state.label)}"
-    level: Level = "noisy" if reasons else "good"
+    level: TrustLevel = "noisy" if reasons else "good"
     if min(spreads, default=0.0) > UNUSABLE_SPREAD:
         level = "unusable"
     return PointTrust(level, reasons, widest)
@@ -520,15 +514,13 @@ def _kind(mark: str) -> str:
 def _canary_moves(table: pa.Table) -> dict[str, float]:
     """Return the canaries that moved during the run, with their relative range."""
     rows = table.filter(pc.equal(table["benchmark"], "canary"))
-    values: dict[str, list[float]] = {}
-    for metric, value in zip(rows["metric"].to_pylist(), rows["value"].to_pylist(), strict=True):
-        if metric in CANARY_MOVED and value is not None:
-            values.setdefault(metric, []).append(value)
     moves = {}
-    for name, own in values.items():
-        middle = median(own)
-        moves[name] = (max(own) - min(own)) / middle if middle else 0.0
-    return {name: move for name, move in moves.items() if move > CANARY_MOVED[name]}
+    for name, limit in CANARY_MOVED.items():
+        values = ordered(rows.filter(pc.equal(rows["metric"], name))["value"].to_pylist())
+        middle = median(values)
+        if values and middle and (values[-1] - values[0]) / middle > limit:
+            moves[name] = (values[-1] - values[0]) / middle
+    return moves
 
 
 def _causes(points: Iterable[PointTrust]) -> list[str]:
@@ -540,11 +532,11 @@ def _causes(points: Iterable[PointTrust]) -> list[str]:
     return [reasons[0] if len(reasons) == 1 else kind for kind, reasons in kinds.items()]
 
 
-_NAMES = {value: word for word, value in VERDICT_VALUES.items()}
+_KINDS = {value: kind for kind, value in VERDICT_VALUES.items()}
 
 
 @dataclass(frozen=True)
-class OwnVerdict:
+class BenchmarkVerdict:
     """The verdict of a benchmark on a point by one rule: that of its worst sample.
 
     `where` is the entry with what distinguishes the point and the rule's coordinates in it, and
@@ -555,7 +547,7 @@ class OwnVerdict:
     point: str
     where: str
     rule: str
-    word: VerdictWord
+    kind: VerdictWord
     note: str
     title: str
 
@@ -567,10 +559,10 @@ class OwnVerdict:
     @property
     def text(self) -> str:
         """The verdict in words, such as `failed: p99 < 1 s: 1.4 s`."""
-        return f"{self.word}: {self.rule}: {self.note}"
+        return f"{self.kind}: {self.rule}: {self.note}"
 
 
-def own_verdicts(table: pa.Table, points: Iterable[PointState]) -> list[OwnVerdict]:
+def benchmark_verdicts(table: pa.Table, points: Iterable[PointState]) -> list[BenchmarkVerdict]:
     """Return the verdicts in the rows of a run, without warm-up, in their order.
 
     A sample that is not ok cannot pass, but it can fail.
@@ -578,39 +570,40 @@ def own_verdicts(table: pa.Table, points: Iterable[PointState]) -> list[OwnVerdi
     is_verdict = pc.and_(pc.equal(table["metric"], VERDICT), pc.equal(table["phase"], "measure"))
     counts = pc.or_(pc.equal(table["status"], "ok"), pc.equal(table["value"], 0.0))
     rows = table.filter(pc.fill_null(pc.and_(is_verdict, counts), False))
-    samples: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    columns = ["entry", "point", "coords", "subject", "value", "note"]
-    for row in rows.select(columns).to_pylist():
-        key = row["point"], row["coords"] or "{}", row["subject"]
-        samples.setdefault(key, []).append(row)
+    columns = ["point", "coords", "subject", "value", "note"]
+    samples: list[dict[str, Any]] = rows.select(columns).to_pylist()
+    rules = grouped(samples, lambda row: (row["point"], row["coords"] or "{}", row["subject"]))
     states = {state.point: state for state in points}
     verdicts = []
-    for (point, coords, rule), judged in samples.items():
+    for (point, coords, rule), of_rule in rules.items():
         state = states[point]
         at = orjson.loads(coords)
-        worst = min(judged, key=lambda row: row["value"])
-        same = sum(row["value"] == worst["value"] for row in judged)
-        count = f" ({same} of {len(judged)} samples)" if len(judged) > 1 else ""
-        where = " ".join([state.name, *(f"{name}={value}" for name, value in at.items())])
+        worst = min(of_rule, key=lambda row: row["value"])
+        same = sum(row["value"] == worst["value"] for row in of_rule)
+        count = f" ({same} of {len(of_rule)} samples)" if len(of_rule) > 1 else ""
         label = registry.point_label(state.benchmark, state.differences | at)
-        title = ", ".join(filter(None, (state.entry, label)))
-        word = _NAMES[float(worst["value"])]
-        note = f"{worst['note'] or ''}{count}"
-        verdicts.append(OwnVerdict(state.entry, point, where, rule, word, note, title))
+        verdict = BenchmarkVerdict(
+            entry=state.entry,
+            point=point,
+            where=" ".join([state.name, *(f"{name}={value}" for name, value in at.items())]),
+            rule=rule,
+            kind=_KINDS[float(worst["value"])],
+            note=f"{worst['note'] or ''}{count}",
+            title=", ".join(filter(None, (state.entry, label))),
+        )
+        verdicts.append(verdict)
     return verdicts
 
 
-def worst_of_points(verdicts: Iterable[OwnVerdict]) -> list[tuple[OwnVerdict, str]]:
+def worst_of_points(verdicts: Iterable[BenchmarkVerdict]) -> list[tuple[BenchmarkVerdict, str]]:
     """Return the worst verdict of each point, and how many of its rules share it where several do.
 
     Failed points come first.
     """
-    points: dict[str, list[OwnVerdict]] = {}
-    for verdict in verdicts:
-        points.setdefault(verdict.point, []).append(verdict)
     lines = []
-    for own in points.values():
-        worst = min(own, key=lambda verdict: VERDICT_VALUES[verdict.word])
-        same = sum(verdict.word == worst.word for verdict in own)
-        lines.append((worst, f"{same} of {len(own)} rules {worst.word}" if len(own) > 1 else ""))
-    return sorted(lines, key=lambda line: VERDICT_VALUES[line[0].word])
+    for rules in grouped(verdicts, lambda verdict: verdict.point).values():
+        worst = min(rules, key=lambda verdict: VERDICT_VALUES[verdict.kind])
+        same = sum(verdict.kind == worst.kind for verdict in rules)
+        count = f"{same} of {len(rules)} rules {worst.kind}" if len(rules) > 1 else ""
+        lines.append((worst, count))
+    return sorted(lines, key=lambda line: VERDICT_VALUES[line[0].kind])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import orjson
 
 from perfdag.analysis.alerts import junit_document, markdown_table
-from perfdag.analysis.compare import Outcome, SeriesVerdict, analyse
+from perfdag.analysis.compare import DuetResult, PairedSeries, analyse
 from perfdag.analysis.gate_result import CheckResult, State
 from perfdag.analysis.verdict import CANNOT_TELL, RANK, Tuning, percent
 from perfdag.plan import Duet
@@ -22,7 +22,7 @@ OUTCOME = "runs/{}/ab.json"
 HEADINGS = ["series", "A", "B", "B against A", "interval", "p", "verdict"]
 
 
-def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
+def conclude(store: Store, duet: Duet, *, everything: bool = False) -> DuetResult:
     """Compare the collected variants and store the outcome beside run A. Raises StoreError."""
     tuning = Tuning(checks_of(duet.a.suite_text), duet.a.where.get("cluster"))
     outcome = analyse(store, duet, tuning, everything=everything)
@@ -32,17 +32,17 @@ def conclude(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
     return outcome
 
 
-def compare_so_far(store: Store, duet: Duet, *, everything: bool = False) -> Outcome:
+def compare_so_far(store: Store, duet: Duet, *, everything: bool = False) -> DuetResult:
     """Collect what both variants have so far, and compare it. Raises StoreError."""
     for plan in (duet.a, duet.b):
         collect(store, plan)
     return conclude(store, duet, everything=everything)
 
 
-def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> str:
+def outcome_text(outcome: DuetResult, store: Store, *, markdown: bool = False) -> str:
     """Return the outcome as a table for a terminal or in Markdown, with notes below it."""
     duet = outcome.duet
-    lines = outcome.lines
+    lines = outcome.series
     a, b = duet.a.options.words
     limit = next((line.cost.limit for line in lines if line.cost), None)
     headings = HEADINGS if limit is None else [*HEADINGS, f"cost within {limit * 100:g} %"]
@@ -54,65 +54,65 @@ def outcome_text(outcome: Outcome, store: Store, *, markdown: bool = False) -> s
             [head, *markdown_table(headings, rows), "", outcome_sentence(outcome), "", *notes]
         )
     table = text_table(
-        headings, rows, right=range(1, 6), styles=[line.paired.word for line in lines]
+        headings, rows, right=range(1, 6), styles=[line.paired.kind for line in lines]
     )
-    sentence = outcome_sentence(outcome), f"bold {outcome.word}"
+    sentence = outcome_sentence(outcome), f"bold {outcome.verdict}"
     return "\n".join([f"A  {a}\nB  {b}", table, styled([*notes, sentence])])
 
 
-def outcome_sentence(outcome: Outcome) -> str:
+def outcome_sentence(outcome: DuetResult) -> str:
     """Return what the series that matters most says: `B is 1.25 times slower than A (p 0.03)`."""
-    if not outcome.lines:
+    if not outcome.series:
         return "Nothing can be compared"
     a, b = outcome.duet.a.options.words
-    line = min(outcome.lines, key=lambda line: RANK.index(line.paired.word))
+    line = min(outcome.series, key=lambda line: RANK.index(line.paired.kind))
     paired = line.paired
     unit = line.info.unit
     text = f"{b} against {a}: {_cells(line)[3]}"
-    sure = paired.word in ("worse", "better")
+    sure = paired.kind in ("worse", "better")
     if sure and (unit == "s" or unit in RATES):
         ratio = 1 + paired.effect
         how = "slower" if (ratio > 1) == (unit == "s") else "faster"
         text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
-    text = f"{line.label}: {text}" if outcome.lines[1:] else text
+    text = f"{line.label}: {text}" if outcome.series[1:] else text
     if sure:
         return f"{text} (p {paired.p:.2g})"
     verdict, _, why = _cells(line)[-1].partition(": ")
     return f"{verdict}: {text}{f'; {why}' if why else ''}"
 
 
-def outcome_card(outcome: Outcome) -> bytes:
+def outcome_card(outcome: DuetResult) -> bytes:
     """Return the outcome as a PNG of 1200 x 630 for chats and slides."""
     from perfdag.charts.pages.screen import card_of_variants
 
     series = []
-    for line in outcome.lines:
+    for line in outcome.series:
         label, a, b, change, interval = _cells(line)[:5]
         values = f"{a} \N{RIGHTWARDS ARROW} {b}  {change}"
-        series.append((label, values, interval, line.paired.word))
+        series.append((label, values, interval, line.paired.kind))
     title = "  ·  ".join([outcome.duet.a.suite, *outcome.duet.a.options.words])
-    return card_of_variants(title, outcome_sentence(outcome), outcome.word, series)
+    return card_of_variants(title, outcome_sentence(outcome), outcome.verdict, series)
 
 
 _STATES: dict[str, State] = {"within": "ok", "beyond": "failed", "unclear": "absent"}
 """What JUnit calls a series by its cost: passed, a failure, or an error where nobody can tell."""
 
 
-def outcome_junit(outcome: Outcome) -> bytes:
+def outcome_junit(outcome: DuetResult) -> bytes:
     """Return the outcome as JUnit XML: a case for each series, and for what cannot be compared."""
     a, b = outcome.duet.a.options.words
     cases = []
-    for line in outcome.lines:
+    for line in outcome.series:
         cells = dict(zip(HEADINGS[1:], _cells(line)[1:], strict=True))
         text = "; ".join(f"{heading} {cell}" for heading, cell in cells.items())
         state: State = "ok"
         if line.cost:
-            state = _STATES[line.cost.word]
+            state = _STATES[line.cost.kind]
             text = f"{_cost(line.cost)}; {text}"
         cases.append(CheckResult("ab", line.name, line.label, state, text))
     lacking: State = "failed"
     if outcome.duet.a.options.within is None:  # no series fails for having no value
-        lacking = "ok" if outcome.lines else "absent"
+        lacking = "ok" if outcome.series else "absent"
     for name in outcome.absent:
         text = next(text for text in outcome.unpaired if text.startswith(f"{name}: "))
         cases.append(CheckResult("ab", name, name, lacking, text))
@@ -124,15 +124,15 @@ def outcome_junit(outcome: Outcome) -> bytes:
     return junit_document(outcome.duet.a.suite, about, cases)
 
 
-def _cells(line: SeriesVerdict) -> list[str]:
+def _cells(line: PairedSeries) -> list[str]:
     """Return the cells of a series, as HEADINGS names them.
 
     Where a limit is the question, its cell alone says what would decide.
     """
     paired = line.paired
     unit_of_metric = line.info.display_unit
-    verdict: str = paired.word
-    if paired.word == "unclear" and not line.cost:
+    verdict: str = paired.kind
+    if paired.kind == "unclear" and not line.cost:
         verdict = f"{CANNOT_TELL}: {paired.why}"
     unit = unit_of_metric if paired.absolute else ""
     low = percent(paired.interval.low, unit)
@@ -152,7 +152,7 @@ def _cost(cost: Cost | None) -> str:
     """Return what B costs, the interval of the cost, and whether it is within the limit."""
     if cost is None:
         return "-"
-    verdict = cost.word if cost.word != "unclear" else f"{CANNOT_TELL}: {cost.why}"
+    verdict = cost.kind if cost.kind != "unclear" else f"{CANNOT_TELL}: {cost.why}"
     if math.isnan(cost.share):
         return verdict
     unit = "%" if cost.points else ""
@@ -160,9 +160,9 @@ def _cost(cost: Cost | None) -> str:
     return f"{share} ({low} to {high}) {verdict}"
 
 
-def _notes(outcome: Outcome) -> Iterator[str]:
+def _notes(outcome: DuetResult) -> Iterator[str]:
     """Yield the method, what differs, failed samples, and series without a counterpart."""
-    bands = sorted({line.paired.interval.text() for line in outcome.lines})
+    bands = sorted({line.paired.interval.text() for line in outcome.series})
     blocks = f"{plural(len(outcome.duet.blocks), 'block')} of ABBA or BAAB"
     yield ""
     yield f"{blocks}; interval: {', '.join(bands) or '-'}; exact sign-flip test"

@@ -13,8 +13,7 @@ from itertools import compress
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from perfdag.analysis.gate_result import Alert, GateResult
-from perfdag.analysis.sentence import Banner, Judged, banner
+from perfdag.analysis.gate_result import Alert, Banner, GateResult, RunVerdicts, banner
 from perfdag.benchmark import registry
 from perfdag.plan import Plan, gated, stored_duet
 from perfdag.redaction import print_now
@@ -33,9 +32,8 @@ from perfdag.results.schema import objects
 from perfdag.results.summary import (
     PointState,
     PointTrust,
-    Series,
+    RunSeries,
     Summary,
-    headlines,
     parsed,
     statuses_text,
     summarise,
@@ -86,7 +84,7 @@ class Run:
         if gated(self.plan):  # the gate knows what is acknowledged
             failed = self.gate is not None and self.gate.failed
         else:
-            failed = any(verdict.word == "failed" for verdict in self.summary.verdicts)
+            failed = any(verdict.kind == "failed" for verdict in self.summary.verdicts)
         if failed:
             return EXIT_GATE
         statuses = self.summary.statuses.keys()
@@ -95,32 +93,32 @@ class Run:
     @property
     def verdict(self) -> Banner:
         """The sentence about the run, as its report has it."""
-        return banner(Judged(self.summary, self.gate))
+        return banner(RunVerdicts(self.summary, self.gate))
 
     def __str__(self) -> str:
         """Return a table for each entry, counts, addresses and the verdict."""
-        judged = Judged(self.summary, self.gate)
+        run = RunVerdicts(self.summary, self.gate)
         entries: dict[str, list[PointState]] = {}
         for state in self.summary.points:
             entries.setdefault(state.entry, []).append(state)
         tables = [
-            f"{_table(entry, states, judged, self.globs)}\n" for entry, states in entries.items()
+            f"{_table(entry, states, run, self.globs)}\n" for entry, states in entries.items()
         ]
         gate = []
         if self.gate and gated(self.plan):
             from perfdag.analysis.alerts import gate_lines
 
             gate = [styled(gate_lines(self.gate))]
-        counts = judged.past.counted if judged.past else "first run"
+        counts = run.past.counted if run.past else "first run"
         # One count says what the sentence says.
-        counted = f" ({counts})" if "," in counts or not judged.past else ""
+        counted = f" ({counts})" if "," in counts or not run.past else ""
         verdict = self.verdict
         return "\n".join(
             [
                 *tables,
                 *_lines(self),
                 *gate,
-                styled([(verdict.sentence + counted, f"bold {verdict.word}")]),
+                styled([(verdict.sentence + counted, f"bold {verdict.kind}")]),
             ]
         )
 
@@ -160,7 +158,7 @@ def _point_data(state: PointState, trust: PointTrust | None) -> dict[str, Any]:
     }
 
 
-def _metric_data(series: Series) -> dict[str, Any]:
+def _metric_data(series: RunSeries) -> dict[str, Any]:
     """Return a series of a point, in the unit of its metric."""
     return {
         "metric": series.metric,
@@ -185,14 +183,14 @@ MAX_REASONS = 10
 """Points whose failures and verdicts the terminal shows; the report has all of them."""
 
 
-def _table(entry: str, states: Sequence[PointState], judged: Judged, globs: Sequence[str]) -> str:
+def _table(entry: str, states: Sequence[PointState], run: RunVerdicts, globs: Sequence[str]) -> str:
     """Return the table of an entry, without the columns that are empty. A point is named once."""
-    worst = worst_of_points(judged.summary.verdicts)
-    verdicts = {verdict.point: verdict.word for verdict, _ in worst}
+    worst = worst_of_points(run.summary.verdicts)
+    verdicts = {verdict.point: verdict.kind for verdict, _ in worst}
     rows = [
-        ("" if number else state.label, *cells, _state_text(state, judged, verdicts))
+        ("" if number else state.label, *cells, _state_text(state, run, verdicts))
         for state in states
-        for number, cells in enumerate(_cells(state, judged, globs))
+        for number, cells in enumerate(_cells(state, run, globs))
     ]
     is_shown = [any(cells) for cells in zip(*rows, strict=True)]
     headings = [*compress(HEADINGS, is_shown)]
@@ -205,7 +203,7 @@ def _table(entry: str, states: Sequence[PointState], judged: Judged, globs: Sequ
     )
 
 
-def _shown(state: PointState, globs: Sequence[str]) -> list[Series]:
+def _shown(state: PointState, globs: Sequence[str]) -> list[RunSeries]:
     """Return the series of these metrics, or the headlines with what the benchmark adds to them."""
     if globs:
         return [
@@ -216,28 +214,28 @@ def _shown(state: PointState, globs: Sequence[str]) -> list[Series]:
     declared = registry.metrics_of(state.benchmark).values()
     added = {(metric.name, metric.in_table) for metric in declared}
     beside = [series for series in state.series if (series.metric, series.stat) in added]
-    return [*headlines(state), *beside]
+    return [*state.headlines, *beside]
 
 
-def _cells(state: PointState, judged: Judged, globs: Sequence[str]) -> list[tuple[str, ...]]:
+def _cells(state: PointState, run: RunVerdicts, globs: Sequence[str]) -> list[tuple[str, ...]]:
     """Return metric, median, spread, unit, n, nominal and last runs of the series shown."""
     cells: list[tuple[str, ...]] = []
     for series in _shown(state, globs):
         factor, unit = scaled(series.display_unit, series.middle)
         figures = (series.band.low, series.middle, series.band.high)
         low, median, high = (digits(figure / factor) for figure in figures)
-        history = judged.lines.get(series.series_id)
+        history = run.histories.get(series.series_id)
         bars = spark(history.value.tolist()) if history else ""
         count = str(len(series.values))
         cells.append((series.label, median, f"{low} to {high}", unit, count, series.nominal, bars))
     return cells or [("", "-", "", "", "0", "", "")]
 
 
-def _state_text(state: PointState, judged: Judged, verdicts: Mapping[str, str]) -> str:
+def _state_text(state: PointState, run: RunVerdicts, verdicts: Mapping[str, str]) -> str:
     """Return the samples by status, the trust, the verdict, and why there is no value."""
     statuses = sorted((status, count) for status, count in state.statuses.items() if status != "ok")
     text = ", ".join(f"{count} {status}" for status, count in statuses) or "ok"
-    trust = judged.summary.trust.points.get(state.point)
+    trust = run.summary.trust.points.get(state.point)
     if trust and trust.level != "good" and state.series:
         text += f", {trust.level}"
     if state.point in verdicts:
@@ -432,7 +430,7 @@ def finish_step(pod: "PodContext", phase: str) -> int:
         outcome = conclude(store, duet)
         text = outcome_text(outcome, store)
         code = outcome.exit_code
-        verdict = Banner(outcome.word, "")
+        verdict = Banner(outcome.verdict, "")
     else:
         for run_id in plan.options.rechecks:
             context.end_clock(store, run_id)
@@ -444,7 +442,7 @@ def finish_step(pod: "PodContext", phase: str) -> int:
         context.explain_end(reason or verdict.sentence)
     print_now(text)
     # a run whose suite has no earlier one has no verdict
-    context.label_workflow(pod, plan, store, verdict.word or "first", reason or verdict.sentence)
+    context.label_workflow(pod, plan, store, verdict.kind or "first", reason or verdict.sentence)
     if phase == "Succeeded":
         plan_step.release(pod, plan)
     if plan.trigger != "ab":

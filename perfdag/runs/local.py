@@ -50,7 +50,7 @@ TURNS = 4
 """Turns of a block, ABBA or BAAB."""
 
 if TYPE_CHECKING:
-    from perfdag.analysis.compare import Outcome
+    from perfdag.analysis.compare import DuetResult
     from perfdag.analysis.gate_result import GateResult
     from perfdag.runs.finish import Run
 
@@ -218,7 +218,7 @@ def measure_duet(
     *,
     everything: bool = False,
     force: bool = False,
-) -> tuple[Store, "Outcome"]:
+) -> tuple[Store, "DuetResult"]:
     """Measure what is not stored yet, then compare. Return the store and the outcome.
 
     A duet that is looked at more than once ends when it is decided, and keeps the blocks until

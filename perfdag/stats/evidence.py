@@ -11,7 +11,7 @@ All nights are judged at once, as arrays. benchmarks/detector.py chose the const
 often the rule is wrong, and how fast it finds what is there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -107,7 +107,8 @@ class Evidence:
     @classmethod
     def of(cls, nights: Nights, gate: float, prior: float, fewest: int) -> "Evidence":
         """Return the evidence of nights on a scale. A reference has at least `fewest` nights."""
-        x, references = nights.value, References.of(nights.value, prior)
+        x = nights.value
+        references = References.of(x, prior)
         sides = sides_of(x, references, gate, fewest)
         alone = decide_alone(nights, references, gate, fewest)
         means, doubts = decide_by_mean(x, references, gate, prior)
@@ -203,11 +204,9 @@ class Means:
     shift: Array
     errors: Array
 
-    def where(self, wanted: Flags) -> "Means":
-        """Return some of the means."""
-        numbers = (self.begin[wanted], self.length[wanted])
-        figures = (self.side[wanted], self.shift[wanted], self.errors[wanted])
-        return Means(*numbers, self.nights[wanted], *figures)
+    def where(self, mask: Flags) -> "Means":
+        """Return the means for which the mask is set."""
+        return Means(*(getattr(self, column.name)[mask] for column in fields(self)))
 
 
 def decide_by_mean(
@@ -224,7 +223,8 @@ def decide_by_mean(
     if young.any():
         early = x[: YOUNG - 1] - references.base[means.begin[young], None]
         judged = judge_young(means.where(young), early, prior)
-        means.shift[young], means.errors[young] = judged.shift, judged.errors
+        means.shift[young] = judged.shift
+        means.errors[young] = judged.errors
     means = means.where((means.side * means.shift > 0) & (means.errors > SUSPICIOUS * MEANS))
     ends = means.begin + means.length - 1
     doubts = np.zeros(x.size, np.int64)
@@ -250,9 +250,9 @@ def likely_means(x: Array, references: References, gate: float) -> Means:
     sizes = references.sizes(begins)
     means = totals / lengths - references.base[sizes, None]
     beyond = (np.abs(means) >= gate) & (lengths > 1)
-    some = beyond.any(axis=1)
-    begins = begins[some]
-    sizes = sizes[some]
+    of_interest = beyond.any(axis=1)
+    begins = begins[of_interest]
+    sizes = sizes[of_interest]
     nights = sliding_window_view(np.concatenate([x, np.full(LONGEST, np.nan)]), LONGEST)
     after = nights[begins] - references.base[sizes, None]
     shifts = np.cumsum(clipped(after, references.noise[sizes]), axis=1) / lengths
@@ -260,13 +260,13 @@ def likely_means(x: Array, references: References, gate: float) -> Means:
     units = references.wide[sizes, None] * np.sqrt(1 / lengths + 1 / sizes[:, None])
     errors = np.abs(shifts) / units
     errors[begins < YOUNG] = np.inf
-    row, column = np.nonzero(beyond[some] & (errors > SUSPICIOUS * MEANS))
+    row, column = np.nonzero(beyond[of_interest] & (errors > SUSPICIOUS * MEANS))
     length = lengths[column]
     return Means(
         begin=begins[row],
         length=length,
         nights=np.where(lengths <= length[:, None], after[row], np.nan),
-        side=np.sign(means[some][row, column]),
+        side=np.sign(means[of_interest][row, column]),
         shift=shifts[row, column],
         errors=errors[row, column],
     )

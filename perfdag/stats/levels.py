@@ -24,7 +24,6 @@ from perfdag.stats.scale import (
     MIN_FRACTION,
     WINDOW,
     Array,
-    Counts,
     Nights,
     Scale,
     middle,
@@ -90,8 +89,8 @@ class Levels:
     """The levels of a series, oldest first, and the nights at which another may have begun.
 
     `min_effect` is relative, with `absolute` in the unit of the metric, for people `unit`. A
-    `fraction` has the unit 1, and is one if all its values are `bounded` by 0 and 1. A level of
-    it that begins at 0 or 1 counts differences of at least MIN_FRACTION. `nights` has what was
+    `fraction` has the unit 1, and is one if all its values lie from 0 to 1. A level of it that
+    begins at 0 or 1 counts differences of at least MIN_FRACTION. `nights` has what was
     measured. `row` counts the newest nights in a row beyond the level. `suspicious` has the side of
     each night that may have begun a level, by its position: it is worth measuring again.
     """
@@ -100,7 +99,6 @@ class Levels:
     absolute: bool = False
     fraction: bool = False
     unit: str = "1"
-    bounded: bool = True
     nights: Nights = field(default_factory=lambda: Nights.of([]))
     levels: list[Level] = field(default_factory=list)
     row: int = 0
@@ -124,7 +122,9 @@ class Levels:
 
     def scale(self, values: ArrayLike) -> tuple[Scale, float]:
         """Return the scale of values of the series, and the smallest effect that counts."""
-        scale = scale_for(values, self.absolute, self.fraction and self.bounded)
+        measured = self.nights.value
+        fraction = self.fraction and bool(((measured >= 0) & (measured <= 1)).all())
+        scale = scale_for(values, self.absolute, fraction)
         touches = scale.kind == "absolute" and not self.absolute
         return scale, MIN_FRACTION if touches else self.min_effect
 
@@ -147,40 +147,12 @@ class Levels:
         return next((level for level in reversed(self.levels) if level.start <= position), None)
 
 
-def limits_of(
-    nights: Nights,
-    *,
-    min_effect: float = MIN_EFFECT,
-    absolute: bool = False,
-    fraction: bool = False,
-    unit: str = "1",
-) -> Levels:
-    """Return the nights of a series and the smallest effect that counts, without its levels."""
-    bounded = bool(((nights.value >= 0) & (nights.value <= 1)).all())
-    return Levels(min_effect, absolute, fraction, unit, bounded, nights)
-
-
-def levels_of(
-    values: ArrayLike | Nights,
-    *,
-    min_effect: float = MIN_EFFECT,
-    absolute: bool = False,
-    fraction: bool = False,
-    unit: str = "1",
-) -> Levels:
-    """Return the levels of nights, oldest first; see `Levels`.
-
-    NaN, where nothing was measured, is skipped. Positions count the values as passed.
-    """
-    nights = values if isinstance(values, Nights) else Nights.of(values)
-    series = limits_of(
-        nights, min_effect=min_effect, absolute=absolute, fraction=fraction, unit=unit
-    )
+def add_levels(series: Levels) -> None:
+    """Add the levels that the nights of a series decide, oldest first; see `Levels`."""
     decided = min(STEP, series.measured) - 1
     split: Split | None = Split(0, 0, 0)
     while split is not None and series.measured:
         split, decided = _add_level(series, split, decided)
-    return series
 
 
 def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None, int]:
@@ -188,7 +160,8 @@ def _add_level(series: Levels, split: Split, decided: int) -> tuple[Split | None
 
     All three count nights of the series.
     """
-    start, at = split.start, series.nights.at.tolist()
+    start = split.start
+    at = series.nights.at.tolist()
     nights = series.nights.since(start)
     first = nights.value[: decided - start + 1]
     scale, min_effect = series.scale(first)
@@ -277,22 +250,18 @@ def drift_of(levels: Levels) -> Drift | None:
     alike = takewhile(lambda level: level.scale.kind == scale.kind, reversed(levels.levels))
     chosen = list(alike)[::-1]
     first = int(np.searchsorted(levels.nights.at, chosen[0].start))
-    at, values = levels.nights.at[first:], levels.nights.value[first:]
+    at = levels.nights.at[first:]
     if len(at) < DRIFT_NIGHTS:
         return None
-    x = scale.apply(values)
-    line = _line(x, x - _by_level(x, chosen, at))
+    x = scale.apply(levels.nights.value[first:])
+    of_level = np.searchsorted([level.start for level in chosen], at, side="right") - 1
+    means = np.bincount(of_level, x) / np.bincount(of_level)
+    line = _line(x, x - means[of_level])
     if line is None or abs(line.moved) < scale.gate(newest.min_effect):
         return None
-    begin, end = scale.value(line.end - line.moved), scale.value(line.end)
+    begin = scale.value(line.end - line.moved)
+    end = scale.value(line.end)
     return Drift(int(at[line.start]), begin, end, scale.change(begin, end))
-
-
-def _by_level(x: Array, levels: list[Level], at: Counts) -> Array:
-    """Return the mean of the level of each night."""
-    which = np.searchsorted([level.start for level in levels], at, side="right") - 1
-    means: Array = np.bincount(which, x) / np.bincount(which)
-    return means[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,29 +273,31 @@ class _Line:
     moved: float
 
 
-def _line(x: Array, left: Array) -> _Line | None:
-    """Return the line that explains most of what is left by levels, where its slope is sure.
+def _line(x: Array, residuals: Array) -> _Line | None:
+    """Return the line that explains most of what levels leave, where its slope is sure.
 
     Sums go from each night to the newest, so that lines since every night are fitted at once.
     """
     count = np.arange(x.size, 0, -1)
     ago = count - 1.0  # nights before the newest
-    mean_ago, spread_ago = ago / 2, count * (count**2 - 1.0) / 12
+    mean_ago = ago / 2
+    spread_ago = count * (count**2 - 1.0) / 12
     y = x - x[-1]
     mean = _sums(y) / count
     together = _sums(y * ago) - count * mean_ago * mean
     slopes = np.divide(together, spread_ago, out=np.zeros_like(y), where=spread_ago > 0)
     unexplained = _sums(y**2) - count * mean**2 - slopes * together
-    gains = _sums(left**2) - unexplained
+    gains = _sums(residuals**2) - unexplained
     start = int(np.argmax(gains[: x.size - DRIFT_NIGHTS + 1]))
-    slope, at_end = float(slopes[start]), float(mean[start] - slopes[start] * mean_ago[start])
-    around = (y - at_end - slope * ago)[start:]
+    slope = float(slopes[start])
+    end = float(mean[start] - slope * mean_ago[start])
+    around = (y - end - slope * ago)[start:]
     noise = math.sqrt(float((around**2).sum()) / (around.size - 2))
     wide = float(widening(around[None], np.array([noise]), np.array([around.size]))[0])
-    least = DRIFT_SIGMAS * wide * noise / math.sqrt(spread_ago[start])
-    if gains[start] <= 0 or abs(slope) <= least:
+    error = wide * noise / math.sqrt(spread_ago[start])
+    if gains[start] <= 0 or abs(slope) <= DRIFT_SIGMAS * error:
         return None
-    return _Line(start, float(x[-1]) + at_end, -slope * float(ago[start]))
+    return _Line(start, float(x[-1]) + end, -slope * float(ago[start]))
 
 
 def _sums(values: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from perfdag.stats.robust import SIGMA_OF_MAD, binomial_tail
-from perfdag.stats.scale import Array, finite, middle, robust_sigma, scale_for
+from perfdag.stats.scale import MIN_EFFECT, Array, finite, middle, robust_sigma, scale_for
 
 FEWEST_NODES = 4
 FEWEST_VALUES = 3
@@ -36,7 +36,7 @@ class Outlier:
     n: int
 
 
-def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> list[Outlier]:
+def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = MIN_EFFECT) -> list[Outlier]:
     """Return the nodes whose median differs from the median of the others, the farthest first.
 
     `values` maps a node to the values of one series that it took part in. A sample over two nodes
@@ -45,29 +45,26 @@ def outliers(values: Mapping[str, ArrayLike], *, min_effect: float = 0.05) -> li
     others and the uncertainty of the medians. Fewer than four nodes with three values each give no
     result.
     """
-    groups = {
-        node: array for node, v in values.items() if (array := finite(v)).size >= FEWEST_VALUES
-    }
+    arrays = {node: finite(of_node) for node, of_node in values.items()}
+    groups = {node: array for node, array in arrays.items() if array.size >= FEWEST_VALUES}
     if len(groups) < FEWEST_NODES:
         return []
     scale = scale_for(np.concatenate(list(groups.values())))
-    levels = {node: float(np.median(scale.apply(array))) for node, array in groups.items()}
+    levels = {node: middle(scale.apply(array)) for node, array in groups.items()}
     residuals = np.concatenate(
         [scale.apply(array) - levels[node] for node, array in groups.items()]
     )
     # Residuals around a median of n are too small by about (n - 1) / n in variance.
     shrink = math.sqrt(residuals.size / max(1, residuals.size - len(groups)))
-    within = SIGMA_OF_MAD * float(np.median(np.abs(residuals))) * shrink
-    typical = float(np.median([array.size for array in groups.values()]))
+    within = SIGMA_OF_MAD * middle(np.abs(residuals)) * shrink
+    typical = middle(np.array([array.size for array in groups.values()]))
     different = []
     for node, level in levels.items():
-        others = np.array([value for name, value in levels.items() if name != node])
-        middle = float(np.median(others))
-        between = robust_sigma(others)
+        beside = np.array([value for name, value in levels.items() if name != node])
         n = groups[node].size
-        known = within * math.sqrt(math.pi / 2 * (1 / n + 1 / (typical * others.size)))
-        noise = max(between, known)
-        off = level - middle
+        error = within * math.sqrt(math.pi / 2 * (1 / n + 1 / (typical * beside.size)))
+        noise = max(robust_sigma(beside), error)
+        off = level - middle(beside)
         if abs(off) > max(scale.gate(min_effect), GATE * noise):
             sigmas = abs(off) / noise if noise else math.inf
             different.append(Outlier(node, scale.effect(off), sigmas, int(n)))
@@ -114,37 +111,31 @@ class SlowPart:
         return f"{self.kind} {self.name} ({100 * self.effect:+.0f} %)"
 
 
-def slow_parts(
-    values: Mapping[Link, ArrayLike], higher_is_better: bool, *, min_effect: float = 0.05
-) -> list[SlowPart]:
+def slow_parts(values: Mapping[Link, ArrayLike], higher_is_better: bool) -> list[SlowPart]:
     """Return the slow nodes, then the slow links, the worst of each first.
 
     `values` maps a pair of nodes to the values of one metric. A slow part is off by more than
-    `min_effect` and four robust standard deviations of the pairs. Fewer than four nodes give no
+    MIN_EFFECT and four robust standard deviations of the pairs. Fewer than four nodes give no
     result.
     """
-    pairs = PairLevels(values, higher_is_better, min_effect)
+    pairs = PairLevels(values, higher_is_better)
     if len(pairs.links) < FEWEST_NODES:
         return []
     nodes = slow_nodes(pairs)
     links = slow_links(pairs, {node.name for node in nodes})
-    parts = [*nodes, *links]
-    return sorted(parts, key=lambda part: (part.kind == "link", -abs(part.effect)))
+    return sorted([*nodes, *links], key=lambda part: (part.kind == "link", -abs(part.effect)))
 
 
 class PairLevels:
     """The levels of the pairs of nodes in one metric, on a scale where more is slower."""
 
-    def __init__(
-        self, values: Mapping[Link, ArrayLike], higher_is_better: bool, min_effect: float
-    ) -> None:
+    def __init__(self, values: Mapping[Link, ArrayLike], higher_is_better: bool) -> None:
         arrays = {link: finite(array) for link, array in values.items()}
         self.values = {link: array for link, array in arrays.items() if array.size}
         self.links: dict[str, list[Link]] = {}
         for link in self.values:
             for node in link:
                 self.links.setdefault(node, []).append(link)
-        self.min_effect = min_effect
         self.sign = -1.0 if higher_is_better else 1.0
         self.scale = scale_for([value for array in self.values.values() for value in array])
         self.level = {
@@ -159,7 +150,7 @@ class PairLevels:
         """Return by how much a slow level differs from these levels: infinity below two of them."""
         if levels.size < 2:
             return math.inf
-        return max(self.scale.gate(self.min_effect), GATE * robust_sigma(levels))
+        return max(self.scale.gate(MIN_EFFECT), GATE * robust_sigma(levels))
 
     def effect(self, difference: float) -> float:
         """Return a difference of levels as an effect on the values, with its sign."""
@@ -178,15 +169,15 @@ def slow_nodes(pairs: PairLevels) -> list[SlowPart]:
             node: np.concatenate([pairs.values[link] for link in links])
             for node, links in pairs.links.items()
         }
-        different = outliers(values, min_effect=pairs.min_effect)
+        different = outliers(values)
         slower = [outlier for outlier in different if outlier.effect * pairs.sign > 0]
         return [SlowPart("node", outlier.node, outlier.effect) for outlier in slower]
     slow = []
     for node, links in pairs.links.items():
-        others = pairs.levels(link for link in pairs.level if node not in link)
-        if len(links) > 1 and others.size > 1:
-            off = float(pairs.levels(links).min()) - middle(others)
-            if off > pairs.limit(others):
+        beside = pairs.levels(link for link in pairs.level if node not in link)
+        if len(links) > 1 and beside.size > 1:
+            off = float(pairs.levels(links).min()) - middle(beside)
+            if off > pairs.limit(beside):
                 slow.append(SlowPart("node", node, pairs.effect(off)))
     return slow
 

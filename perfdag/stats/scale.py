@@ -4,7 +4,7 @@ On it, differences are effects. Beside it stands which side of a change is bette
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from perfdag.stats.robust import SIGMA_OF_MAD
 
-Word = Literal["worse", "better", "same", "unclear", "failed"]
-"""The words of every verdict."""
+VerdictKind = Literal["worse", "better", "same", "unclear", "failed"]
+"""What every verdict says."""
 
 MIN_EFFECT, MIN_FRACTION = 0.05, 0.01
 """Smallest change that counts: of a value, and of a fraction from 0 to 1 that touches 0 or 1.
@@ -62,8 +62,8 @@ def middle(array: Array) -> float:
 def middles(rows: Array, counts: Counts) -> Array:
     """Return the median of each row, whose first `counts` values in order are finite."""
     order = np.sort(rows, axis=1)  # NaN comes last
-    which = np.arange(len(counts))
-    middles: Array = (order[which, (counts - 1) // 2] + order[which, counts // 2]) / 2
+    row = np.arange(len(counts))
+    middles: Array = (order[row, (counts - 1) // 2] + order[row, counts // 2]) / 2
     return middles
 
 
@@ -81,22 +81,16 @@ def noises(residuals: Array, counts: Counts, prior: float, widening: ArrayLike =
     prior: the variances are weighted by n - 1 and WEIGHT. `widening` multiplies what was measured.
     """
     order = np.sort(np.abs(residuals), axis=1)
-    which = np.arange(len(counts))
+    row = np.arange(len(counts))
     weight = counts - 1
     rank = 0.95 * weight
     below = rank.astype(np.int64)
     above = np.minimum(below + 1, weight)
     share = rank - below
-    quantile = order[which, below] * (1 - share) + order[which, above] * share
+    quantile = order[row, below] * (1 - share) + order[row, above] * share
     measured = np.maximum(SIGMA_OF_MAD * middles(order, counts), quantile / 1.96) * widening
     noise: Array = np.sqrt((weight * measured**2 + WEIGHT * prior**2) / (weight + WEIGHT))
     return noise
-
-
-def noise_of(residuals: ArrayLike, prior: float = MIN_EFFECT) -> float:
-    """Return the standard deviation of one measurement, see `noises`; without any, the prior."""
-    row = np.asarray(residuals, dtype=np.float64).reshape(1, -1)
-    return float(noises(row, np.array([row.size]), prior)[0]) if row.size else prior
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,8 @@ class Scale:
         if self.kind == "absolute":
             return False
         if self.kind == "rest":
-            before, after = 1 - before, 1 - after
+            before = 1 - before
+            after = 1 - after
         low, high = sorted((abs(before), abs(after)))
         return high > 2 * low
 
@@ -172,10 +167,10 @@ def scale_for(values: ArrayLike, absolute: bool = False, fraction: bool = False)
     return Scale("relative", typical or size or NOTHING)
 
 
-def side_word(side: float, better: str) -> Word:
-    """Return the word for a change upwards (positive) or downwards.
+def kind_of_change(side: float, better: str) -> VerdictKind:
+    """Return the kind of verdict on a change upwards (positive) or downwards.
 
-    Without a better direction no change is for the worse or the better, so the word is unclear.
+    Without a better direction no change is for the worse or the better, so it is unclear.
     """
     if better not in ("higher", "lower"):
         return "unclear"
@@ -198,7 +193,8 @@ def two_speeds(x: Array, gate: float) -> tuple[float, float] | None:
     fewest = math.ceil(order.size / 5)
     gaps = np.diff(order)[fewest - 1 : order.size - fewest]
     cut = int(np.argmax(gaps)) + fewest
-    lower, upper = middle(order[:cut]), middle(order[cut:])
+    lower = middle(order[:cut])
+    upper = middle(order[cut:])
     around = np.concatenate([order[:cut] - lower, order[cut:] - upper])
     wide = max(gate, APART * SIGMA_OF_MAD * middle(np.abs(around)))
     return (lower, upper) if gaps[cut - fewest] > wide else None
@@ -224,9 +220,7 @@ class Nights:
 
     def since(self, night: int) -> "Nights":
         """Return the nights from one on."""
-        kept = slice(night, None)
-        values = (self.value[kept], self.least[kept], self.most[kept])
-        return Nights(self.at[kept], *values, self.count[kept])
+        return Nights(*(getattr(self, column.name)[night:] for column in fields(self)))
 
     def on(self, scale: Scale) -> "Nights":
         """Return the nights on a scale, which keeps the order of values."""
@@ -289,7 +283,7 @@ def widening(residuals: Array, noise: Array, counts: Counts) -> Array:
     size = (rows**2).sum(axis=1)
     alike = (rows[:, 1:] * rows[:, :-1]).sum(axis=1)
     share = np.divide(alike, size, out=np.zeros_like(size), where=size > 0)
-    known = np.where(counts >= NEIGHBOURS, counts / (counts + NEIGHBOURS), 0.0)
-    correlation = np.maximum(share, 0.0) * known
+    weight = np.where(counts >= NEIGHBOURS, counts / (counts + NEIGHBOURS), 0.0)
+    correlation = np.maximum(share, 0.0) * weight
     widening: Array = np.sqrt((1 + correlation) / (1 - correlation))
     return widening

@@ -71,7 +71,9 @@ class S3Store:
             ) from None
         self._api = obstore
         config = _profile(root)
-        self.endpoint = _endpoint(config.pop("endpoint_url", None))
+        configured = config.pop("endpoint_url", None)
+        variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        self.endpoint = next(filter(None, (*map(os.environ.get, variables), configured)), None)
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         config["region"] = region or config.get("region") or "us-east-1"
         if self.endpoint:
@@ -218,11 +220,6 @@ class S3Store:
 
     def url(self, key: str) -> str:
         return f"{self.root}/{key}"
-
-
-def _endpoint(configured: str | None) -> str | None:
-    environ = os.environ
-    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or configured
 
 
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|\d{1,4})"

@@ -402,7 +402,7 @@ def ratio(later: Sequence[float], earlier: Sequence[float]) -> tuple[float, floa
         statistics.stdev(rates) / math.sqrt(len(rates)) / statistics.fmean(rates)
         for rates in (later, earlier)
     ]
-    width = min(50.0, student_t(0.975, freedom) * math.hypot(*errors))
+    width = min(50.0, student_t(freedom) * math.hypot(*errors))
     return value, value * math.exp(-width), value * math.exp(width)
 
 

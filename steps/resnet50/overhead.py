@@ -36,7 +36,7 @@ def overhead(costs: Sequence[float], limit: float) -> tuple[float, float, float,
     n, mean, sigma = len(costs), statistics.fmean(costs), statistics.stdev(costs)
 
     def half(pairs: int) -> float:
-        return student_t(0.975, pairs - 1) * sigma / math.sqrt(pairs)
+        return student_t(pairs - 1) * sigma / math.sqrt(pairs)
 
     gap = abs(mean - math.log1p(limit))
     needed = next((pairs for pairs in range(n, 9999) if half(pairs) < gap), 9999)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from perfdag.analysis.gate import judge_run
-from perfdag.analysis.gate_result import Rules
-from perfdag.analysis.sentence import Judged, banner
+from perfdag.analysis.gate_result import Rules, RunVerdicts, banner
 from perfdag.benchmark.contract import VERDICT
 from perfdag.charts.pages import report
 from perfdag.charts.pictures import draw_pictures
@@ -160,7 +159,7 @@ def test_a_run_names_the_parameter_that_changed(tmp_path: Path) -> None:
         synthetic.put(store, synthetic.rows(night, {point: [2e10] * 3}))
     tables = [load_rows(store, suites=["net"], runs=[run]) for run in runs]
     gates = [judge_run(store, "net", run, Rules()) for run in runs]
-    before, after = map(Judged, map(summarise, tables), gates)
+    before, after = map(RunVerdicts, map(summarise, tables), gates)
     said = "20 Gbit/s"
     assert banner(before).sentence == said
     assert banner(after).sentence == f"{said}; changed: iperf.bs 4KiB -> 8KiB"

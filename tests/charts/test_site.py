@@ -22,7 +22,7 @@ async def test_the_index_is_a_card_a_suite_with_trouble_first(site: str, page: P
     text = await page.value("document.querySelector('#net').innerText")
     assert "iperf throughput, 4 streams worse -12.3 % since 2026-01-23 (12 runs)" in text
     assert "gate failed" in text
-    assert "(11 runs)" not in text, "the answer of the run before"
+    assert "(11 runs)" not in text, "the verdict on the run before"
     steps = "[...document.querySelectorAll('#net .line text')].map(t => t.textContent)"
     assert [step.split(" ", 1)[0][:3] for step in await page.value(steps)] == ["-12"]
     squares = "[...document.querySelectorAll('#net .squares a')].map(a => a.className)"
@@ -110,17 +110,17 @@ async def test_a_comparison_has_the_product_s_verdicts_also_over_a_changed_param
     assert await page.value(menu) == "2026-01-13 04:41 blue, measured again once"
 
 
-async def test_any_two_runs_have_the_answers_of_perfdag_compare(site: str, page: Page) -> None:
+async def test_any_two_runs_have_the_verdicts_of_perfdag_compare(site: str, page: Page) -> None:
     """The page takes them from what is stored of each series; the rule is in Python alone."""
     store = FolderStore(unquote(urlsplit(site).path).removesuffix("/site"))
-    assert await _answers(page, site, store, "net", [0, 1, 2, 4, 17, 18, 19, 29]) == {
+    assert await _verdicts(page, site, store, "net", [0, 1, 2, 4, 17, 18, 19, 29]) == {
         "worse",
         "better",
         "same",
     }
 
 
-async def test_any_two_of_few_runs_have_the_answers_of_perfdag_compare(
+async def test_any_two_of_few_runs_have_the_verdicts_of_perfdag_compare(
     tmp_path: Path, page: Page
 ) -> None:
     store, words = FolderStore(str(tmp_path)), set[str]()
@@ -129,7 +129,7 @@ async def test_any_two_of_few_runs_have_the_answers_of_perfdag_compare(
         slower(store, suite, *shape)
     write_site(store)
     for suite, (runs, _) in suites.items():
-        words |= await _answers(page, (tmp_path / "site").as_uri(), store, suite, range(runs))
+        words |= await _verdicts(page, (tmp_path / "site").as_uri(), store, suite, range(runs))
     assert words == {"worse", "better", "same", "unclear"}
 
 
@@ -150,14 +150,14 @@ async def test_points_that_were_unusable_in_a_run_are_compared_by_neither(
             put(store, some + rows(night, {"size=1": cpu}, suite=suite, **quiet) + steady)
     write_site(store)
     for suite, runs in {"first": [0, 1, 2], "later": [5, 6, 7, 8]}.items():
-        words = await _answers(page, (tmp_path / "site").as_uri(), store, suite, runs)
+        words = await _verdicts(page, (tmp_path / "site").as_uri(), store, suite, runs)
         assert "unclear" in words
     both = run_id(0, "first"), run_id(1, "first")
     texts = [text for _, text, *_ in site_data.verdicts(store, "first", *both)["series"].values()]
     assert sum("but the point was unusable in B: the samples of B spread" in x for x in texts) == 2
 
 
-async def _answers(
+async def _verdicts(
     page: Page, site: str, store: FolderStore, suite: str, runs: Sequence[int]
 ) -> set[str]:
     """The words of the page about each two runs, which are those of `perfdag compare`."""
@@ -165,7 +165,7 @@ async def _answers(
     await page.open(f"{site}/compare.html?suite={suite}")
     script = """(async (suite, both) => { const head = await headOf(suite), series = await seriesOf(head);
       const points = await pointsOf(series, () => newestMonths(head, Infinity)), run = (id) => ({ id, cluster: "blue" });
-      return both.map(([a, b]) => Object.fromEntries(pairs(series, points, run(a), run(b)).map((row) => [row.series.id, [row.word, row.answer]]))); })"""  # noqa: E501
+      return both.map(([a, b]) => Object.fromEntries(pairs(series, points, run(a), run(b)).map((row) => [row.series.id, [row.verdict, row.text]]))); })"""  # noqa: E501
     shown = await page.value(f"{script}({json.dumps(suite)}, {json.dumps(pairs)})")
     words = set()
     for (a, b), answers in zip(pairs, shown, strict=True):

@@ -8,9 +8,12 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
 
 from perfdag.identity import canonical, digest
 from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
+from perfdag.stats.levels import Levels, add_levels
+from perfdag.stats.scale import MIN_EFFECT, Nights, noises
 from perfdag.store.base import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)
@@ -159,3 +162,17 @@ def slower(store: Store, suite: str, runs: int, samples: int) -> tuple[str, str]
 def step(night: int, point: str) -> float:
     """A level for `nights`: the points have the same, and streams=8 loses 15 % at night 34."""
     return 1e10 * (0.85 if night >= 34 and point == "streams=8" else 1.0)
+
+
+def levels_of(values: ArrayLike | Nights, **settings: Any) -> Levels:
+    """The levels of nights, or of one value a night; NaN, where nothing was measured, is none."""
+    nights = values if isinstance(values, Nights) else Nights.of(values)
+    series = Levels(nights=nights, **settings)
+    add_levels(series)
+    return series
+
+
+def noise_of(residuals: ArrayLike, prior: float = MIN_EFFECT) -> float:
+    """The standard deviation of one measurement, see `noises`; without any, the prior."""
+    row = np.asarray(residuals, dtype=np.float64).reshape(1, -1)
+    return float(noises(row, np.array([row.size]), prior)[0]) if row.size else prior

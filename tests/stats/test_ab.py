@@ -168,8 +168,8 @@ AB_KEYS = {
     "a": "run_id words",
     "changes": "folders recorded unknown values",
     "series": "cost info label name paired",
-    "series cost": "high limit low points share why word",
-    "series paired": "a absolute b better blocks effect interval min_effect p why word",
+    "series cost": "high kind limit low points share why",
+    "series paired": "a absolute b better blocks effect interval kind min_effect p why",
     "series paired interval": "coverage high low middle n",
 }
 """The keys of the JSON of `ab` by place; other tools read them."""
@@ -211,7 +211,7 @@ def test_what_would_decide_grows_with_the_square_of_the_width() -> None:
     judged = Paired(0.05, interval, p=0.2, blocks=8, a=1, b=1, min_effect=0.05, better="lower")
     bound = within_limit(judged, 0.1)
     assert bound is not None
-    assert (bound.word, bound.why) == ("unclear", "--blocks 16 would tell")
+    assert (bound.kind, bound.why) == ("unclear", "--blocks 16 would tell")
 
 
 def test_variants_of_which_nothing_was_measured_fail(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The one answer: the level rule, its words, and that every surface says the same."""
+"""The one verdict: the level rule, its kinds, and that every surface says the same."""
 
 import json
 import math
@@ -16,9 +16,8 @@ from hypothesis import given, strategies as st
 
 from perfdag.analysis.alerts import gate_lines
 from perfdag.analysis.gate import judge_run
-from perfdag.analysis.gate_result import GateResult, Rules
+from perfdag.analysis.gate_result import GateResult, Rules, RunVerdicts, banner
 from perfdag.analysis.history import Acknowledgement
-from perfdag.analysis.sentence import Judged, banner
 from perfdag.analysis.verdict import Tuning, compare_sides, percent, verdict_of
 from perfdag.benchmark.contract import Invalid, Measurement, Metric
 from perfdag.charts.pages.site import read_script, write_site
@@ -29,16 +28,16 @@ from perfdag.results.samples import check_possible
 from perfdag.results.schema import load_rows
 from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, summarise
 from perfdag.runs.finish import gate_of_run
-from perfdag.stats.levels import Levels, levels_of
+from perfdag.stats.levels import Levels
 from perfdag.stats.robust import spread
-from perfdag.stats.scale import noise_of
+from perfdag.stats.scale import Nights
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import Check
 from tests.conftest import CommandLine
 from tests.stats.receiver import Receiver
-from tests.stats.synthetic import put, rows, run_id, slower
+from tests.stats.synthetic import levels_of, noise_of, put, rows, run_id, slower
 
 ROOT = Path(__file__).parents[2]
 WOBBLE = (0.995, 1.0, 1.005, 1.0)
@@ -129,35 +128,35 @@ FORMS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
-def word_of(values: Sequence[float] | np.ndarray, better: str, **limits: Any) -> str:
-    """The word about a series of more than three runs at its newest one."""
+def kind_of(values: Sequence[float] | np.ndarray, better: str, **limits: Any) -> str:
+    """The verdict on a series of more than three runs at its newest one."""
     array = np.asarray(values, dtype=np.float64)
     levels = levels_of(array, **limits)
     newest = spread([array[levels.nights.at[-1]]])
     runs = [run_id(night) for night in range(len(array))]
-    return verdict_of(array, newest, levels, runs, better).word
+    return verdict_of(array, newest, levels, runs, better).kind
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_series_has_one_word_in_every_form(form: str) -> None:
+def test_a_series_has_one_verdict_in_every_form(form: str) -> None:
     """A rate that falls is a time that rises, and a hit rate that falls a loss that rises."""
     turn, better, limits = FORMS[form]
     for case, (values, _) in CASES.items():
         if len(values) < 5 or 0 in values or math.isnan(values[-1]):
             continue
         noisy = np.array([value * WOBBLE[night % 4] for night, value in enumerate(values)])
-        assert word_of(turn(noisy), better, **limits) == word_of(noisy, "lower"), case
+        assert kind_of(turn(noisy), better, **limits) == kind_of(noisy, "lower"), case
 
 
 def test_an_absolute_check_judges_differences() -> None:
     wide = spread([0.2, 0.5, 0.8, 1.1])
     values = np.array([0.0, 0.01, 0.02] * 5 + [0.09] * 3)
     limits: dict[str, Any] = {"min_effect": 0.1, "absolute": True, "fraction": True}
-    assert word_of(values, "lower", **limits) == "same", "three points of ten asked for were judged"
+    assert kind_of(values, "lower", **limits) == "same", "three points of ten asked for were judged"
     grown = np.array([0.0, 0.01, 0.02] * 5 + [0.5] * 3)
     levels = levels_of(grown, **limits)
     verdict = verdict_of(grown, wide, levels, [run_id(i) for i in range(18)], "lower")
-    assert (verdict.word, verdict.size) == ("worse", "+0.49"), (
+    assert (verdict.kind, verdict.size) == ("worse", "+0.49"), (
         "samples that spread are no noise here"
     )
 
@@ -198,14 +197,14 @@ def test_the_last_check_that_covers_a_series_has_the_say() -> None:
     assert Tuning([every, own]).effect(tail, np.array([1.0])) == (0.02, False)
     assert Tuning([own, every]).effect(tail, np.array([1.0])) == (0.2, False)
     assert [Tuning(checks).alerts(tail) for checks in ([every, own], [own, every])] == [True, False]
-    [limits] = [Tuning().limits(tail)]
-    assert word_of([1.0] * 10 + [1.1] * 3, "lower", **limits) == "same", "a tail is judged by 15 %"
+    least = Tuning().limits(tail, Nights.of([])).min_effect
+    assert kind_of([1.0] * 10 + [1.1] * 3, "lower", min_effect=least) == "same", "15 % of a tail"
 
 
 def test_a_drift_is_told_as_one(store: Store, cli: CommandLine) -> None:
     fill(store, [100 * 1.002**night for night in range(80)])
     [line] = gate_of(store, 79).series
-    assert line.verdict.word == "worse"
+    assert line.verdict.kind == "worse"
     assert "; rising, +17.1 % since 2026-01-05" in line.verdict.text
     [series] = json.loads(cli(["history", "net", "--store", store.root, "--json"]).out)["series"]
     assert series["drift"]["start"] == run_id(0)
@@ -239,11 +238,11 @@ def test_a_fix_is_good_in_its_night(store: Store, cli: CommandLine) -> None:
     fill(store, [100] * 20 + [140] * 4)
     put(store, rows(24, {"size=1": [100.0]}, **TIME))
     gate = gate_of(store, 24)
-    assert (gate.word, [line.name for line in gate.suspects]) == ("worse", ["work wall_time"])
+    assert (gate.verdict, [line.name for line in gate.suspects]) == ("worse", ["work wall_time"])
     for again in (25, 26):
         put(store, rows(again, {"size=1": [100.5]}, trigger="recheck", **TIME))
     gate = gate_of(store, 24)
-    assert (gate.word, gate.runs, gate.rechecks) == ("same", 25, [run_id(25), run_id(26)])
+    assert (gate.verdict, gate.runs, gate.rechecks) == ("same", 25, [run_id(25), run_id(26)])
     [case] = [case for case in gate.cases if case.group == "change"]
     assert case.text.endswith("; newest 100 s (+0.3 %)")
     root = ["--store", store.root]
@@ -261,7 +260,7 @@ def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:
     said = cli(["import", "history", "boot.csv"]).err
     assert "line 5: 0 s is no time; kept as an invalid sample of boot" in said
     [series] = json.loads(cli(["history", "boot", "--json"]).out)["series"]
-    assert (series["verdict"]["word"], len(series["levels"])) == ("same", 1)
+    assert (series["verdict"]["kind"], len(series["levels"])) == ("same", 1)
     measurement = Measurement("wall_time", 0.0)
     with pytest.raises(Invalid, match="wall_time: 0 s is no time"):
         check_possible(Metric("wall_time", "s", "lower", "time", headline=True), measurement)
@@ -365,7 +364,7 @@ def test_samples_that_spread_by_their_size_decide_nothing(
     for night in (10, 11, 12):
         put(store, rows(night, {"size=1": values}, **TIME))
     [line] = gate_of(store, 12).series
-    assert line.verdict.word == "unclear"
+    assert line.verdict.kind == "unclear"
     assert "the samples of the run spread by 180 %" in line.verdict.text
 
 
@@ -417,9 +416,9 @@ def test_levels_do_not_depend_on_the_unit(series: list[float], factor: float) ->
 @given(st.lists(st.floats(0.5, 2000), min_size=5, max_size=60))
 def test_a_rate_has_the_word_of_its_time(series: list[float]) -> None:
     times = np.array(series)
-    assert word_of(1 / times, "higher") == word_of(times, "lower")
+    assert kind_of(1 / times, "higher") == kind_of(times, "lower")
     shares = times / 2001
-    assert word_of(1 - shares, "higher", fraction=True) == word_of(shares, "lower", fraction=True)
+    assert kind_of(1 - shares, "higher", fraction=True) == kind_of(shares, "lower", fraction=True)
 
 
 def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
@@ -443,7 +442,7 @@ def test_noise_is_the_larger_of_two_and_shrunk_by_four_runs() -> None:
     ],
 )
 def test_two_runs_without_a_history(a: list[float], b: list[float], word: str) -> None:
-    assert compare_sides(spread(a), spread(b), Levels(), "lower").word == word
+    assert compare_sides(spread(a), spread(b), Levels(), "lower").kind == word
 
 
 @pytest.mark.slow
@@ -485,10 +484,10 @@ def test_every_surface_says_the_same(
     assert [text for text in (words, " ".join(since.split())) if text not in history] == []
     write_site(store)
     [series] = read_script(store.get(f"site/data/net/series/{TIME['entry']}.js"))["series"]
-    assert (series["word"], series["answer"]) == ("worse", words)
+    assert (series["verdict"], series["text"]) == ("worse", words)
     runs = read_script(store.get("site/data/net/runs/2026-01.js"))["runs"]
-    assert [run["word"] for run in runs][-5:] == ["same", "same", "unclear", "unclear", "worse"]
-    assert runs[-1]["answers"] == [["work wall time", words]]
+    assert [run["verdict"] for run in runs][-5:] == ["same", "same", "unclear", "unclear", "worse"]
+    assert runs[-1]["verdicts"] == [["work wall time", words]]
     path = f"site/data/net/compare/{run_id(14)}/{run_id(13)}.js"
     [[word, *_]] = read_script(store.get(path))["series"].values()
     assert word == "same"
@@ -522,19 +521,19 @@ def test_every_surface_says_the_same_of_few_runs(
     compared = json.loads(cli(["compare", before, last, *root, "--json"]).out)["series"]
     history = json.loads(cli(["history", "net", *root, "--json"]).out)["series"]
     said = {
-        "check, show and the end of a run": gate.word,
-        "report": banner(Judged(summary, gate)).word,
+        "check, show and the end of a run": gate.verdict,
+        "report": banner(RunVerdicts(summary, gate)).kind,
         "ls": row["verdict"],
-        "compare": compared[0]["verdict"]["word"],
-        "history": history[0]["verdict"]["word"],
-        "index": nights[-1]["word"],
-        "history page": line["word"],
+        "compare": compared[0]["verdict"]["kind"],
+        "history": history[0]["verdict"]["kind"],
+        "index": nights[-1]["verdict"],
+        "history page": line["verdict"],
         "comparison page": pair[0],
     }
     assert said == dict.fromkeys(said, word)
-    first = [gate_of(store, night).word for night in range(1, runs)]
-    assert [run["word"] for run in nights[1:]] == first, "what was said of a run stays"
-    assert line["answer"] == pair[1] == gate.series[0].verdict.text
+    first = [gate_of(store, night).verdict for night in range(1, runs)]
+    assert [run["verdict"] for run in nights[1:]] == first, "what was said of a run stays"
+    assert line["text"] == pair[1] == gate.series[0].verdict.text
 
 
 SUITE = """\
@@ -583,7 +582,7 @@ def test_runs_of_one_second_sort_by_time() -> None:
 def test_two_runs_alone_fail_no_gate(store: Store) -> None:
     fill(store, [100, 172])
     gate = gate_of(store, 1)
-    assert (gate.word, gate.failed, gate.alerts) == ("worse", False, [])
+    assert (gate.verdict, gate.failed, gate.alerts) == ("worse", False, [])
     text = "\n".join(gate_lines(gate))
     assert "worse +72.9 % (two runs alone; fails no gate)" in text
     assert "verdict 1 worse (2 runs of history)" in text, "once, and no `worse: 1 worse`"

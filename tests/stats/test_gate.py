@@ -490,7 +490,7 @@ def test_a_slower_machine_is_named_by_its_canaries_but_not_by_stolen_time(store:
         steal = rows(night, {"canary": [0.5 if worse else 0.01] * 4}, **about)
         put(store, rows(night, {"streams=1": [1e10] * 3}) + cpu + steal)
     gate = judge(store, 12)
-    assert {line.info.metric: line.verdict.word for line in gate.canaries} == {
+    assert {line.info.metric: line.verdict.kind for line in gate.canaries} == {
         "cpu": "worse",
         "steal": "worse",
     }

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from perfdag.stats.evidence import Evidence, Split, best_split, decide_alone, decide_by_mean
-from perfdag.stats.levels import Level, drift_of, levels_of
+from perfdag.stats.levels import Level, drift_of
 from perfdag.stats.nodes import outliers
-from perfdag.stats.paired import Paired, judge, paired, within_limit
+from perfdag.stats.paired import Paired, paired, with_verdicts, within_limit
 from perfdag.stats.robust import (
     TooFewSamplesError,
     blocks,
@@ -19,6 +19,7 @@ from perfdag.stats.robust import (
     spread,
 )
 from perfdag.stats.scale import Nights, References, Scale, clipped, two_speeds
+from tests.stats.synthetic import levels_of
 
 GATE = math.log1p(0.05)
 
@@ -215,11 +216,11 @@ def test_shares_of_a_median_below_zero_keep_their_sign() -> None:
 def test_a_rate_that_falls_by_two_fifths_costs_two_thirds_more_time() -> None:
     bound = within_limit(duet(100.0, 60.0, "higher"), 0.5)
     assert bound is not None
-    assert bound.word == "beyond"
+    assert bound.kind == "beyond"
     assert bound.share == pytest.approx(2 / 3, rel=0.01)
 
 
 def test_each_look_at_a_duet_costs_evidence() -> None:
     result = duet(100.0, 80.0, "lower")
     assert result.p == 2 / 2**8
-    assert [judge([result], looks)[0].word for looks in (1, 2)] == ["better", "unclear"]
+    assert [with_verdicts([result], looks)[0].kind for looks in (1, 2)] == ["better", "unclear"]

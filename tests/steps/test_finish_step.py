@@ -11,7 +11,7 @@ from perfdag.commands.main import main
 from perfdag.results.run_store import stored_plan
 from perfdag.results.samples import as_annotation
 from perfdag.results.schema import load_rows
-from perfdag.results.summary import OwnVerdict
+from perfdag.results.summary import BenchmarkVerdict
 from perfdag.steps.pods.watchdog import owner
 from perfdag.store.base import Store
 from perfdag.store.s3 import open_store
@@ -119,9 +119,9 @@ def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "perfdag.results.summary.own_verdicts",
+        "perfdag.results.summary.benchmark_verdicts",
         lambda table, labels: [
-            OwnVerdict("burst", "p", "burst", "p99 < 1", "failed", "1.4 of 1", "burst")
+            BenchmarkVerdict("burst", "p", "burst", "p99 < 1", "failed", "1.4 of 1", "burst")
         ],
     )
     assert main(["step", "finish"]) == 3
