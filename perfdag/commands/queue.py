@@ -363,8 +363,18 @@ def _client(args: argparse.Namespace) -> int:
 def _validate(args: argparse.Namespace) -> int:
     """Validate Deployments, or commands on this machine. Return 3 if a step fails."""
     from perfdag.steps.queue import sites
+    from perfdag.steps.queue.manifests import checked
+    from perfdag.steps.queue.scaling_benchmark import QueueScalingParams
     from perfdag.steps.queue.validate import Plan, summary
 
+    options = {
+        "limit": args.limit,
+        "factor": args.factor,
+        "scale_timeout": args.scale_timeout,
+        "timeout": args.timeout,
+        "item_limit": args.item_limit or None,
+    }
+    checked(QueueScalingParams, options, "queue validate")
     plan = Plan(args.limit, args.factor, args.scale_timeout, args.timeout)
     if not args.names:
         raise ValueError("name a Deployment, or use --local and a command")

@@ -11,7 +11,7 @@ that is away or a watchdog that Argo creates again loses nothing but time.
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
@@ -339,16 +339,16 @@ def _ended_early(workflow: Object) -> bool:
     return status_of(workflow).get("phase") in _DONE or bool(workflow["spec"].get("shutdown"))
 
 
+@dataclass
 class Standstill:
     """Tells when a run has not gone on for `limit` seconds: it holds the lock of all that measure.
 
     A run goes on while a step or a batch of it begins or ends, or a sample ends.
     """
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self._state: list[tuple[str | None, str | None]] = []
-        self._since = 0.0
+    limit: float
+    _state: list[tuple[str | None, str | None]] = field(default_factory=list)
+    _since: float = 0.0
 
     def lasts(self, workflow: Object, now: float) -> bool:
         """Return whether the run stands still at `now`, in monotonic seconds."""

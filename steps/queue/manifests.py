@@ -7,7 +7,7 @@ import hashlib
 import secrets
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from perfdag.steps.queue import render
 from perfdag.steps.queue.backend import check_program
 from perfdag.suite.document import BadDocument, Document, explain
 
+Model = TypeVar("Model", bound=BaseModel)
 NAMESPACE = Form(
     "the name of a namespace: 1 to 63 of a-z, 0-9 and -, a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
@@ -179,12 +180,17 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
             name, _, command = line.partition("=")
             queue = {"name": name, "command": shlex.split(command)}
             data["queues"] = [*data.get("queues", []), queue]
+    return checked(Queues, data, file or "queues")
+
+
+def checked(model: type[Model], data: Any, source: str) -> Model:
+    """Return data as a model. Raises BadDocument with each error, of a file or a command."""
     try:
-        return Queues.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as errors:
-        document = Document(file or "queues", "", lines={(): 0})  # a merge key hides the lines
+        document = Document(source, "", lines={(): 0})  # a merge key hides the lines
         raise BadDocument(
-            explain(document, (), error, Queues) for error in errors.errors()
+            explain(document, (), error, model) for error in errors.errors()
         ) from None
 
 

@@ -108,20 +108,6 @@ class Plan:
     tolerance: float = 0.05
     seed: int = 1
 
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise ValueError(f"LIMIT {self.limit} is below 1 replica")
-        if not 1 <= self.factor <= 2:
-            raise ValueError(
-                f"factor {self.factor:g} is not between 1 (any growth) and 2 (linear); "
-                "usual values are 1.8 and 1.4"
-            )
-        for name, seconds in (("scale timeout", self.scale_seconds), ("timeout", self.seconds)):
-            if not 0 < seconds < math.inf:
-                raise ValueError(f"{name} {seconds:g} s is not above 0 and finite")
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"tolerance {self.tolerance:g} is not between 0 and 1 (0.05 is 5 %)")
-
     def steps(self) -> list[int]:
         """Return 1, 2, 4 ... and LIMIT, in a seeded order."""
         steps = {1 << k for k in range(self.limit.bit_length())} | {self.limit}
