@@ -29,9 +29,6 @@ from perfdag.units import plural, scaled
 
 HEADLINES = 3
 """Most metrics that are drawn of a benchmark without a declaration."""
-LIMIT = 0.05
-"""Overhead that is allowed where the suite sets no limit."""
-TONES = {"passes": style.BETTER, "fails": style.WORSE}
 NUMBERS = 12  # most hosts whose states carry their numbers
 MOST_NAMES = 3
 """Slow nodes and links that are named."""
@@ -75,9 +72,8 @@ def _treatments(points: Sequence[PointState]) -> Iterator[Treatment]:
         low = values.get(("overhead_bound", "low"))
         mean = values.get(("overhead", "mean"))
         high = values.get(("overhead_bound", "high"))
-        limit = float(state.params.get("limit", LIMIT))
         if low is not None and mean is not None and high is not None:
-            yield Treatment(state, low, mean, high, limit)
+            yield Treatment(state, low, mean, high, float(state.params["limit"]))
 
 
 def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
@@ -93,8 +89,9 @@ def overhead(points: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str
     remarks = [key, *notes(points, rows)]
     fig, (ax,) = style.figure([0.9 + 0.42 * len(treatments)], title, remarks)
     above: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+    tones = {"passes": style.BETTER, "fails": style.WORSE}
     for row, treatment in enumerate(treatments):
-        tone = TONES.get(treatment.verdict, style.UNCLEAR)
+        tone = tones.get(treatment.verdict, style.UNCLEAR)
         interval = [treatment.low, treatment.high]
         ax.plot(interval, [row, row], color=tone, lw=2, gid="interval", label="_")
         ax.plot(treatment.mean, row, "o", color=tone, gid="mean", label=treatment.state.title)

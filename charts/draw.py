@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -19,8 +19,13 @@ from perfdag.units import digits, scaled, short
 
 ROW = 0.27  # inches of a row of dots
 LOG_FROM = 50.0
-"""Values of which the largest is this many times the smallest need a log scale."""
+"""How many times the smallest value the largest one is where a linear scale hides it."""
 ONE_HUE = LinearSegmentedColormap.from_list("one hue", ["#eaf3f9", style.SERIES[0]])
+
+
+def far_apart(values: Sequence[float]) -> bool:
+    """Return whether values are so far apart that they need a log scale."""
+    return min(values) > 0 and max(values) / min(values) > LOG_FROM
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def values_axis(ax: Axes, side: str, items: Items, *, log: bool = False) -> None
     high = max(values)
     axis = ax.yaxis if side == "y" else ax.xaxis
     first = items[0].series
-    if low > 0 and (log or high / low > LOG_FROM):
+    if (log and low > 0) or far_apart(values):
         ax.set(**{f"{side}scale": "log", f"{side}lim": (low / 1.4, high * 1.4)})
         style.log_axis(axis, first.display_unit)
         unit = ""  # each tick has it
@@ -259,10 +264,3 @@ def cell_texts(grid: Any, unit: str) -> Any:
     if float(np.abs(finite).min()) >= 0.1 * factor:
         return np.vectorize(lambda value: digits(value / factor))(grid)
     return np.vectorize(lambda value: short(value, unit).replace(" ", "\n"))(grid)
-
-
-def color_norm(values: Sequence[float]) -> Any:
-    """Return the scale of colours for values."""
-    low = min(values)
-    high = max(values)
-    return LogNorm(low, high) if low > 0 and high / low > LOG_FROM else Normalize(low, high)

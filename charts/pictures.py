@@ -164,9 +164,6 @@ def draw_pictures(run: Summary) -> Iterator[Picture]:
 
 def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Figure]]:
     """Yield the charts of a benchmark: its own, and a matrix of points measured in pairs."""
-    if not states:
-        yield "points", style.no_data()
-        return
     of_pairs = pc.is_valid(rows["pair"])
     without_pair = rows.filter(pc.invert(of_pairs))
     if without_pair.num_rows:
@@ -182,19 +179,17 @@ def _one(name: str, states: Sequence[PointState], rows: pa.Table, slug: str) -> 
     return dict(_all(name, states, rows))[slug]
 
 
-def file_name(benchmark: str) -> str:
-    """Return the part of a file name that stands for the benchmark."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", benchmark)
+def file_name(text: str) -> str:
+    """Return the part of a file name that stands for a benchmark or a slug."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)
 
 
 def picture_of(benchmark: str, slug: str, figure: Figure, narrow: bytes = b"") -> Picture:
     """Return a figure with its files."""
-    clean = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-") or "chart"
     title = next((text.get_text() for text in figure.texts if text.get_gid() == "title"), "")
-    wide = figure.get_figwidth() > style.HALF.width
+    names = (file_name(benchmark), file_name(slug), " ".join(title.split()))
     svg, png = to_bytes(figure)
-    name = file_name(benchmark)
-    return Picture(name, clean, " ".join(title.split()), svg, png, narrow, wide)
+    return Picture(*names, svg, png, narrow, wide=figure.get_figwidth() > style.HALF.width)
 
 
 def inline_picture(drawn: Picture, number: int) -> Markup:

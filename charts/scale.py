@@ -7,7 +7,6 @@ as 0.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -132,9 +131,8 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
         ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
         ax.barh(row, upper - lower, left=lower, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    labels = [stage.label for stage in reversed(moments)]
-    ax.set_yticks(range(len(moments)), labels)
-    ax.set_xlabel("seconds from the first submission")
+    ax.set_yticks(range(len(moments)), [stage.label for stage in reversed(moments)])
+    ax.set(xlabel="seconds from the first submission")
     ax.set_xlim(left=0)
     return fig
 
@@ -177,38 +175,26 @@ def drawings(_: Sequence[PointState], rows: pa.Table) -> Iterator[tuple[str, Fig
         yield f"order{group}", by_order(stages, "", ["line: running median", caption])
 
 
-def _of_workloads(deltas: Deltas) -> list[Stage]:
-    """Return the stages that workloads reached, without the times at which they did."""
-    stages = []
-    for name, since in _REFERENCE.items():
-        times = {order: seconds.get(name) for order, seconds in enumerate(deltas)}
-        seen = {order: value for order, value in times.items() if value is not None}
-        if seen:
-            missing = len(deltas) - len(seen)
-            stages.append(Stage(name, since, [*seen], [], [*seen.values()], missing))
-    return stages
-
-
 def _of(count: int, total: int) -> str:
     return plural(count, "workload") if total == count else f"{count} of {total} workloads"
 
 
-def general(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
-    """Draw the time from submission to the scheduling decision, by order of submission.
+def workloads(deltas: Deltas, total: int, exclusions: Sequence[str], *, detailed: bool) -> Figure:
+    """Draw the times of workloads by order of submission: until scheduled, or stage by stage.
 
-    The row of the backend stands below it where it is known. `total` workloads were submitted, and
-    `exclusions` names why some are missing.
+    The row of the backend stands below that of scheduling where it is known. `total` workloads were
+    submitted, and `exclusions` names why some are missing.
     """
-    stages = [stage for stage in _of_workloads(deltas) if stage.name.startswith("Total")]
-    scheduling = [stage.seconds for stage in stages if "Scheduling" in stage.name]
-    seconds = list(chain.from_iterable(scheduling))
+    stages = []
+    for name, since in _REFERENCE.items():
+        if name.startswith("Total") != detailed:
+            times = {order: seconds.get(name) for order, seconds in enumerate(deltas)}
+            seen = {order: value for order, value in times.items() if value is not None}
+            missing = len(deltas) - len(seen)
+            stages.append(Stage(name, since, [*seen], [], [*seen.values()], missing))
+    if detailed:
+        return by_order(stages, f"{_of(len(deltas), total)}, stage by stage", exclusions)
+    seconds = next(stage.seconds for stage in stages if "Scheduling" in stage.name)
     middle = f"median {np.median(seconds):.3g} s over " if seconds else ""
     title = f"Submission to scheduling: {middle}{_of(len(seconds), total)}"
-    return by_order(stages, title, exclusions)
-
-
-def detailed(deltas: Deltas, total: int, exclusions: Sequence[str]) -> Figure:
-    """Draw the delta of each stage by order of submission; see `general`."""
-    stages = [stage for stage in _of_workloads(deltas) if not stage.name.startswith("Total")]
-    title = f"{_of(len(deltas), total)}, stage by stage"
     return by_order(stages, title, exclusions)

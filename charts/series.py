@@ -176,14 +176,9 @@ def _swept_values(items: Items, key: str, fewest: int) -> int:
     """Return how many values of a number make lines of most items, 0 where they do not."""
     with_key = [item for item in items if key in item.numbers]
     names = set(chain.from_iterable(item.labels for item in with_key)) - {key}
-    count = 0
-    values: set[float] = set()
-    for line in by_name(with_key, names).values():
-        of_line = {item.numbers[key] for item in line}
-        if len(of_line) >= fewest:
-            values |= of_line
-            count += len(of_line)
-    return len(values) if 2 * count >= len(items) else 0
+    lines = [{item.numbers[key] for item in line} for line in by_name(with_key, names).values()]
+    long = [line for line in lines if len(line) >= fewest]
+    return len(set().union(*long)) if 2 * sum(map(len, long)) >= len(items) else 0
 
 
 def metric_of(items: Items) -> str:

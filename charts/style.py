@@ -25,9 +25,6 @@ INK = "#1f2328"
 MUTED = "#667080"
 GRID = "#dde1e6"
 PAPER = "#ffffff"
-ON_PALE = "#000001"
-ON_DARK = "#fffffe"
-"""Text on coloured cells. A page changes the colours above for its dark mode, but not these."""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WORSE = "#b3261e"
 BETTER = "#006a7a"
@@ -208,4 +205,5 @@ def on_cell(mesh: ScalarMappable, value: float) -> str:
     """
     rgb = np.asarray(mesh.to_rgba(np.array([value])))[0, :3]
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return ON_PALE if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else ON_DARK
+    # not black and white, which a page changes for its dark mode
+    return "#000001" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "#fffffe"

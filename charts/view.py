@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -125,6 +126,8 @@ def figures(
 
     `states` are its points, and `rows` the rows that these points summarise.
     """
+    if not states:
+        return [("points", style.no_data())]
     note = "; ".join(notes(states, rows))
     drawn: dict[str, Figure] = {}
     for chart in charts:
@@ -132,7 +135,7 @@ def figures(
         for slug, figure in made:
             drawn[f"{slug}-{len(drawn) + 1}" if slug in drawn else slug] = figure
     if not drawn and all(state.why for state in states):
-        reason = f"{states[0].title}: {states[0].why}" if states else "no data"
+        reason = f"{states[0].title}: {states[0].why}"
         drawn["points"] = style.no_data(f"no value in {plural(len(states), 'point')}; {reason}")
     return list(drawn.items())
 
@@ -140,10 +143,9 @@ def figures(
 def _figures(view: View, states: Sequence[PointState], rows: pa.Table, note: str) -> Drawn:
     plots: dict[str, Plot] = {}
     for metric in view.metrics:
+        items = items_of(states, metric, view.stats)
         if view.subjects:
             items = items_of_subjects(states, rows, metric)
-        else:
-            items = items_of(states, metric, view.stats)
         for item in items:
             value = item.state.params.get(view.facet)
             name = "" if value is None else short_form(item.state.benchmark, view.facet, value)
@@ -308,9 +310,10 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     for item in usable:
         row = down.values.index(item.numbers[y])
         grid[row, across.values.index(item.numbers[x])] = item.value
-    norm = draw.color_norm([item.value for item in usable])
+    scale = LogNorm if draw.far_apart([item.value for item in usable]) else Normalize
     room = len(across.values) <= COLUMNS // (2 if style.is_narrow() else 1)
-    draw.heat(ax, grid, norm, texts=draw.cell_texts(grid, unit) if room else None)
+    texts = draw.cell_texts(grid, unit) if room else None
+    draw.heat(ax, grid, scale(np.nanmin(grid), np.nanmax(grid)), texts=texts)
     ax.set(xlabel=across.name, ylabel=down.name)
     ax.set_xticks(np.arange(len(across.values)) + 0.5, list(map(across.text, across.values)))
     ax.set_yticks(np.arange(len(down.values)) + 0.5, list(map(down.text, down.values)))

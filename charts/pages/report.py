@@ -277,11 +277,10 @@ def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, s
     name = f"{state.benchmark} {state.title}"
     if state.why or point is None:
         return number, "failed" if point else "skipped", f"{name}: {state.why}"
-    kind: str = "same" if point.level == "good" else point.level
-    if state.statuses.keys() & BAD:
-        kind = "lost"
     reasons = "; ".join([*point.reasons.values(), *state.reasons]) or "ok"
-    return number, kind, f"{name}: {reasons}"
+    kind = "same" if point.level == "good" else point.level
+    lost = bool(state.statuses.keys() & BAD)
+    return number, "lost" if lost else kind, f"{name}: {reasons}"
 
 
 def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[list[Any]]:

@@ -219,8 +219,7 @@ def history(line: Series, wide: bool = False) -> Figure:
     if any(step.after.first < step.after.last for step in line.steps):
         notes.append("shaded: when a change may have begun")
     notes += [step.values(line.info) for step in line.steps[-1:]]
-    title = f"{line.label} {line.text}"
-    fig, (ax,) = style.figure([3.0], title, notes, wide=wide)
+    fig, (ax,) = style.figure([3.0], f"{line.label} {line.text}", notes, wide=wide)
     panel(ax, line)
     return fig
 
@@ -266,9 +265,8 @@ def _draw_runs(ax: Axes, past: Past) -> None:
         ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
         if after - before > 6 * past.margin:
             days = plural(round(after - before), "day")
-            middle = (before + after) / 2, 0.02
-            bottom = ax.get_xaxis_transform()
-            ax.text(*middle, days, transform=bottom, ha="center", color=style.MUTED)
+            middle: Any = {"x": (before + after) / 2, "y": 0.02, "ha": "center"}
+            ax.text(s=days, color=style.MUTED, transform=ax.get_xaxis_transform(), **middle)
     moments = past.times[past.measured]
     values = past.line.value[past.measured]
     (marks,) = ax.plot(moments, values, "o", label="_value", color=blue, ms=4, gid="median")

@@ -267,11 +267,12 @@ def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
 
 
 def _values(medians: RunMedians, rows: list[int], columns: list[int]) -> Data:
+    cells = np.ix_(rows, columns)
+    arrays = (medians.value, medians.low, medians.high, medians.n)
     series: Data = {}
-    for row in rows:
-        arrays = (medians.value, medians.low, medians.high)
-        figures = [list(map(rounded, array[row, columns].tolist())) for array in arrays]
-        series[medians.series[row].series_id] = [*figures, medians.n[row, columns].tolist()]
+    for row, *figures, n in zip(rows, *(array[cells].tolist() for array in arrays), strict=True):
+        shown = [list(map(rounded, values)) for values in figures]
+        series[medians.series[row].series_id] = [*shown, n]
     return {"runs": [medians.runs[i].run_id for i in columns], "series": series}
 
 

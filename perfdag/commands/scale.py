@@ -685,8 +685,8 @@ def plot_times(args: argparse.Namespace) -> int:
         logger.info("no data to plot")
         return EXIT_FAILED
     times = [workload.deltas for workload in selected]
-    draw = charts.general if args.plot == "general" else charts.detailed
+    figure = charts.workloads(times, len(workloads), excluded, detailed=args.plot == "detailed")
     path = folder / f"{args.plot}.png"
-    path.write_bytes(to_bytes(draw(times, len(workloads), excluded))[1])
+    path.write_bytes(to_bytes(figure)[1])
     print_now(f"{path} and {table}: {len(selected)} of {plural(len(workloads), 'workload')}")
     return EXIT_OK

@@ -5,7 +5,7 @@ import orjson
 import pyarrow as pa
 
 from perfdag.charts import scale as charts
-from perfdag.charts.scale import Stage, general, of_results
+from perfdag.charts.scale import Stage, of_results, workloads
 
 
 def test_a_total_is_no_moment_of_its_own() -> None:
@@ -76,7 +76,7 @@ def test_entries_sizes_and_repetitions_are_not_mixed_and_the_missing_are_counted
 
 def test_an_unseen_delta_is_not_drawn_as_nought() -> None:
     deltas = [{"Total Pod Scheduling Decision": None if i < 3 else 2.0} for i in range(10)]
-    figure = general(deltas, 10, ())
+    figure = workloads(deltas, 10, (), detailed=False)
     (line,) = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).size == 7
     assert "3 never" in figure.axes[0].get_title(loc="left")
