@@ -36,6 +36,7 @@ from perfdag.results.schema import (
     explain_unreadable,
     read_rows,
 )
+from perfdag.revision import Revision
 from perfdag.stats.robust import median, relative_precision
 from perfdag.store.base import DamagedError, NotStoredError, Store
 
@@ -80,19 +81,20 @@ class _Rows:
         """Return what the plan says of the sample at a position of its order, as columns."""
         index, repetition = self._plan.order[position]
         point = self._plan.points[index]
-        revision = self._plan.revisions.get(point.entry)
+        revision = self._plan.revisions.get(point.entry) or Revision("")
         return {
             "entry": point.entry,
             "benchmark": point.benchmark,
             "point": point.id,
             "params": self._params[index],
             "shape": self._shapes[point.shape],
+            # A negative repetition is that of a warm-up round.
             "repetition": abs(repetition),
             "phase": "measure" if repetition > 0 else "warmup",
             "order_index": position,
             "pair": point.pair.name if point.pair else None,
-            "revision": revision.name if revision else None,
-            "revision_folder": (revision.folder or None) if revision else None,
+            "revision": revision.name or None,
+            "revision_folder": revision.folder or None,
         }
 
     def add_stored(self, name: str, record: SampleRecord, columns: Mapping[str, Any]) -> None:

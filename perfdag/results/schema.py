@@ -256,9 +256,8 @@ def load(
             pc.is_in(table["metric"].cast(pa.string()), pa.array(names, pa.string()))
         )
     if not everything:
-        measured = pc.and_(_equal(table, "status", "ok"), _equal(table, "phase", "measure"))
-        canary = _equal(table, "benchmark", "canary")
-        table = table.filter(pc.and_(measured, pc.invert(canary)))
+        of_suite = pc.fill_null(pc.not_equal(table["benchmark"], "canary"), True)
+        table = table.filter(pc.and_(is_valid(table), of_suite))
     return _with_keys_as_columns(table)
 
 
@@ -351,10 +350,6 @@ def _array(values: list[Any]) -> pa.Array:
             for value in values
         ]
     return pa.array(values)
-
-
-def _equal(table: pa.Table, name: str, text: str) -> pa.ChunkedArray:
-    return pc.fill_null(pc.equal(table[name].cast(pa.string()), text), False)
 
 
 def _start(since: Since) -> datetime:
