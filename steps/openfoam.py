@@ -508,17 +508,23 @@ class Step:
 
 
 @dataclass
-class Log:
-    """A run of icoFoam; times in s since its start.
+class Usage:
+    """What a process used: memory in B, user and system time in s."""
 
-    `ranks` has the memory in B, the user and the system time in s of each process.
-    """
+    memory: float
+    user: float
+    system: float
+
+
+@dataclass
+class Log:
+    """A run of icoFoam, with what each of its processes used; times in s since its start."""
 
     begin: float | None = None
     steps: list[Step] = field(default_factory=list)
     is_complete: bool = False
     exited: float | None = None
-    ranks: list[tuple[float, float, float]] = field(default_factory=list)
+    ranks: list[Usage] = field(default_factory=list)
 
 
 def read_log(text: str) -> Log:
@@ -544,7 +550,7 @@ def read_log(text: str) -> Log:
         elif line.strip() == "End":
             log.is_complete = True
         elif match := re.fullmatch(rank, line):
-            log.ranks.append((float(match[1]), float(match[2]), float(match[3])))
+            log.ranks.append(Usage(float(match[1]), float(match[2]), float(match[3])))
         elif line.startswith("perfdag-exit "):
             log.exited = float(at)
     return log
@@ -617,6 +623,7 @@ def _check_steps(steps: Sequence[Step], case: Case) -> None:
 
 
 def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> list[Measurement]:
+    """Return the values of a run whose time loop began, and which exited, after these times."""
     ends = [begin, *(step.end for step in log.steps)]
     durations = [later - earlier for earlier, later in pairwise(ends)]
     total = ends[-1] - begin
@@ -624,8 +631,10 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         raise Failed("the time loop took no time; the clock in the log is wrong")
     n = len(durations)
     spread = {"p50": median(durations), "min": min(durations), "max": max(durations)}
-    memory, user, system = zip(*log.ranks, strict=True)
-    ranks = len(memory)
+    ranks = len(log.ranks)
+    memory = [usage.memory for usage in log.ranks]
+    user = sum(usage.user for usage in log.ranks)
+    system = sum(usage.system for usage in log.ranks)
     return [
         Measurement("solve_time", total, n=n),
         *(Measurement("step_time", seconds, stat, n=n) for stat, seconds in spread.items()),
@@ -634,9 +643,9 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         Measurement("startup_time", begin),
         Measurement("memory", sum(memory), n=ranks),
         Measurement("memory", max(memory), "max", n=ranks),
-        Measurement("user_time", sum(user), n=ranks),
-        Measurement("system_time", sum(system), n=ranks),
-        Measurement("cpu", (sum(user) + sum(system)) / exited, n=ranks),
+        Measurement("user_time", user, n=ranks),
+        Measurement("system_time", system, n=ranks),
+        Measurement("cpu", (user + system) / exited, n=ranks),
         Measurement("pressure_iterations", sum(step.iterations for step in log.steps)),
         *bins("step_time", "step", durations, PARTS),
     ]

@@ -268,13 +268,14 @@ class Rdma(Benchmark[R], Generic[R]):
             "-F": True,
             "-c": params.connection,
             "-i": params.port,
+            # perftest takes either a duration or a number of messages, not both.
             "-D": None if params.duration is None else f"{params.duration:.0f}",
             "-n": params.iterations if params.duration is None else None,
             "-s": size,
             "-m": params.mtu,
             "-d": params.device,
             "-x": params.gid_index,
-            "-a": size is None,
+            "-a": size is None,  # all sizes in one call
             "-R": params.rdma_cm,
         }
         return [f"ib_{params.mode}_{self.suffix}", *argv_of(options), *params.extra_args]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfdag.stats.robust import needed
 from perfdag.steps.queue import protocol
@@ -80,11 +80,18 @@ class Node:
         return {"success": self.success, "failure": self.failure, **counts}
 
 
+class Chain(NamedTuple):
+    """The first and last completion of a slot in seconds, and the completions after the first."""
+
+    first: float
+    last: float
+    completions: int
+
+
 class ClientStats:
     """Statistics since the last reset.
 
-    Requests in flight survive a reset and count when they end. `chains` has the first and last
-    completion (monotonic seconds) of each slot, and the number of completions after the first.
+    Requests in flight survive a reset and count when they end. `chains` has those of each slot.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,7 +108,7 @@ class ClientStats:
         self.causes: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
         self.latency, self.run, self.wait, self.overhead = (Times() for _ in range(4))
-        self.chains: dict[int, tuple[float, float, int]] = {}
+        self.chains: dict[int, Chain] = {}
 
     def begin(self) -> None:
         if not (self.pending or self.success or self.failure):
@@ -122,8 +129,8 @@ class ClientStats:
             return
         self.success += 1
         # The first completion begins a chain and counts as none: its item began before.
-        first, _, count = self.chains.get(slot, (now, now, -1))
-        self.chains[slot] = (first, now, count + 1)
+        chain = self.chains.get(slot, Chain(now, now, -1))
+        self.chains[slot] = Chain(chain.first, now, chain.completions + 1)
         self.latency.add(now - began)
         self.run.add(reply["Runtime"])
         self.wait.add(reply["Waittime"])
@@ -152,10 +159,10 @@ class ClientStats:
         return {node: getattr(counts, name) for node, counts in self.nodes.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """Return all statistics; times in seconds, rates a second."""
+        """Return all statistics; times in seconds, those of chains since the start."""
         chains = {
-            str(slot): [first - self.start, last - self.start, count]
-            for slot, (first, last, count) in self.chains.items()
+            str(slot): Chain(chain.first - self.start, chain.last - self.start, chain.completions)
+            for slot, chain in self.chains.items()
         }
         return {
             "seconds": self.seconds,

@@ -28,7 +28,7 @@ from perfdag.benchmark.contract import VERDICT_VALUES, Measurement, VerdictWord,
 from perfdag.redaction import logger
 from perfdag.stats.robust import student_t
 from perfdag.steps.queue import render
-from perfdag.steps.queue.client import UNREACHABLE
+from perfdag.steps.queue.client import UNREACHABLE, Chain
 from perfdag.units import plural
 
 Step = dict[str, Any]
@@ -37,8 +37,8 @@ Step = dict[str, Any]
 Result = dict[str, Any]
 """The judged steps in the order of their replicas, the verdict and the fitted laws, as JSON."""
 Stats = Mapping[str, Any]
-Chains = dict[str, tuple[float, float, int]]
-"""By slot: its first and last completion in seconds, and the completions after the first."""
+Chains = dict[str, Chain]
+"""The chain of completions of each slot."""
 ITEMS = 3
 """Items of each slot in a window."""
 WINDOWS = 3
@@ -235,12 +235,15 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
     start: Chains = {}
     while True:
         stats = await site.stats()
-        chains: Chains = stats["chains"]
+        chains = {slot: Chain(*figures) for slot, figures in stats["chains"].items()}
         if not start:
             # A replica that starts late would look like a limit of scaling.
             if len(chains) >= replicas and count_pods(stats) >= replicas:
                 start = chains
-        elif all(slot in start and chains[slot][2] - start[slot][2] >= ITEMS for slot in chains):
+        elif all(
+            slot in start and end.completions - start[slot].completions >= ITEMS
+            for slot, end in chains.items()
+        ):
             rates.append(_rate(start, chains))
             start = chains
         seconds = time.monotonic() - began
@@ -273,7 +276,8 @@ async def measure(site: Site, plan: Plan, replicas: int) -> Step:
 def _rate(start: Chains, end: Chains) -> float:
     """Return the items a second of all slots, each from its completion at `start` to its last."""
     return sum(
-        (count - start[slot][2]) / (last - start[slot][1]) for slot, (_, last, count) in end.items()
+        (chain.completions - start[slot].completions) / (chain.last - start[slot].last)
+        for slot, chain in end.items()
     )
 
 

@@ -195,45 +195,45 @@ def quantile(buckets: Mapping[float, float], p: float) -> float | None:
     return low
 
 
-def worst(calls: Iterable[Calls], bulk: str = "", least: int = needed(0.99)) -> float | None:
+def worst(calls: Iterable[Calls], bulk_verb: str = "", least: int = needed(0.99)) -> float | None:
     """Return the p99 in seconds of the slowest kind of request with at least `least` requests.
 
-    `bulk` selects one verb; without it only requests for single objects count. Kinds with fewer
-    requests are merged. None means too few requests for a p99.
+    `bulk_verb` selects one verb; without it only requests for single objects count. Kinds with
+    fewer requests are merged. None means too few requests for a p99.
     """
-    rest = Counter[float]()
+    merged = Counter[float]()
     pools: list[Mapping[float, float]] = []
-    for call in _of(calls, bulk):
+    for call in _of(calls, bulk_verb):
         # Kinds without a p99 of their own are judged together, so that none escapes the limit.
         if call.count < least:
-            rest.update(call.buckets)
+            merged.update(call.buckets)
         else:
             pools.append(call.buckets)
-    if rest[math.inf] >= least:
-        pools.append(rest)
+    if merged[math.inf] >= least:  # the last bucket counts all requests
+        pools.append(merged)
     return max((quantile(pool, 0.99) or 0.0 for pool in pools), default=None)
 
 
-def _of(calls: Iterable[Calls], bulk: str) -> list[Calls]:
-    if bulk:
-        return [call for call in calls if call.verb == bulk]
+def _of(calls: Iterable[Calls], bulk_verb: str) -> list[Calls]:
+    if bulk_verb:
+        return [call for call in calls if call.verb == bulk_verb]
     return [call for call in calls if call.verb not in _BULK]
 
 
-def slowest(calls: Sequence[Calls], bulk: str = "") -> float | None:
+def slowest(calls: Sequence[Calls], bulk_verb: str = "") -> float | None:
     """Return an upper bound in seconds of the slowest request: the end of the last bucket in use.
 
-    `bulk` selects one verb; without it only requests for single objects count. Return 0 if only
-    other requests were made, and None if the last bucket has no end.
+    `bulk_verb` selects one verb; without it only requests for single objects count. Return 0 if
+    only other requests were made, and None if the last bucket has no end.
     """
-    ends = [call.end for call in _of(calls, bulk)]
-    slowest_end = max(ends, default=0.0 if calls and bulk else math.inf)
+    ends = [call.end for call in _of(calls, bulk_verb)]
+    slowest_end = max(ends, default=0.0 if calls and bulk_verb else math.inf)
     return None if math.isinf(slowest_end) else slowest_end
 
 
-def requests(calls: Sequence[Calls], bulk: str = "") -> float | None:
+def requests(calls: Sequence[Calls], bulk_verb: str = "") -> float | None:
     """Return how many requests `worst` and `slowest` are of; None without any data."""
-    return float(sum(call.count for call in _of(calls, bulk))) if calls else None
+    return float(sum(call.count for call in _of(calls, bulk_verb))) if calls else None
 
 
 def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:

@@ -37,8 +37,8 @@ class ExclusiveRun:
     timeout: float
     lost: str = ""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    _seen: tuple[Any, Any] = (None, None)
-    _since: float = 0.0
+    _renewal: tuple[Any, Any] = (None, None)
+    _renewed_at: float = 0.0
 
     async def __aenter__(self) -> "ExclusiveRun":
         deadline = time.monotonic() + self.timeout
@@ -101,12 +101,13 @@ class ExclusiveRun:
         """Take the Lease and return None, or return its holder."""
         lease = await self._read()
         if lease:
-            renewal = (lease["spec"].get("holderIdentity"), lease["spec"].get("renewTime"))
-            if self._seen != renewal:
-                self._seen = renewal
-                self._since = time.monotonic()
-            if time.monotonic() - self._since <= LEASE_DURATION_S:
-                return str(renewal[0])
+            holder = lease["spec"].get("holderIdentity")
+            renewal = (holder, lease["spec"].get("renewTime"))
+            if renewal != self._renewal:
+                self._renewal = renewal
+                self._renewed_at = time.monotonic()
+            if time.monotonic() - self._renewed_at <= LEASE_DURATION_S:
+                return str(holder)
         with ignore_status(404, 409):
             await self._write(lease)
         # After a retry it may be another run's Lease: all runs are one field manager.

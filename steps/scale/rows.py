@@ -290,10 +290,15 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
 
     Stages reached only because other objects were deleted do not count, nor what ended earlier.
     """
-    late = [r for r in after if r.since in DELETIONS and (r.seconds or 0) >= -(r.resolution_s or 0)]
-    ends: dict[tuple[int | str, str], Row] = {(row.index, row.stage): row for row in late}
-    ends |= {(row.uid, row.stage): row for row in late}
-    members = {
+    # A stage may seem to end before its deletion by as much as the API server's times are rounded.
+    ends = [
+        row
+        for row in after
+        if row.since in DELETIONS and (row.seconds or 0) >= -(row.resolution_s or 0)
+    ]
+    by_index = {(row.index, row.stage): row for row in ends}
+    by_uid = {(row.uid, row.stage): row for row in ends}
+    of_sets = {
         row.index
         for row in before
         if row.kind == SET and row.stage == "vmi_created" and row.objects
@@ -302,8 +307,10 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     for row in before:
         # VMIs of a set get new numbers when some of them are deleted, so match them by UID.
         # A number without a VMI has no UID of its own.
-        key = row.uid if row.index in members else row.index
-        end = ends.get((key, row.stage))
+        if row.index in of_sets:
+            end = by_uid.get((row.uid, row.stage))
+        else:
+            end = by_index.get((row.index, row.stage))
         merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
     return merged
 
@@ -340,8 +347,12 @@ def summaries(rows: Iterable[Row]) -> list[Summary]:
 def _summary(stage: str, since: str, rows: Sequence[Row]) -> Summary:
     count = Counter[str](row.status for row in rows)
     values = sorted(row.seconds for row in rows if row.status == "ok" and row.seconds is not None)
-    ranked = [*values, *([math.inf] * count["censored"])]
-    seconds = {f"p{round(100 * p)}": rank(ranked, p) for p in (0.5, 0.95, 0.99)} | {
+    # What did not happen in time is later than all that did.
+    ranked = values + [math.inf] * count["censored"]
+    seconds = {
+        "p50": rank(ranked, 0.5),
+        "p95": rank(ranked, 0.95),
+        "p99": rank(ranked, 0.99),
         "mean": sum(values) / len(values) if values else None,
         "min": min(values, default=None),
         "max": max(values, default=None),
