@@ -5,6 +5,7 @@ Its script sorts, filters and copies tables. The page is whole without it.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import chain, groupby, zip_longest
@@ -150,8 +151,9 @@ def report(
     states = summary.points
     first = _first_pictures(run, pictures)
     names = list(dict.fromkeys(state.benchmark for state in states))
-    points = [_point(names.index(state.benchmark), state, summary.trust) for state in states]
-    kinds = {kind for _, kind, _ in points}
+    squares = [_square(names.index(state.benchmark), state, summary.trust) for state in states]
+    kinds = {square.kind for square in squares}
+    # A benchmark has two tables: its important values, and the others.
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
     tiles = screen.tiles(run)
     hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in _distinct(table["env"]))
@@ -166,9 +168,10 @@ def report(
         "trust": summary.trust.text,
         "tiles": tiles,
         "more": sum(len(state.headlines) for state in states) - len(tiles),
+        # The numbers keep ids apart: those of the charts below begin with 1.
         "first": [inline_picture(drawn, -number) for number, drawn in enumerate(fill_rows(first))],
-        "points": len(points),
-        "remarkable": [point for point in points if point[1] != "same"],
+        "points": len(squares),
+        "squares": [square for square in squares if square.kind != "same"],
         "key": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
         "problems": list(_problems(states, BAD)),
         "skipped": list(_problems(states, ("skipped",))),
@@ -274,16 +277,25 @@ def _distinct(column: Any) -> list[str]:
     return sorted(text for text in pc.unique(column).to_pylist() if text)
 
 
-def _point(number: int, state: PointState, trust: RunTrust) -> tuple[int, str, str]:
-    """Return section, class and title of the square of a point: its failure, or its trust."""
+@dataclass
+class Square:
+    """The square of a point: the number of its section, its class in KINDS or `same`, a title."""
+
+    section: int
+    kind: str
+    title: str
+
+
+def _square(section: int, state: PointState, trust: RunTrust) -> Square:
+    """Return the square of a point, which shows its failure, or its trust."""
     point = trust.points.get(state.point)
     name = f"{state.benchmark} {state.title}"
     if state.why or point is None:
-        return number, "failed" if point else "skipped", f"{name}: {state.why}"
+        return Square(section, "failed" if point else "skipped", f"{name}: {state.why}")
     reasons = "; ".join([*point.reasons.values(), *state.reasons]) or "ok"
     kind = "same" if point.level == "good" else point.level
     lost = bool(state.statuses.keys() & BAD)
-    return number, "lost" if lost else kind, f"{name}: {reasons}"
+    return Square(section, "lost" if lost else kind, f"{name}: {reasons}")
 
 
 def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[list[Any]]:

@@ -37,7 +37,8 @@ SPARK = 30
 """Runs of a spark."""
 WIDE = 120
 HIGH = 30
-"""The size of a spark in pixels."""
+MARGIN = 3
+"""The size of a spark, and its margin on every side, in pixels."""
 KINDS = {"better": "good", "unclear": "noisy", "worse": "bad", "slow": "bad", "failed": "failed"}
 """The class of the colour of a verdict."""
 CHANGED = ("worse", "better")
@@ -152,11 +153,11 @@ def spark(line: Series) -> Markup:
     level = line.levels.levels[-1]
     shown = np.array([level.low, level.high, *values[measured]])
     low = float(np.nanmin(shown))
-    scale = (HIGH - 6) / (float(np.nanmax(shown)) - low or 1.0)
-    step = (WIDE - 6) / (len(values) - 1)
+    scale = (HIGH - 2 * MARGIN) / (float(np.nanmax(shown)) - low or 1.0)
+    step = (WIDE - 2 * MARGIN) / (len(values) - 1)
 
     def place(position: int, value: float) -> tuple[float, float]:
-        return 3 + position * step, HIGH - 3 - (value - low) * scale
+        return MARGIN + position * step, HIGH - MARGIN - (value - low) * scale
 
     band = ""
     if np.isfinite(shown[:2]).all():
