@@ -15,11 +15,12 @@ from perfdag.commands.main import main
 from perfdag.commands.options import log_to_stderr
 from perfdag.hosts import disturbance
 from tests.fakes.api_server import ApiServer
+from tests.fakes.process import CANARY
 
 # Tests are collected faster if the garbage of so many modules is looked for less often.
 gc.set_threshold(50_000, 20, 50)
 # a busy machine may take longer than the default of 200 ms for one example
-settings.register_profile("perfdag", deadline=None)
+settings.register_profile("perfdag", deadline=None, max_examples=40)
 settings.load_profile("perfdag")
 log_to_stderr()
 
@@ -114,10 +115,9 @@ def no_lock_of_the_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def canary_figures() -> Iterator[None]:
-    """Rounds have the figures of a canary without its load, which is 0.1 s of CPU time each."""
-    figures = {"cpu": 20_000.0, "memory": 1e10, "loopback": 2e-5, "disk": 1e-4}
+    """Rounds have the figures of a canary without its load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disturbance, "canary", figures.copy)
+        patch.setattr(disturbance, "canary", CANARY.copy)
         yield
 
 

@@ -19,6 +19,7 @@ from perfdag.plan import make_plan
 from perfdag.suite.load import parse_suite
 from perfdag.suite.model import json_schema
 from tests.conftest import CommandLine, SuiteWriter
+from tests.fakes.process import PERFDAG
 
 ROOT = Path(__file__).parent.parent
 
@@ -293,7 +294,7 @@ def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
     )
     reader, writer = os.pipe()
     os.close(reader)
-    argv = [sys.executable, "-m", "perfdag", "run", str(suite), "--no-report"]
+    argv = [*PERFDAG, "run", str(suite), "--no-report"]
     errors = writer if left == "both" else subprocess.PIPE
     result = subprocess.run(argv, stdout=writer, stderr=errors, text=True, check=False)
     os.close(writer)
@@ -303,12 +304,14 @@ def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("redirect", "cause"),
-    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
-)
-@pytest.mark.parametrize(
-    ("verb", "unbuffered"),
-    [("ls", ""), ("completion bash", ""), ("--version", ""), ("run --help", "1")],
+    ("verb", "unbuffered", "redirect", "cause"),
+    [
+        ("ls", "", ">/dev/full", "No space left on device"),
+        ("ls", "", ">&-", "Bad file descriptor"),
+        ("completion bash", "", ">/dev/full", "No space left on device"),
+        ("--version", "", ">&-", "Bad file descriptor"),
+        ("run --help", "1", ">/dev/full", "No space left on device"),
+    ],
 )
 def test_a_stdout_that_takes_nothing_is_named_with_its_cause(
     verb: str, redirect: str, cause: str, write_suite: SuiteWriter, unbuffered: str

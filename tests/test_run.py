@@ -34,6 +34,7 @@ from perfdag.store.base import FolderStore, StoreError
 from perfdag.store.s3 import S3Store
 from perfdag.suite.load import load_suite
 from tests.conftest import CommandLine, SuiteWriter
+from tests.fakes.process import PERFDAG
 
 
 def test_a_row_says_when_in_the_order_its_sample_was_measured(measured: Path) -> None:
@@ -253,11 +254,8 @@ def test_until_stops_at_the_precision_or_at_the_maximum(
 
 
 def perfdag(*words: str, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
-    # a shell that runs the tests in the background has SIGINT ignored, and children inherit that
-    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code = listening + "import sys; from perfdag.commands.main import main; sys.exit(main())"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *words],
+        [*PERFDAG, *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -551,7 +549,6 @@ def test_names_that_are_not_utf8_and_escape_sequences_of_a_tool_do_no_harm(
     Path("s.yaml").write_text(
         f"name: s\nrepetitions: 1\nentries:\n  - {{benchmark: fio, params: {fio}}}\n"
     )
-    perfdag = [sys.executable, "-m", "perfdag", "run", "--no-report"]
     for words, code, said in (
         (["s.yaml", "--store", other + b"/st"], 2, b"is not UTF-8"),
         (["--store", "st", "--", "printf", b"caf\xe9"], 2, b"is not UTF-8"),
@@ -559,7 +556,7 @@ def test_names_that_are_not_utf8_and_escape_sequences_of_a_tool_do_no_harm(
         (["--store", "st", "--", str(tool)], 1, b"not 0: boom\n"),
     ):
         ended = subprocess.run(
-            [*perfdag, *words],
+            [*PERFDAG, "run", "--no-report", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": os.fsdecode(other)},

@@ -24,6 +24,7 @@ from perfdag.suite.load import parse_suite
 from perfdag.workflows.installation import Installation
 from perfdag.workflows.templates import host
 from tests.conftest import CommandLine
+from tests.fakes.process import PERFDAG
 
 STORE = {"AWS_SECRET_ACCESS_KEY": "the-store-key", "EXTRA_OF_STORE": "me:pw@proxy"}
 
@@ -86,7 +87,7 @@ def test_secret_values_are_in_nothing_that_a_run_stores_or_prints(
         line for options in ([], ["--json"]) for line in cli(["plan", str(suite), *options])
     )
     result = subprocess.run(
-        [sys.executable, "-m", "perfdag", "run", str(suite), "--store", str(root)],
+        [*PERFDAG, "run", str(suite), "--store", str(root)],
         capture_output=True,
         text=True,
         check=False,

@@ -4,10 +4,11 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 from collections.abc import Sequence
 from fcntl import ioctl
 from termios import TIOCSWINSZ
+
+from tests.fakes.process import PERFDAG
 
 OPTIONS = ("NO_COLOR", "FORCE_COLOR", "CI", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES")
 
@@ -19,7 +20,7 @@ def on_a_terminal(argv: Sequence[str], stream: str, width: int, code: int = 0, *
     plain = {name: value for name, value in os.environ.items() if name not in OPTIONS}
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: terminal}
     with subprocess.Popen(
-        [sys.executable, "-m", "perfdag", *argv],
+        [*PERFDAG, *argv],
         env=plain | {"TERM": "xterm-256color"} | env,
         stdout=streams["stdout"],
         stderr=streams["stderr"],
