@@ -112,9 +112,9 @@ def commit_range(before: str, after: str) -> tuple[str, str] | None:
 @lru_cache
 def commits_between(before: str, after: str, folders: tuple[str, ...]) -> int | None:
     """Return how many commits `after` has that `before` lacks, in the first folder with both."""
-    ends = commit_range(before, after)
-    for folder in folders if ends else ():
-        count = _git(folder, "rev-list", "--count", "..".join(ends or ()))
+    commits = "..".join(commit_range(before, after) or ())
+    for folder in folders:
+        count = commits and _git(folder, "rev-list", "--count", commits)
         if count:
             return int(count)
     return None

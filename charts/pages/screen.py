@@ -32,7 +32,6 @@ TILES = 8
 BIG: Any = {"fontsize": 27, "fontweight": "bold"}
 SMALL: Any = {"fontsize": 15, "color": style.MUTED}
 """The letters of a card."""
-TWO_LINES: Any = {"max_lines": 2, "placeholder": " ..."}
 SPARK = 30
 """Runs of a spark."""
 WIDE = 120
@@ -92,11 +91,8 @@ def tiles(run: RunVerdicts) -> list[Tile]:
         changed += [pair for pair in of_point if words.get(pair[1].series_id) in CHANGED]
         if of_point and state.pair is None:  # a matrix shows pairs
             first = of_point[0][1]
-            alike = [
-                pair
-                for pair in of_point
-                if pair[1].metric == first.metric and pair[1].stat == first.stat
-            ]
+            key = first.metric, first.stat
+            alike = [pair for pair in of_point if (pair[1].metric, pair[1].stat) == key]
             groups.setdefault((state.entry, first.metric), []).append(min(alike, key=_order))
     changed.sort(key=lambda pair: CHANGED.index(words[pair[1].series_id]))
     ordered = [sorted(group, key=_order) for group in groups.values()]
@@ -333,8 +329,10 @@ def _card(title: str, sentence: str, word: str, why: str) -> Figure:
     fig = Figure(figsize=(12, 6.3))
     tone = _TONES.get(colour(word), style.INK)
     fig.text(0.04, 0.93, textwrap.shorten(title, 100, placeholder=" ..."), **SMALL)
-    fig.text(0.04, 0.9, textwrap.fill(sentence, 50, **TWO_LINES), color=tone, va="top", **BIG)
-    fig.text(0.04, 0.72, textwrap.fill(why, 100, **TWO_LINES), va="top", **SMALL)
+    text = textwrap.fill(sentence, 50, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.9, text, color=tone, va="top", **BIG)
+    below = textwrap.fill(why, 100, max_lines=2, placeholder=" ...")
+    fig.text(0.04, 0.72, below, va="top", **SMALL)
     return fig
 
 
@@ -367,15 +365,11 @@ def card(run: RunVerdicts, suite: str, head: Sequence[str]) -> bytes:
 
 @style.house()
 def card_of_variants(
-    title: str, sentence: str, word: str, series: Sequence[tuple[str, ...]]
+    title: str, sentence: str, word: str, series: Sequence[tuple[str, str, str, str]]
 ) -> bytes:
-    """Return the card of `perfdag ab`.
-
-    A series is its label, both values, the change with its interval, and the verdict.
-    """
+    """Return the card of `perfdag ab`; a series is its label, both values, interval and verdict."""
     fig = _card(title, sentence, word, "values, the change, and its interval")
-    for place, (label, a, b, change, interval, verdict) in enumerate(series[:3]):
-        values = f"{a} \N{RIGHTWARDS ARROW} {b}  {change}"
+    for place, (label, values, interval, verdict) in enumerate(series[:3]):
         _value(fig, place, label, values, _TONES.get(colour(verdict), style.INK))
         fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", color=style.MUTED, fontsize=22)
     return to_bytes(fig, dpi=100)[1]

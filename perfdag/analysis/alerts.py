@@ -12,7 +12,7 @@ import re
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -281,21 +281,7 @@ def gate_lines(gate: GateResult) -> list[str]:
     ]
     slow = [case for case in gate.cases if case.group == "slow" and case.state == "unsure"]
     lines += [f"slow    {case.title}: {case.text}" for case in slow]
-    if gate.runs == 1:
-        lines.append("verdict first run: there is none before it to compare with")
-    elif gate.series:
-        history = plural(gate.runs, "run")
-        verdict = f"{gate.verdict}: " if "," in gate.counted else ""  # one count says it itself
-        lines.append(f"verdict {verdict}{gate.counted} ({history} of history)")
-    if gate.runs > 1:
-        lines += verdict_lines(gate, alerted={key for alert in gate.alerts for key in alert.keys})
-    if gate.of_base:
-        named = _first_names(gate.of_base)
-        lines.append(f"base    worse already, which fails nothing here: {named}")
-    lines += [f"damaged, left out: {key}" for key in gate.damaged]
-    aimless = [line.label for line in gate.headlines if line.info.better not in ("higher", "lower")]
-    if aimless:
-        lines.append(f"note    {_first_names(aimless)}: {NEVER_ALERTS}")
+    lines += _series_lines(gate)
     # The verdicts on series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
     count = ", ".join(f"{states[state]} {text}" for state, text in STATES.items() if states[state])
@@ -307,6 +293,25 @@ def gate_lines(gate: GateResult) -> list[str]:
         revision += f"  ({blind} of {of} {NOT_JUDGED})"
     lines.append(f"gate {gate.decision}  {gate.suite}  {gate.run}{revision}")
     return lines
+
+
+def _series_lines(gate: GateResult) -> Iterator[str]:
+    """Yield the verdicts on the series of a run, and which of them cannot become worse."""
+    if gate.runs == 1:
+        yield "verdict first run: there is none before it to compare with"
+    elif gate.series:
+        history = plural(gate.runs, "run")
+        verdict = f"{gate.verdict}: " if "," in gate.counted else ""  # one count says it itself
+        yield f"verdict {verdict}{gate.counted} ({history} of history)"
+    if gate.runs > 1:
+        yield from verdict_lines(gate, {key for alert in gate.alerts for key in alert.keys})
+    if gate.of_base:
+        yield f"base    worse already, which fails nothing here: {_first_names(gate.of_base)}"
+    for key in gate.damaged:
+        yield f"damaged, left out: {key}"
+    aimless = [line.label for line in gate.headlines if line.info.better not in ("higher", "lower")]
+    if aimless:
+        yield f"note    {_first_names(aimless)}: {NEVER_ALERTS}"
 
 
 def _first_names(names: Sequence[str]) -> str:
@@ -345,15 +350,8 @@ def markdown(gate: GateResult) -> str:
     series = sorted(
         gate.headlines, key=lambda line: (line.name not in broken, RANK.index(line.verdict.kind))
     )
-    lines = [
-        head,
-        "",
-        *markdown_table(
-            MARKDOWN,
-            (_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]),
-        ),
-        "",
-    ]
+    rows = [_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]]
+    lines = [head, "", *markdown_table(MARKDOWN, rows), ""]
     lines += [f"- {case.title}: {case.text}" for case in gate.broken[:MOST_LINES]]
     lines += [f"- {alert.title}" for alert in gate.alerts if not alert.gates]
     lines += [

@@ -469,8 +469,9 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
     for key in {**a, **b}:
         present = [side[key] for side in (a, b) if key in side]
         info = present[0][0]
-        points = duet.a.points[key[0]], duet.b.points[key[0]]
-        label = info.titled(_of_both(*(point.title for point in points)))
+        point_a = duet.a.points[key[0]]
+        point_b = duet.b.points[key[0]]
+        label = info.titled(_of_both(point_a.title, point_b.title))
         alerts = tuning.alerts(info)
         if info.headline or alerts:
             compared.add(key[0])
@@ -478,7 +479,7 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
             continue
         values = [medians for _, medians in present]
         if len(values) == 2 and np.isfinite(values[0] + values[1]).any():
-            name = info.named(_of_both(*(point.label for point in points)))
+            name = info.named(_of_both(point_a.label, point_b.label))
             result = _compare_series(info, values[0], values[1], tuning, duet)
             series.append(PairedSeries(info, name, label, *result))
             continue
@@ -487,10 +488,9 @@ def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = Fals
         variant = "A" if key in a else "B"
         reason = f"only {variant} has values" if len(values) == 1 else "no block has values of both"
         unpaired.append(f"{label}: {reason}")
-    for i, points in enumerate(zip(duet.a.points, duet.b.points, strict=True)):
-        if i not in compared:
-            absent.append(_of_both(*(point.full_title for point in points)))
-            unpaired.append(f"{absent[-1]}: neither variant has a headline value")
+    for i in sorted({*range(len(duet.a.points))} - compared):
+        absent.append(_of_both(duet.a.points[i].full_title, duet.b.points[i].full_title))
+        unpaired.append(f"{absent[-1]}: neither variant has a headline value")
     limited = duet.a.options.within is not None
     if limited and not absent and not any(line.cost for line in series):
         absent.append("the limit")

@@ -306,8 +306,12 @@ class _Judge:
         gate.canaries = series_of(self.past, self.tuning, canaries=True)
         gate.alerts += worse_alerts(gate, paging)
         gate.alerts += recovered_alerts(gate, paging, previous)
-        states: dict[VerdictKind, State]
-        states = {"same": "ok", "better": "ok", "unclear": "unsure", "worse": "failed"}
+        states: dict[VerdictKind, State] = {
+            "same": "ok",
+            "better": "ok",
+            "unclear": "unsure",
+            "worse": "failed",
+        }
         for line in paging:
             if line.verdict.kind in states:  # what was not measured is an absence
                 state = states[line.verdict.kind]

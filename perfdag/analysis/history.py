@@ -119,12 +119,10 @@ class Step:
 
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people, as `100 s -> 130 s when decided, 128 s since`."""
-        before, became, since = (
-            short(value, info.display_unit)
-            for value in (self.before.reference, self.after.became, self.after.reference)
-        )
-        later = f" when decided, {since} since" if since != became else ""
-        return f"{before} -> {became}{later}"
+        values = self.before.reference, self.after.became, self.after.reference
+        levels = [short(value, info.display_unit) for value in values]
+        text = " -> ".join(levels[:2])
+        return text if levels[1] == levels[2] else f"{text} when decided, {levels[2]} since"
 
 
 @dataclass(frozen=True)
@@ -325,8 +323,9 @@ def verdicts_by_run(series: Sequence[Series], medians: RunMedians) -> list[Verdi
     decision, so a run is worse while a change for the worse is open, and stays unclear if it might
     have begun one. The newest run has the verdict of its series.
     """
-    kinds: list[set[VerdictKind | None]]
-    kinds = [{"failed"} if run.failed else set() for run in medians.runs]
+    kinds: list[set[VerdictKind | None]] = [
+        {"failed"} if run.failed else set() for run in medians.runs
+    ]
     for line in series:
         measured = line.levels.nights.at.tolist()
         for before, run in pairwise(measured[:STEP]):

@@ -193,10 +193,8 @@ class RunStore:
 
     def _last(self, selector: str, suites: Mapping[str, str | None], back: int, of_ab: bool) -> str:
         """Return the run `back` before the newest of the suite that ran last."""
-        suite = ""
         number = 0
-        left_out = ""
-        future = ""
+        suite = left_out = future = ""
         for run in reversed([*suites]):
             if suite and suites[run] not in (None, suite):
                 continue

@@ -387,10 +387,10 @@ def _add_nominal(table: pa.Table, states: Sequence[PointState]) -> None:
             continue
         interface = (state.shape.get("network") or {}).get("interface")
         nominal = _link_speed(orjson.loads(hosts[state.point]), interface) * directions
-        for series in state.series if nominal else ():
-            if series.metric in names:
-                share = series.middle * BITS[series.unit] / nominal
-                series.nominal = f"{100 * share:.0f} % of {short(nominal, 'bit/s')} (NIC)"
+        comparable = [series for series in state.series if nominal and series.metric in names]
+        for series in comparable:
+            share = series.middle * BITS[series.unit] / nominal
+            series.nominal = f"{100 * share:.0f} % of {short(nominal, 'bit/s')} (NIC)"
 
 
 def _link_speed(env: Mapping[str, Any], interface: str | None) -> float:
@@ -491,8 +491,9 @@ def _point_trust(state: PointState, moved: dict[str, float]) -> PointTrust:
         return PointTrust("failed", {"no valid sample": "no valid sample"})
     kinds = [_kind(part) for mark in state.noise for part in mark.split(", ")]
     reasons = dict(zip(kinds, kinds, strict=True))
-    broken = registry.fault(state.benchmark)  # of a package that is not installed here
-    for part in DEPENDS_ON if broken else registry.get(state.benchmark).canaries:
+    absent = registry.fault(state.benchmark)  # of a package that is not installed here
+    canaries = DEPENDS_ON if absent else registry.get(state.benchmark).canaries
+    for part in canaries:
         if part in moved:
             reasons[f"canary {part}"] = f"canary {part} moved by {100 * moved[part]:.0f} %"
     spreads = [series.relative_spread or 0.0 for series in state.headlines]
