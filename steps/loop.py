@@ -120,6 +120,7 @@ def needs_cluster(shape: Shape) -> str | None:
     """Return why one machine cannot provide a shape, as the reason of a skipped sample, or None."""
     network = shape.network
     hosts = shape.hosts
+    # Devices that a plugin of the cluster hands out. A machine has its GPUs without one.
     devices = sorted(set(shape.resources.both) - set(NATIVE) - set(shape.gpus()))
     needs = {
         "network.host: false (a pod network)": network.host is False,

@@ -179,8 +179,16 @@ def series_data(clusters: Clusters, failed: Iterable[Data]) -> dict[str, list[Da
 
 
 def _series(line: Series) -> Data:
+    """Return a series for the pages.
+
+    A level is its first run, reference, low and high; a drift its first run, begin and end.
+    """
     info = line.info
     factor, unit = scaled(info.display_unit, line.levels.levels[-1].reference)
+    levels = [
+        [line.runs[level.start], rounded(level.reference), rounded(level.low), rounded(level.high)]
+        for level in line.levels.levels
+    ]
     drift = line.drift
     return {
         "id": info.series_id,
@@ -194,10 +202,8 @@ def _series(line: Series) -> Data:
         "noisy": line.verdict.noisy,
         "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
         "newest": rounded(line.newest),
-        "levels": [
-            [line.runs[level.start], *map(rounded, (level.reference, level.low, level.high))]
-            for level in line.levels.levels
-        ],
+        "levels": levels,
+        # The run in which it left its good level.
         "left": line.worsening.run if line.worsening else None,
         "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],
         "changes": [

@@ -353,9 +353,9 @@ def delete_objects(args: argparse.Namespace) -> int:
     folder, _ = folder_of(args)
 
     async def work(kube: Kube) -> int:
-        if not args.run_id:
-            return await runai.delete(kube, folder, args.timeout)
-        return await cluster.remove_run(kube, args.run_id, args.namespace, args.timeout)
+        if args.run_id:
+            return await cluster.remove_run(kube, args.run_id, args.namespace, args.timeout)
+        return await runai.delete(kube, folder, args.timeout)
 
     remaining = run_on_cluster(work)
     print_now(f"{remaining} left" if remaining else "all deleted")
