@@ -243,7 +243,7 @@ def test_every_verb_knows_an_imported_history(cli: CommandLine) -> None:
         max_size=12,
     )
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_line_with_a_time_is_a_row(
     lines: list[tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -17,11 +17,16 @@ UNDER_THE_MOUSE = """[...document.querySelectorAll("figure svg use:has(title)")]
 })"""
 
 
-@pytest.fixture
-async def page(page: Page, tmp_path: Path) -> Page:
-    file = tmp_path / "report.html"
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "report.html"
     file.write_text(report_of(pa.concat_tables([rows.plain(), rows.fio((1, 4))])))
-    await page.open(file.as_uri())
+    return file
+
+
+@pytest.fixture
+async def page(page: Page, report: Path) -> Page:
+    await page.open(report.as_uri())
     return page
 
 

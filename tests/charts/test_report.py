@@ -214,33 +214,23 @@ def test_a_command_is_named_without_the_scratch_folder_of_its_sample() -> None:
     assert "<code>ramp</code>" in html, "the paragraph of the clock"
 
 
+DRAWN = """import hashlib
+from perfdag.charts.pictures import draw_pictures
+from perfdag.results.summary import summarise
+from tests.charts import rows
+pictures = draw_pictures(summarise(rows.fio((1, 2, 4))))
+digests = [hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in pictures]
+"""
+
+
 def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 3.75, 3\n")
-    (tmp_path / "empty").mkdir()
-    settings = {
-        tmp_path: {"PYTHONHASHSEED": "1", "MPLBACKEND": "module://matplotlib_inline.backend"},
-        tmp_path / "empty": {"PYTHONHASHSEED": "2"},
-    }
-    code = (
-        "import hashlib; from perfdag.charts.pictures import draw_pictures; "
-        "from tests.charts import rows; "
-        "from perfdag.results.summary import summarise; "
-        "print([hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in "
-        "draw_pictures(summarise(rows.fio((1, 2, 4))))])"
-    )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for folder, variables in settings.items()
-    ]
-    output = {item.communicate()[0] for item in running}
-    assert {item.returncode for item in running} == {0}
-    assert len(output) == 1
+    settings = {"PYTHONHASHSEED": "1", "MPLBACKEND": "module://matplotlib_inline.backend"}
+    argv = [sys.executable, "-c", f"{DRAWN}print(digests)"]
+    ended = subprocess.run(argv, env={**os.environ, **settings}, capture_output=True, check=True)
+    here = dict[str, list[str]]()
+    exec(DRAWN, here)
+    assert ended.stdout.decode() == f"{here['digests']}\n"
 
 
 def test_a_chart_that_fails_is_a_picture_that_says_so(

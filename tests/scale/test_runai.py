@@ -349,10 +349,12 @@ def test_excluded_workloads_are_named_and_kept_in_the_table(tmp_path: Path) -> N
     assert len(runai.select(result, False, 3, 2)) == 2
 
 
-@pytest.mark.parametrize("plot", ["general", "detailed"])
 @pytest.mark.parametrize(
-    ("skip", "shown", "how"),
-    [("--skip-errors", 6, "left out"), ("--no-skip-errors", 12, "flagged")],
+    ("plot", "skip", "shown", "how"),
+    [
+        ("general", "--skip-errors", 6, "left out"),
+        ("detailed", "--no-skip-errors", 12, "flagged"),
+    ],
 )
 def test_what_was_never_scheduled_refused_or_submitted_is_counted_with_the_reason(
     plot: str,
