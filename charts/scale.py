@@ -132,8 +132,7 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
         ax.barh(row, upper - lower, left=lower, height=0.5, color=style.SERIES[0], alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
     ax.set_yticks(range(len(moments)), [stage.label for stage in reversed(moments)])
-    ax.set(xlabel="seconds from the first submission")
-    ax.set_xlim(left=0)
+    ax.set(xlabel="seconds from the first submission", xlim=(0, None))
     return fig
 
 

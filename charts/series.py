@@ -127,12 +127,11 @@ def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str)
             series = RunSeries.of(row)
             of_point[key] = replace(series, coords=subject | series.coords)
         of_point[key].values.append(row["value"])
-    of_subjects = [
-        replace(state, series=list(points[state.point].values()))
+    return [
+        Item.of(state, series)
         for state in states
-        if state.point in points
+        for series in points.get(state.point, {}).values()
     ]
-    return items_of(of_subjects, metric)
 
 
 def by_name(items: Items, keys: Collection[str]) -> dict[str, list[Item]]:

@@ -154,8 +154,8 @@ def no_data(reason: str = "no data") -> Figure:
     lines = textwrap.wrap(reason, 34 if is_narrow() else 60)
     fig, (ax,) = figure([1.0 + 0.2 * len(lines)])
     ax.set_axis_off()
-    middle: Any = {"ha": "center", "va": "center", "transform": ax.transAxes}
-    ax.text(0.5, 0.5, "\n".join(lines), color=MUTED, **middle)
+    text = "\n".join(lines)
+    ax.text(0.5, 0.5, text, color=MUTED, ha="center", va="center", transform=ax.transAxes)
     return fig
 
 

@@ -121,9 +121,13 @@ def _tile(run: RunVerdicts, state: PointState, series: RunSeries) -> Tile:
         change = verdict.size
         before = amount(verdict.before, series.display_unit)
         level = f"level {before} \N{RIGHTWARDS ARROW} {amount(verdict.value, series.display_unit)}"
-    kind = colour(verdict.kind)
     return replace(
-        tile, verdict=line.text, kind=kind, change=change, level=level, spark=spark(line)
+        tile,
+        verdict=line.text,
+        kind=colour(verdict.kind),
+        change=change,
+        level=level,
+        spark=spark(line),
     )
 
 

@@ -194,8 +194,8 @@ def _link_reports(store: Store, runs: list[site_data.Data]) -> None:
     """Let the newest reports that were written before the site lead to it."""
     keys = [report_key(run["id"]) for run in runs[-site_data.REPORTS_LATER :] if run.get("report")]
     for key in keys:
-        page = store.get(key)
-        store.put(key, page.replace(b'<span class="site" hidden>', b'<span class="site">'))
+        page = store.get(key).replace(b'<span class="site" hidden>', b'<span class="site">')
+        store.put(key, page)
 
 
 def _write_comparisons(folder: _Folder, medians: RunMedians, marks: dict[str, str]) -> None:
