@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 from perfdag.hosts.base import CommandResult, Host, in_clean_environment
+from perfdag.identity import grouped
 from perfdag.units import plural
 
 _KEPT = {
@@ -369,9 +370,7 @@ def during(text: str, fields: dict[str, str], spans: Sequence[Span] = ()) -> lis
     """
     errors = [line.strip() for line in text.splitlines() if _ERRORS.search(line)]
     last_error = {"lost": errors[-1][:200]} if len(errors) >= _LASTING else {}
-    by_index: dict[int, list[dict[str, Any]]] = {}
-    for sample in parse(text, fields):
-        by_index.setdefault(int(sample.get("index", 0)), []).append(sample)
+    by_index = grouped(parse(text, fields), lambda sample: int(sample.get("index", 0)))
     return [
         _of_one(index, samples, spans) | last_error for index, samples in sorted(by_index.items())
     ]

@@ -3,7 +3,6 @@
 A run may also be read above its history, which is in another store and stays as it is.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,13 +14,13 @@ import orjson
 
 from perfdag.plan import Plan, batches_by_kind, is_run_id, new_run_id, read_plan
 from perfdag.problems import PerfdagError
+from perfdag.redaction import logger
 from perfdag.store.base import DamagedError, NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import nearest
 from perfdag.suite.model import Check, checks_of
 from perfdag.units import plural
 
-logger = logging.getLogger(__name__)
 LAST = re.compile(r"last(?:~(\d+))?")
 SHORTEST_REVISION = 4
 """Least characters of the beginning of a revision that names a run, as git has it."""

@@ -6,7 +6,6 @@ store.
 """
 
 import fnmatch
-import logging
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
@@ -15,13 +14,12 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.plan import Plan
+from perfdag.redaction import logger
 from perfdag.results.run_store import PARTIAL, RunStore, Selection, SelectionError, day_of
 from perfdag.store.base import NotStoredError, Store, store_option
 from perfdag.store.s3 import open_store
 from perfdag.suite.document import choices, nearest
 from perfdag.units import plural
-
-logger = logging.getLogger(__name__)
 
 KEYS = ("suite", "month", "run", "since", "until", "newest")
 

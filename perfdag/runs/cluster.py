@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import re
 import time
 from collections import Counter
@@ -35,7 +34,7 @@ from perfdag.kube.pods import (
     with_events,
 )
 from perfdag.plan import Plan, is_run_id, make_plan, place_hosts
-from perfdag.redaction import print_now
+from perfdag.redaction import logger, print_now
 from perfdag.results.run_store import LAST, ambiguous
 from perfdag.revision import stated_revision
 from perfdag.runs import RunError
@@ -46,9 +45,6 @@ from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
 from perfdag.terminal import Finding
 from perfdag.units import go_seconds, short_seconds
-
-logger = logging.getLogger(__name__)
-
 
 DONE = {"Succeeded", "Failed", "Error"}
 

@@ -3,7 +3,6 @@
 What only a run with a history, or the last step of a Workflow, needs is imported where it is used.
 """
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfdag.analysis.gate_result import Alert, Banner, GateResult, RunVerdicts, banner
 from perfdag.benchmark import registry
+from perfdag.identity import grouped
 from perfdag.plan import Plan, gated, stored_duet
-from perfdag.redaction import print_now
+from perfdag.redaction import logger, print_now
 from perfdag.results.collect import CollectionResult, collect, write_exports
 from perfdag.results.run_store import (
     RunStore,
@@ -48,8 +48,6 @@ from perfdag.units import digits, plural, scaled, short_seconds, spark
 
 if TYPE_CHECKING:
     from perfdag.steps.pods.context import PodContext
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,7 @@ class Run:
     def __str__(self) -> str:
         """Return a table for each entry, counts, addresses and the verdict."""
         run = RunVerdicts(self.summary, self.gate)
-        entries: dict[str, list[PointState]] = {}
-        for state in self.summary.points:
-            entries.setdefault(state.entry, []).append(state)
+        entries = grouped(self.summary.points, lambda state: state.entry)
         tables = [
             f"{_table(entry, states, run, self.globs)}\n" for entry, states in entries.items()
         ]

@@ -1,7 +1,6 @@
 """`perfdag import`: a suite from the files of another tool, or runs from earlier figures."""
 
 import argparse
-import logging
 from pathlib import Path
 
 from perfdag.commands.imports.history import (
@@ -23,12 +22,10 @@ from perfdag.commands.options import (
     run_work,
     verb,
 )
+from perfdag.redaction import logger
 from perfdag.suite.document import dump
 from perfdag.suite.load import parse_suite, suite_name
 from perfdag.suite.points import enumerate_points
-
-logger = logging.getLogger(__name__)
-
 
 verb(
     "import",

@@ -9,7 +9,6 @@ import contextlib
 import csv
 import itertools
 import json
-import logging
 import math
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ import pyarrow as pa
 from perfdag import __version__
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
+from perfdag.redaction import logger
 from perfdag.results.collect import write_rows
 from perfdag.results.run_store import result_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, SCHEMA_VERSION, read_rows
@@ -34,7 +34,6 @@ from perfdag.store.s3 import open_store
 from perfdag.suite.load import suite_name
 from perfdag.units import NEVER_ALERTS, impossible, plural, to_base, usual_direction
 
-logger = logging.getLogger(__name__)
 Values = dict[str, Any]
 COLUMNS = ("time", "series", "value", "unit", "better", "revision")
 FACT = "fact."
