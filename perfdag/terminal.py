@@ -69,7 +69,11 @@ def styled(lines: Iterable[str | tuple[str, str]]) -> str:
             word = style.removeprefix("bold ")
             for line in text.splitlines() or [""]:
                 indent = len(line) - len(line.lstrip())
-                below = " " * (8 if line[7:8] == " " and not indent else indent + 2)
+                below = " " * (
+                    len(line) - len(line[7:].lstrip())
+                    if line[7:8] == " " and not indent
+                    else indent + 2
+                )
                 folded = "\n".join(wrap(line, width, subsequent_indent=below, **WHOLE_WORDS))
                 shown = Text(
                     folded, style=style if word in ("bold", "dim") else style.removesuffix(word)

@@ -219,8 +219,11 @@ def _first_pictures(run: RunVerdicts, pictures: Sequence[Picture]) -> list[Pictu
 
     They are the histories of what changed, the pairs of a slow node, or charts of the first values.
     """
-    changed = [line for line in run.deciding() if line.verdict.kind in screen.CHANGED]
-    lines = [line for line in changed if line.levels.measured >= STEP][:2]
+    lines = [
+        line
+        for line in run.deciding()
+        if line.verdict.kind in screen.CHANGED and line.levels.measured >= STEP
+    ][:2]
     if lines:
         return [_history(line, wide=len(lines) == 1) for line in lines]
     if banner(run).kind == "slow":

@@ -32,6 +32,7 @@ TILES = 8
 BIG: Any = {"fontsize": 27, "fontweight": "bold"}
 SMALL: Any = {"fontsize": 15, "color": style.MUTED}
 """The letters of a card."""
+TWO_LINES: Any = {"max_lines": 2, "placeholder": " ..."}
 SPARK = 30
 """Runs of a spark."""
 WIDE = 120
@@ -83,18 +84,21 @@ def tiles(run: RunVerdicts) -> list[Tile]:
     Of the points of an entry, the best one stands first. One figure stands for a point: a bandwidth
     is its IOPS times the block size.
     """
-    words = {series: line.verdict.kind for series, line in run.histories.items()}
+    kinds = {series: line.verdict.kind for series, line in run.histories.items()}
     changed: list[Headline] = []
     groups: dict[tuple[str, str], list[Headline]] = {}
     for state in run.summary.points:
         of_point = [(state, series) for series in state.headlines]
-        changed += [pair for pair in of_point if words.get(pair[1].series_id) in CHANGED]
+        changed += [pair for pair in of_point if kinds.get(pair[1].series_id) in CHANGED]
         if of_point and state.pair is None:  # a matrix shows pairs
             first = of_point[0][1]
-            key = first.metric, first.stat
-            alike = [pair for pair in of_point if (pair[1].metric, pair[1].stat) == key]
+            alike = [
+                pair
+                for pair in of_point
+                if pair[1].metric == first.metric and pair[1].stat == first.stat
+            ]
             groups.setdefault((state.entry, first.metric), []).append(min(alike, key=_order))
-    changed.sort(key=lambda pair: CHANGED.index(words[pair[1].series_id]))
+    changed.sort(key=lambda pair: CHANGED.index(kinds[pair[1].series_id]))
     ordered = [sorted(group, key=_order) for group in groups.values()]
     in_turn = filter(None, chain.from_iterable(zip_longest(*ordered)))
     shown = {series.series_id: (state, series) for state, series in [*changed, *in_turn]}
@@ -328,15 +332,13 @@ def _set_axes(ax: Axes, past: Past) -> None:
     ax.set_ylabel(label.replace(", ", "\n"))
 
 
-def _card(title: str, sentence: str, word: str, why: str) -> Figure:
+def _card(title: str, sentence: str, verdict: str, why: str) -> Figure:
     """Return a card of 1200 x 630 with a title, a sentence in the colour of a verdict, and why."""
     fig = Figure(figsize=(12, 6.3))
-    tone = _TONES.get(colour(word), style.INK)
+    tone = _TONES.get(colour(verdict), style.INK)
     fig.text(0.04, 0.93, textwrap.shorten(title, 100, placeholder=" ..."), **SMALL)
-    text = textwrap.fill(sentence, 50, max_lines=2, placeholder=" ...")
-    fig.text(0.04, 0.9, text, color=tone, va="top", **BIG)
-    below = textwrap.fill(why, 100, max_lines=2, placeholder=" ...")
-    fig.text(0.04, 0.72, below, va="top", **SMALL)
+    fig.text(0.04, 0.9, textwrap.fill(sentence, 50, **TWO_LINES), color=tone, va="top", **BIG)
+    fig.text(0.04, 0.72, textwrap.fill(why, 100, **TWO_LINES), va="top", **SMALL)
     return fig
 
 
@@ -369,11 +371,20 @@ def card(run: RunVerdicts, suite: str, head: Sequence[str]) -> bytes:
 
 @style.house()
 def card_of_variants(
-    title: str, sentence: str, word: str, series: Sequence[tuple[str, str, str, str]]
+    names: Sequence[str], sentence: str, verdict: str, rows: Sequence[tuple[str, ...]]
 ) -> bytes:
-    """Return the card of `perfdag ab`; a series is its label, both values, interval and verdict."""
-    fig = _card(title, sentence, word, "values, the change, and its interval")
-    for place, (label, values, interval, verdict) in enumerate(series[:3]):
-        _value(fig, place, label, values, _TONES.get(colour(verdict), style.INK))
+    """Return the card of `perfdag ab`, with the names of its suite and variants above the sentence.
+
+    A row is the label of a series, both values, the change with its interval, and the verdict.
+    """
+    fig = _card("  ·  ".join(names), sentence, verdict, "values, the change, and its interval")
+    for place, (label, a, b, change, interval, kind) in enumerate(rows[:3]):
+        _value(
+            fig,
+            place,
+            label,
+            f"{a} \N{RIGHTWARDS ARROW} {b}  {change}",
+            _TONES.get(colour(kind), style.INK),
+        )
         fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", color=style.MUTED, fontsize=22)
     return to_bytes(fig, dpi=100)[1]

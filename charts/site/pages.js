@@ -138,7 +138,7 @@ function banner(lines, ...more) {
   const own = mainSeries(lines), numbers = counted(own.map((line) => line.verdict)), state = KINDS.find((name) => own.some((line) => line.verdict === name)) ?? "unclear";
   const fresh = own.length && own.every((line) => line.text === "unclear: no earlier run"), kind = fresh ? "same" : colours[state] ?? "same";
   const text = fresh ? "First run: the next one is compared with it" : sentenceOf(own, state, numbers);
-  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, text), fresh || text === numbers ? null : make("p", {}, numbers), ...more);
+  return make("div", { className: `banner ${kind}` }, make("p", { className: `sentence ${kind}` }, text), fresh || text === numbers || state === "same" ? null : make("p", {}, numbers), ...more);
 }
 const warning = (text) => make("p", { className: "alert bad" }, text);
 const sentence = (name, text, state) => make("p", { className: "small" }, `${name} `, word(text, "", state));

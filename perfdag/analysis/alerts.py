@@ -350,8 +350,15 @@ def markdown(gate: GateResult) -> str:
     series = sorted(
         gate.headlines, key=lambda line: (line.name not in broken, RANK.index(line.verdict.kind))
     )
-    rows = [_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]]
-    lines = [head, "", *markdown_table(MARKDOWN, rows), ""]
+    lines = [
+        head,
+        "",
+        *markdown_table(
+            MARKDOWN,
+            (_markdown_cells(line, line.name in broken) for line in series[:MOST_ROWS]),
+        ),
+        "",
+    ]
     lines += [f"- {case.title}: {case.text}" for case in gate.broken[:MOST_LINES]]
     lines += [f"- {alert.title}" for alert in gate.alerts if not alert.gates]
     lines += [

@@ -324,11 +324,7 @@ def _failed_verdicts(run: RunVerdicts) -> list[str]:
 def _failed_checks(run: RunVerdicts) -> list[str]:
     """Return the checks that fail the gate, without those of claims that a run makes itself."""
     broken = run.gate.broken if run.gate else []
-    texts = [f"{case.title}: {case.text}" for case in broken if case.group != "slow"]
-    if texts:
-        count = f", and {len(texts) - 1} more" if texts[1:] else ""
-        texts[0] = f"Failed: {texts[0]}{count}"
-    return texts
+    return [f"Failed: {case.title}: {case.text}" for case in broken if case.group != "slow"]
 
 
 def _lost_series(run: RunVerdicts) -> list[str]:
@@ -418,8 +414,11 @@ def _best_values(points: Iterable[PointState]) -> Iterator[str]:
         name = next((name for name in names if name in claims), names[0])
         of_metric = [pair for pair in pairs if pair[0].metric == name]
         series, state = max(of_metric, key=lambda pair: _strength(pair[0]))
-        plain = series.unit in RATES and not claims
-        text = "{value}" if plain else f"{entry} {series.label} {{value}}"
+        text = (
+            "{value}"
+            if series.unit in RATES and not claims
+            else f"{entry} {series.label} {{value}}"
+        )
         claim = claims.get(name, text).replace("{value}", short(series.middle, series.display_unit))
         settings = (state.differences | series.coords).items()
         numbers = {key: value for key, value in settings if str(value).isdecimal()}

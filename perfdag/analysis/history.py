@@ -119,10 +119,12 @@ class Step:
 
     def values(self, info: SeriesInfo) -> str:
         """Return both levels for people, as `100 s -> 130 s when decided, 128 s since`."""
-        values = self.before.reference, self.after.became, self.after.reference
-        levels = [short(value, info.display_unit) for value in values]
-        text = " -> ".join(levels[:2])
-        return text if levels[1] == levels[2] else f"{text} when decided, {levels[2]} since"
+        before, became, since = (
+            short(value, info.display_unit)
+            for value in (self.before.reference, self.after.became, self.after.reference)
+        )
+        later = f" when decided, {since} since" if since != became else ""
+        return f"{before} -> {became}{later}"
 
 
 @dataclass(frozen=True)

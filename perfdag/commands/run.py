@@ -313,7 +313,7 @@ def _blocks(text: str) -> int:
     option("--all", action="store_true", help="show every series, not only headline series"),
     FORCE,
     option("--junit", metavar="FILE", type=Path, help="write JUnit XML"),
-    option("--card", action="store_true", help="write card.png too, as `perfdag report --card`"),
+    option("--card", action="store_true", help="write card.png beside the outcome, for a chat"),
     [JSON, option("--markdown", action="store_true", help="print Markdown")],
 )
 def run_ab(args: argparse.Namespace) -> int:
@@ -345,9 +345,7 @@ def run_ab(args: argparse.Namespace) -> int:
     if args.junit:
         args.junit.write_bytes(outcome_junit(outcome))
     if args.card:
-        key = f"runs/{duet.a.run_id}/card.png"
-        store.put(key, outcome_card(outcome))
-        logger.info(f"card {store.url(key)}")
+        store.put(f"runs/{duet.a.run_id}/card.png", outcome_card(outcome))
     text = outcome_text(outcome, store, markdown=args.markdown)
     print_json(outcome.data()) if args.json else print(text)
     return outcome.exit_code

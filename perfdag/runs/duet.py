@@ -68,30 +68,30 @@ def outcome_sentence(outcome: DuetResult) -> str:
     line = min(outcome.series, key=lambda line: RANK.index(line.paired.kind))
     paired = line.paired
     unit = line.info.unit
-    text = f"{b} against {a}: {_cells(line)[3]}"
-    sure = paired.kind in ("worse", "better")
-    if sure and (unit == "s" or unit in RATES):
+    change = _cells(line)[3]
+    if paired.kind not in ("worse", "better"):
+        verdict, _, why = _cells(line)[-1].partition(": ")
+        return "; ".join(filter(None, [f"{verdict}: {line.label} {change}", why]))
+    text = f"{b} against {a}: {change}"
+    if unit == "s" or unit in RATES:
         ratio = 1 + paired.effect
         how = "slower" if (ratio > 1) == (unit == "s") else "faster"
         text = f"{b} is {digits(max(ratio, 1 / ratio))} times {how} than {a}"
     text = f"{line.label}: {text}" if outcome.series[1:] else text
-    if sure:
-        return f"{text} (p {paired.p:.2g})"
-    verdict, _, why = _cells(line)[-1].partition(": ")
-    return f"{verdict}: {text}{f'; {why}' if why else ''}"
+    return f"{text} (p {paired.p:.2g})"
 
 
 def outcome_card(outcome: DuetResult) -> bytes:
     """Return the outcome as a PNG of 1200 x 630 for chats and slides."""
     from perfdag.charts.pages.screen import card_of_variants
 
-    series = []
-    for line in outcome.series:
-        label, a, b, change, interval = _cells(line)[:5]
-        values = f"{a} \N{RIGHTWARDS ARROW} {b}  {change}"
-        series.append((label, values, interval, line.paired.kind))
-    title = "  ·  ".join([outcome.duet.a.suite, *outcome.duet.a.options.words])
-    return card_of_variants(title, outcome_sentence(outcome), outcome.verdict, series)
+    series = [(*_cells(line)[:5], line.paired.kind) for line in outcome.series]
+    return card_of_variants(
+        [outcome.duet.a.suite, *outcome.duet.a.options.words],
+        outcome_sentence(outcome),
+        outcome.verdict,
+        series,
+    )
 
 
 _STATES: dict[str, State] = {"within": "ok", "beyond": "failed", "unclear": "absent"}
