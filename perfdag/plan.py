@@ -602,7 +602,7 @@ def _with_repetitions(plan: Plan, count: int) -> Plan:
     )
 
 
-def on_cluster(duet: Duet) -> Duet:
+def duet_on_cluster(duet: Duet) -> Duet:
     """Return the duet with batches, whose pods measure both variants.
 
     Points of one entry and shape share their pods for all blocks. Raises BadDocument if the

@@ -13,7 +13,7 @@ import yaml
 
 from perfdag.commands.doctor import check_requirements
 from perfdag.kube.patch import Context, hardened, patch, pod_security
-from perfdag.plan import Plan, make_plan, on_cluster, place_hosts, prepare_duet
+from perfdag.plan import Plan, duet_on_cluster, make_plan, place_hosts, prepare_duet
 from perfdag.steps.loop import needs_cluster
 from perfdag.steps.pods.cluster import unmet
 from perfdag.suite.load import parse_suite
@@ -75,7 +75,7 @@ def test_benchmarks_of_different_placements_share_no_pods() -> None:
 
 def test_both_variants_of_a_duet_are_spread() -> None:
     suite = parse_suite("name: s\nentries: [{benchmark: iperf}]")
-    duet = on_cluster(prepare_duet(suite, suite, ("", ""), 8))
+    duet = duet_on_cluster(prepare_duet(suite, suite, ("", ""), 8))
     for plan in (duet.a, duet.b):
         assert plan.shapes[0].hosts.placement == "spread"
 

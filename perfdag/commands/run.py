@@ -32,7 +32,7 @@ from perfdag.commands.options import (
     print_json,
     verb,
 )
-from perfdag.plan import Duet, make_plan, on_cluster, prepare_duet, stored_duet, with_revisions
+from perfdag.plan import Duet, duet_on_cluster, make_plan, prepare_duet, stored_duet, with_revisions
 from perfdag.redaction import print_now
 from perfdag.results.run_store import ANY, RunStore, put_plan, variants, with_learned_times
 from perfdag.runs.local import (
@@ -451,7 +451,7 @@ def submit_variants(args: argparse.Namespace) -> int:
     duet, _ = plan_variants(args, root)
     store = open_store(root)
     if args.resume is None:
-        duet = on_cluster(duet)
+        duet = duet_on_cluster(duet)
         kinds_of(duet.a)
         for plan in (duet.a, duet.b):
             put_plan(store, plan)

@@ -39,7 +39,7 @@ from perfdag.results.run_store import LAST, ambiguous
 from perfdag.revision import stated_revision
 from perfdag.runs import RunError
 from perfdag.signals import EXIT_FAILED, EXIT_INPUT, EXIT_REACH
-from perfdag.store.base import on_cluster, store_option
+from perfdag.store.base import pods_can_use, store_option
 from perfdag.store.s3 import WAITING
 from perfdag.suite.document import nearest
 from perfdag.suite.model import LoadedSuite
@@ -482,7 +482,7 @@ def submit_suite(
     plan = cluster_plan(loaded, only)
     store = installed_store(namespace)
     of_suite = loaded.suite.store
-    if of_suite and on_cluster(of_suite) and of_suite != store:
+    if of_suite and pods_can_use(of_suite) and of_suite != store:
         raise RunError(
             f"the suite has the store {of_suite}, and the installation of namespace "
             f"{namespace} the store {store}: submit it to the namespace of "

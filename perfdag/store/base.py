@@ -139,7 +139,7 @@ def check_address(root: str) -> str:
 
 def check_cluster_address(root: str) -> str:
     """Return the address of a store that pods can use. Raises AddressError for any other text."""
-    if not on_cluster(root):
+    if not pods_can_use(root):
         raise AddressError(
             f"{root[:200] or 'no store'}: pods share no folder with this machine; "
             "give --store s3://bucket/prefix or claim://NAME"
@@ -147,7 +147,7 @@ def check_cluster_address(root: str) -> str:
     return check_address(root)
 
 
-def on_cluster(root: str | None) -> bool:
+def pods_can_use(root: str | None) -> bool:
     """Return whether pods of a cluster can use the store."""
     return (root or "").startswith(("s3://", "claim://"))
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from perfdag.commands.main import main
-from perfdag.plan import Duet, on_cluster, prepare_duet
+from perfdag.plan import Duet, duet_on_cluster, prepare_duet
 from perfdag.results.run_store import RunStore, stored_plan
 from perfdag.runs.duet import OUTCOME, conclude, outcome_junit, outcome_text
 from perfdag.stats.paired import Paired, within_limit
@@ -234,7 +234,7 @@ def test_a_limit_given_with_resume_reaches_the_cluster(
     monkeypatch.setattr("perfdag.runs.cluster.installed_store", lambda _: "s3://bench/results")
     monkeypatch.setattr("perfdag.runs.cluster.start_run", start)
     monkeypatch.setattr("perfdag.commands.run.open_store", lambda root: store)
-    duet = on_cluster(duel(limit=0.2))
+    duet = duet_on_cluster(duel(limit=0.2))
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     repeated = ["ab", "--resume", getattr(duet, side).run_id, "--submit"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfdag.plan import Duet, Plan, on_cluster, prepare_duet, stored_duet
+from perfdag.plan import Duet, Plan, duet_on_cluster, prepare_duet, stored_duet
 from perfdag.results.run_store import stored_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
@@ -22,7 +22,7 @@ entries:
 def duet_of(
     text: str = SUITE, a: tuple[str, ...] = (), b: tuple[str, ...] = ("one.env.X=x",)
 ) -> Duet:
-    return on_cluster(
+    return duet_on_cluster(
         prepare_duet(
             parse_suite(text, settings=list(a)), parse_suite(text, settings=list(b)), ("a", "b"), 8
         )
