@@ -8,6 +8,7 @@ import fnmatch
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -268,7 +269,9 @@ def verdict_of(
     elif now.back is level and now.leap and kind == "unclear":
         verdict = replace(near, kind=kind, why=_returned(now.good, now.leap, runs))
     elif kind == "same":
-        verdict = _unless_blind(near, level.scale, level.nights)
+        # back at the good level, the nights of that see more than the first ones since
+        surest = max(level, now.good, key=attrgetter("nights"))
+        verdict = _unless_blind(_against(surest, newest, better), surest.scale, surest.nights)
     else:
         before = now.good if now.leap is level or not now.replaced else now.replaced
         verdict = _of_change(_changed(before, level, level, values, runs, better), kind)

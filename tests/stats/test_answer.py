@@ -254,6 +254,15 @@ def test_a_fix_is_good_in_its_night(store: Store, cli: CommandLine) -> None:
     assert [line["verdict"] for line in listed[-2:]] == ["worse", "same"]
 
 
+def test_a_fix_of_a_young_series_is_seen_by_the_nights_before(store: Store) -> None:
+    fill(store, [69.7, 69.4, 76.7, 78.6])
+    for first, value in ((4, 139.0), (7, 70.6)):
+        put(store, rows(first, {"size=1": [value]}, **TIME))
+        for again in (first + 1, first + 2):
+            put(store, rows(again, {"size=1": [value * 1.01]}, trigger="recheck", **TIME))
+        assert gate_of(store, first).verdict == ("worse" if first == 4 else "same")
+
+
 def test_no_time_and_no_rate_are_no_measurements(cli: CommandLine) -> None:
     lines = [f"2026-01-{day:02},boot,{0 if day == 4 else 9.5},s,lower" for day in range(1, 8)]
     Path("boot.csv").write_text("\n".join(["time,series,value,unit,better", *lines]))
