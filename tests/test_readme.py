@@ -138,6 +138,7 @@ def test_the_recipes_for_sql_pandas_and_polars_give_the_same_series(
     import duckdb
 
     assert main(["run", str(write_suite.sleeps(2, 3)), "--no-report"]) == 0
+    assert main(["run", "--no-report", "--", "false"]) == 1  # of which no row has a value
     store = FolderStore("perfdag-results")
     fio = rows.fio((1, 4))
     at = fio.schema.get_field_index("trigger")

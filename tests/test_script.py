@@ -116,13 +116,10 @@ def test_a_wrong_parameter_names_its_place() -> None:
     assert not Path("wrong.yaml").exists()
 
 
-def python_blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
-
-
 def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pandas")
-    code = "\n".join(python_blocks("scripts.md"))
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/scripts.md").read_text(), re.S)
+    code = "\n".join(blocks)
     exec(
         compile(
             code.replace('"perfdag-results")', '"perfdag-results", charts=False)', 1),
@@ -154,16 +151,6 @@ def test_the_notebook_goes_from_a_store_to_a_chart_in_ten_cells() -> None:
     assert names["varied"] == ["env.N"]
     assert names["labels"] == ["1", "2"]
     assert "command" in Path("chart.svg").read_text()
-
-
-def test_other_libraries_read_the_folder_as_the_page_says() -> None:
-    [code] = python_blocks("results.md")
-    sleeps().run("perfdag-results", charts=False)
-    imports, *expressions = code.strip().splitlines()
-    names: dict[str, Any] = {}
-    exec(imports, names)
-    for expression in filter(None, expressions):
-        assert "wall_time" in str(eval(expression, names)["metric"]), expression
 
 
 def test_a_call_of_the_library_leaves_signals_logging_and_the_command_line_alone() -> None:

@@ -52,14 +52,6 @@ def test_the_files_for_kubectl_are_what_perfdag_renders(files: dict[str, str]) -
         assert max(map(len, text.splitlines())) <= 300
 
 
-@pytest.mark.skipif(shutil.which("argo") is None, reason="needs the argo command")
-def test_argo_takes_them() -> None:
-    own = ["install", "daily", "quick", "network"]
-    argv = ["argo", "lint", "--offline", *(f"{ROOT}/deploy/argo/{name}.yaml" for name in own)]
-    result = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
 @pytest.mark.skipif(
     shutil.which("helm") is None, reason="needs the helm command: the chart was NOT compared"
 )
