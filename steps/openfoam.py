@@ -631,7 +631,6 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         raise Failed("the time loop took no time; the clock in the log is wrong")
     n = len(durations)
     spread = {"p50": median(durations), "min": min(durations), "max": max(durations)}
-    ranks = len(log.ranks)
     memory = [usage.memory for usage in log.ranks]
     user = sum(usage.user for usage in log.ranks)
     system = sum(usage.system for usage in log.ranks)
@@ -641,11 +640,11 @@ def _values(log: Log, begin: float, exited: float, params: OpenFoamParams) -> li
         Measurement("cell_steps_rate", params.case.cells**3 * n / total),
         Measurement("wall_time", exited),
         Measurement("startup_time", begin),
-        Measurement("memory", sum(memory), n=ranks),
-        Measurement("memory", max(memory), "max", n=ranks),
-        Measurement("user_time", user, n=ranks),
-        Measurement("system_time", system, n=ranks),
-        Measurement("cpu", (user + system) / exited, n=ranks),
+        Measurement("memory", sum(memory), n=params.procs),
+        Measurement("memory", max(memory), "max", n=params.procs),
+        Measurement("user_time", user, n=params.procs),
+        Measurement("system_time", system, n=params.procs),
+        Measurement("cpu", (user + system) / exited, n=params.procs),
         Measurement("pressure_iterations", sum(step.iterations for step in log.steps)),
         *bins("step_time", "step", durations, PARTS),
     ]

@@ -185,10 +185,6 @@ def _series(line: Series) -> Data:
     """
     info = line.info
     factor, unit = scaled(info.display_unit, line.levels.levels[-1].reference)
-    levels = [
-        [line.runs[level.start], rounded(level.reference), rounded(level.low), rounded(level.high)]
-        for level in line.levels.levels
-    ]
     drift = line.drift
     return {
         "id": info.series_id,
@@ -202,7 +198,15 @@ def _series(line: Series) -> Data:
         "noisy": line.verdict.noisy,
         "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
         "newest": rounded(line.newest),
-        "levels": levels,
+        "levels": [
+            [
+                line.runs[level.start],
+                rounded(level.reference),
+                rounded(level.low),
+                rounded(level.high),
+            ]
+            for level in line.levels.levels
+        ],
         # The run in which it left its good level.
         "left": line.worsening.run if line.worsening else None,
         "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],

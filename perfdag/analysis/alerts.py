@@ -378,13 +378,12 @@ def _markdown_cells(line: Series, broken: bool) -> list[str]:
     """Return the cells of a series, as MARKDOWN names them. It may be `broken` by a check."""
     verdict = line.verdict
     unit = line.info.display_unit
-    is_first = verdict.moved is None
     seen = percent(abs(verdict.seen), verdict.unit, sign=False)
     return [
         MARKS["failed" if broken else verdict.kind],
         line.label,
         percent(verdict.moved, verdict.unit),
-        "-" if is_first else short(verdict.before, unit),
+        short(verdict.before, unit) if verdict.moved is not None else "-",  # of a first run
         f"**{short(verdict.newest, unit)}**" if math.isfinite(verdict.newest) else "-",
         f"{seen} (too noisy)" if verdict.noisy else seen,
         spark(line.value.tolist(), 15),

@@ -160,10 +160,6 @@ class ClientStats:
 
     def as_json(self) -> dict[str, Any]:
         """Return all statistics; times in seconds, those of chains since the start."""
-        chains = {
-            str(slot): Chain(chain.first - self.start, chain.last - self.start, chain.completions)
-            for slot, chain in self.chains.items()
-        }
         return {
             "seconds": self.seconds,
             "parallel": self.parallel,
@@ -172,7 +168,12 @@ class ClientStats:
             "failure": self.failure,
             "causes": dict(self.causes),
             "requests_per_second": self.rate,
-            "chains": chains,
+            "chains": {
+                str(slot): Chain(
+                    chain.first - self.start, chain.last - self.start, chain.completions
+                )
+                for slot, chain in self.chains.items()
+            },
             "latency": self.latency.summary(),
             "run": self.run.summary(),
             "wait": self.wait.summary(),
