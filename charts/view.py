@@ -194,12 +194,11 @@ def _second(items: Items, x: str) -> str:
     keys = [key for key in varied(items) if key != x]
     for key in keys:
         on_grid = [item for item in items if {x, key} <= item.numbers.keys()]
-        rows = {item.numbers[key] for item in on_grid}
-        columns = {item.numbers[x] for item in on_grid}
+        rows = len({item.numbers[key] for item in on_grid})
+        columns = len({item.numbers[x] for item in on_grid})
         groups = by_name(on_grid, [name for name in keys if name != key])
         fewest = min(map(len, groups.values()), default=0)
-        complete = 2 * fewest > len(rows) * len(columns)
-        if complete and len(rows) >= SWEPT and len(columns) <= COLUMNS:
+        if 2 * fewest > rows * columns and rows >= SWEPT and columns <= COLUMNS:
             return key
     return ""
 
@@ -277,7 +276,7 @@ def _dots(plot: Plot) -> Figure:
             for item in of_row:
                 groups.setdefault(item.labels.get(split, ""), {})[name] = item
         panels.append(dict(list(groups.items())[: len(style.SERIES)]))
-    heights = [draw.dots_height(groups) for groups in panels]
+    heights = list(map(draw.dots_height, panels))
     fig, axes = style.figure(heights, plot.title(pair=pair), plot.remarks(cut))
     for ax, groups in zip(axes, panels, strict=True):
         draw.dots(ax, groups, joined=bool(pair))
@@ -301,20 +300,22 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     usable = [item for item in plot.items if item.usable and {x, y} <= item.numbers.keys()]
     across = plot.axis(x)
     down = plot.axis(y)
+    columns = len(across.values)
+    rows = len(down.values)
     unit = usable[0].series.display_unit
     name = scaled(unit, max(item.value for item in usable))[1]
     key = f"number: median in {name}, hatched: none or unusable"
-    height = max(1.6, 0.32 * len(down.values) + 0.9)
+    height = max(1.6, 0.32 * rows + 0.9)
     fig, (ax,) = style.figure([height], plot.title(), [key, plot.note])
-    grid = np.full((len(down.values), len(across.values)), np.nan)
+    grid = np.full((rows, columns), np.nan)
     for item in usable:
         row = down.values.index(item.numbers[y])
         grid[row, across.values.index(item.numbers[x])] = item.value
     scale = LogNorm if draw.far_apart([item.value for item in usable]) else Normalize
-    room = len(across.values) <= COLUMNS // (2 if style.is_narrow() else 1)
+    room = columns <= COLUMNS // (2 if style.is_narrow() else 1)
     texts = draw.cell_texts(grid, unit) if room else None
     draw.heat(ax, grid, scale(np.nanmin(grid), np.nanmax(grid)), texts=texts)
     ax.set(xlabel=across.name, ylabel=down.name)
-    ax.set_xticks(np.arange(len(across.values)) + 0.5, list(map(across.text, across.values)))
-    ax.set_yticks(np.arange(len(down.values)) + 0.5, list(map(down.text, down.values)))
+    ax.set_xticks(np.arange(columns) + 0.5, list(map(across.text, across.values)))
+    ax.set_yticks(np.arange(rows) + 0.5, list(map(down.text, down.values)))
     return fig

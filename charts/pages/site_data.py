@@ -65,8 +65,13 @@ def run_data(
     for run in medians.runs:
         name = run.run_id
         data = read.get(name) or dict(earlier.get(name, {}))
-        data |= {"id": name, "mark": marks[name], "cluster": run.cluster}
-        data |= {"trigger": run.trigger, "revision": run.revision}
+        data |= {
+            "id": name,
+            "mark": marks[name],
+            "cluster": run.cluster,
+            "trigger": run.trigger,
+            "revision": run.revision,
+        }
         if not data.get("report") and (name in newest or name in read):
             data["report"] = report_key(name) in store.list(f"runs/{name}")
         if name in records:
@@ -172,8 +177,7 @@ def series_data(clusters: Clusters, failed: Iterable[Data]) -> dict[str, list[Da
         by_benchmark.setdefault(row["benchmark"], []).append(row)
     for medians, series in clusters:
         for line in series:
-            data = _series(line) | _pair_verdicts(line)
-            data["cluster"] = medians.runs[0].cluster
+            data = _series(line) | _pair_verdicts(line) | {"cluster": medians.runs[0].cluster}
             by_benchmark.setdefault(line.info.benchmark, []).append(data)
     return by_benchmark
 
@@ -261,19 +265,16 @@ def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
 
     They are the runs, and the values, lows, highs and n of each series.
     """
-    months: dict[str, list[int]] = {}
-    for i, run in enumerate(medians.runs):
-        months.setdefault(month_of(run.run_id), []).append(i)
-    benchmarks: dict[str, list[int]] = {}
-    for i, info in enumerate(medians.series):
-        if not info.canary:
-            benchmarks.setdefault(info.benchmark, []).append(i)
+    months = np.array([month_of(run.run_id) for run in medians.runs])
+    benchmarks = np.array([info.benchmark for info in medians.series], dtype=str)
     measured = np.isfinite(medians.value)
-    for benchmark, rows in benchmarks.items():
-        for month, columns in months.items():
-            present = np.array(rows)[measured[np.ix_(rows, columns)].any(axis=1)].tolist()
-            if present:
-                yield f"values/{key_name(benchmark)}/{month}.js", _values(medians, present, columns)
+    for benchmark in np.unique(benchmarks[benchmarks != "canary"]).tolist():
+        for month in np.unique(months).tolist():
+            columns = np.flatnonzero(months == month)
+            rows = np.flatnonzero((benchmarks == benchmark) & measured[:, columns].any(axis=1))
+            if rows.size:
+                data = _values(medians, rows.tolist(), columns.tolist())
+                yield f"values/{key_name(benchmark)}/{month}.js", data
 
 
 def _values(medians: RunMedians, rows: list[int], columns: list[int]) -> Data:
