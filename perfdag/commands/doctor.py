@@ -388,15 +388,7 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
     for requirement in sorted(
         required, key=lambda requirement: (requirement.kind, requirement.text)
     ):
-        text = requirement.text
-        if requirement.met is None:
-            reason = "it may not be read, or nodes are added on demand"
-            yield Finding("warn", f"whether the cluster has {text} is not known: {reason}")
-        elif requirement.met:
-            yield Finding("ok", text)
-        else:
-            keys = (key for key in REMEDIES if key == requirement.kind or text.startswith(key))
-            yield Finding("missing", requirement.problem, REMEDIES[next(keys)])
+        yield _finding_of(requirement)
     for entry in without_gpu(plan, shapes):
         yield Finding(
             "missing",
@@ -422,6 +414,18 @@ async def check_requirements(client: Kube, plan: Plan, namespace: str) -> AsyncI
                 f"there is no service account {account_of(name)} in {namespace}",
                 f"{_install_again(namespace)} --allow {name}=NAMESPACE",
             )
+
+
+def _finding_of(requirement: Requirement) -> Finding:
+    """Return whether a cluster meets a requirement, and what to do where it does not."""
+    text = requirement.text
+    if requirement.met is None:
+        reason = "it may not be read, or nodes are added on demand"
+        return Finding("warn", f"whether the cluster has {text} is not known: {reason}")
+    if requirement.met:
+        return Finding("ok", text)
+    keys = (key for key in REMEDIES if key == requirement.kind or text.startswith(key))
+    return Finding("missing", requirement.problem, REMEDIES[next(keys)])
 
 
 async def check_store(

@@ -4,7 +4,7 @@ What only a run with a history, or the last step of a Workflow, needs is importe
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -273,12 +273,7 @@ def _lines(result: Run) -> list[str]:
         lines += texts[:MAX_REASONS]
         if len(texts) > MAX_REASONS:
             lines.append(f"and {len(texts) - MAX_REASONS} more {kind}; the report has all")
-    for point in plan.points:
-        if point.until is not None and point.id in result.collected.reached:
-            n, precision = result.collected.reached[point.id]
-            text = "no interval yet" if precision is None else f"{precision:.1%}"
-            goal = f"{point.until.relative_spread:.1%}"
-            lines.append(f"{point.full_title}: {text} after {plural(n, 'sample')} (goal: {goal})")
+    lines += _precisions(result)
     if plan.merged:
         lines.append(f"{plural(plan.merged, 'equal point')} merged")
     lines += [f"damaged sample, counted as missing: {name}" for name in result.collected.damaged]
@@ -296,6 +291,16 @@ def _notes(summary: Summary) -> list[str]:
         of_sample = parsed(env or "{}").get("sample", {})
         notes |= dict.fromkeys(f"{entry}: {text}" for text in of_sample.get("notes", ()))
     return [*notes]
+
+
+def _precisions(result: Run) -> Iterator[str]:
+    """Yield how precise the points are that are repeated until they are precise enough."""
+    for point in result.plan.points:
+        if point.until is not None and point.id in result.collected.reached:
+            n, precision = result.collected.reached[point.id]
+            text = "no interval yet" if precision is None else f"{precision:.1%}"
+            goal = f"{point.until.relative_spread:.1%}"
+            yield f"{point.full_title}: {text} after {plural(n, 'sample')} (goal: {goal})"
 
 
 def finish_run(
