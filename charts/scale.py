@@ -186,11 +186,14 @@ def workloads(deltas: Deltas, total: int, exclusions: Sequence[str], *, detailed
     """
     stages = []
     for name, since in _REFERENCE.items():
+        # Those named Total count from the submission, the others from the stage before.
         if name.startswith("Total") != detailed:
             times = {order: seconds.get(name) for order, seconds in enumerate(deltas)}
             seen = {order: value for order, value in times.items() if value is not None}
             missing = len(deltas) - len(seen)
-            stages.append(Stage(name, since, [*seen], [], [*seen.values()], missing))
+            stages.append(
+                Stage(name, since, order=[*seen], seconds=[*seen.values()], missing=missing)
+            )
     if detailed:
         return by_order(stages, f"{_of(len(deltas), total)}, stage by stage", exclusions)
     seconds = next(stage.seconds for stage in stages if "Scheduling" in stage.name)

@@ -499,6 +499,7 @@ class TimeLeft:
         return max(remaining - (min(elapsed, self.of_sample(point)) if point else 0.0), 0.0)
 
     def _ratio(self, entry: str) -> float:
+        """Return measured over expected seconds of an entry, 1 until a sample has finished."""
         return self._took[entry] / self._expected[entry] if self._expected[entry] else 1.0
 
 

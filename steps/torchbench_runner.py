@@ -49,14 +49,13 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
     def measured(func: Any, *args: Any, **named: Any) -> Any:
         import torch
 
-        cuda = module.args.device == "cuda"
         model = named["model"]
         # run.py's `ttfb` is the time of the construction in ms; the first call is timed below.
         report["construct_s"] = model.ttfb / 1e3
         before = time.monotonic()
         with _returned_errors_raised(model, module.args.test):
             func()
-        if cuda:
+        if module.args.device == "cuda":
             torch.cuda.synchronize()
         report["first_call_s"] = time.monotonic() - before
         report["began"] = time.time()

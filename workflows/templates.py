@@ -552,12 +552,12 @@ def _measure(installation: Installation, pod: Container) -> DAG:
     refused = "lastRetry.status == 'Error' && asFloat(lastRetry.duration) < 2"
     # the uid comes first since `argo resubmit` copies the annotations of another Workflow
     notes = _annotation(NOTES)
-    ours = f"{notes} startsWith workflow.uid + ' '"
+    of_this_run = f"{notes} startsWith workflow.uid + ' '"
     final = f"{notes} contains '\"' + inputs.parameters.batch + '{FINAL}\":'"
     retries = RetryStrategy(
         limit=str(RETRIES),
         retry_policy="Always",
-        expression=f"!({refused}) && {{{{=!({ours} && {final})}}}}",
+        expression=f"!({refused}) && {{{{=!({of_this_run} && {final})}}}}",
     )
     pods = m.Sequence(count=m.IntOrString(root=f"{{{{={_of_kind('pods')}}}}}"))
     of_kind = {name: f"{{{{={_of_kind(name)}}}}}" for name in _KIND}

@@ -242,6 +242,7 @@ def _alerts(
 
     A message names the address of this store, which may have been elsewhere for the check.
     """
+    # Runs stand oldest first, so the newest of a cluster remains.
     newest = {run.cluster: run.run_id for run in medians.runs if run.run_id in records}
     return [
         {
@@ -251,7 +252,7 @@ def _alerts(
             # a store `st` is no part of `--store`
             "text": re.sub(
                 rf"(?<![\w/-]){re.escape(records[run].store)}(?!\w)",
-                lambda _: store.root,
+                lambda _: store.root,  # as it is: a backslash in it begins no group
                 alert.text,
             ),
         }

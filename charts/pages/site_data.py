@@ -307,7 +307,6 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     a, b = (Selection(run, suite, (run,)) for run in (before, after))
     comparison = compare_selections((store, a), (store, b))
     titles = {"only_a": "only in A", "only_b": "only in B"}
-    changed = [row for row in comparison.series if row.info.series_id != row.series_a]
     return {
         "parameters": comparison.parameters,
         "missing": {
@@ -316,7 +315,11 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
             if lines and reason != "damaged"
         },
         "series": {row.info.series_id: _cells(row.verdict) for row in comparison.series},
-        "paired": {row.info.series_id: row.series_a for row in changed},
+        "paired": {
+            row.info.series_id: row.series_a
+            for row in comparison.series
+            if row.info.series_id != row.series_a
+        },
     }
 
 

@@ -159,14 +159,13 @@ def recovered_alerts(
     gate: GateResult, series: Iterable[Series], previous: AlertRecord | None
 ) -> list[Alert]:
     """Return an alert for each benchmark whose series the run before reported and that are good."""
-    reported = {
-        key
-        for alert in (previous.alerts if previous else [])
-        if alert.kind == "worse"
-        for key in alert.keys
-    }
-    good = [line for line in series if line.verdict.kind in ("same", "better")]
-    recovered = [line for line in good if line.info.series_id in reported]
+    earlier = previous.alerts if previous else []
+    reported = {key for alert in earlier if alert.kind == "worse" for key in alert.keys}
+    recovered = [
+        line
+        for line in series
+        if line.info.series_id in reported and line.verdict.kind in ("same", "better")
+    ]
     alerts = []
     for group in grouped(recovered, lambda line: line.info.benchmark).values():
         run = group[0].steps[-1].run if group[0].steps else ""

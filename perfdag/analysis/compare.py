@@ -156,10 +156,11 @@ class _Side:
         shares: dict[str, list[float]] = {}
         for key, info in self.series.items():
             if info.headline:
-                share = spread(self.values[key]).share(float(info.unit == "1")) or 0.0
+                # A fraction near 0 is judged by its absolute spread: a loss of 0.01 % may double.
+                share = spread(self.values[key]).share(least=float(info.unit == "1")) or 0.0
                 shares.setdefault(info.point, []).append(share)
-        least = {point: min(spreads) for point, spreads in shares.items()}
-        return {point: share for point, share in least.items() if share > UNUSABLE_SPREAD}
+        smallest = {point: min(spreads) for point, spreads in shares.items()}
+        return {point: share for point, share in smallest.items() if share > UNUSABLE_SPREAD}
 
 
 def compare(
@@ -429,6 +430,7 @@ class DuetResult:
 
         Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
         """
+        # Each run's options name both sides.
         name_a, name_b = self.duet.a.options.words
         return {
             "a": {"run_id": self.duet.a.run_id, "words": name_a},

@@ -36,12 +36,15 @@ PAIR_SIGMAS = 2.9
 
 
 def covers(check: Check, info: SeriesInfo) -> bool:
-    """Return whether a check applies to a series."""
-    stat = check.stat or ("value" if check.op else "*")
+    """Return whether a check applies to a series.
+
+    Without `stat`, a check against a number covers the value alone, any other all statistics.
+    """
+    default_stat = "value" if check.op else "*"
     return (
         fnmatch.fnmatchcase(info.entry, check.entry or "*")
         and fnmatch.fnmatchcase(info.metric, check.metric)
-        and fnmatch.fnmatchcase(info.stat, stat)
+        and fnmatch.fnmatchcase(info.stat, check.stat or default_stat)
         and not info.canary
         and (not check.where or check.selects(info.coords, info.params, info.shape))
     )

@@ -162,14 +162,18 @@ def details_text(benchmark: Description) -> str:
 
 def _default(param: Description) -> str:
     """Return the default of a parameter as a suite writes it."""
-    if param["required"] or param["default"] is None:
-        return "(required)" if param["required"] else "(none)"
     default = param["default"]
+    if param["required"]:
+        return "(required)"
+    if default is None:
+        return "(none)"
     if param["unit"] == "s":
         return f"{default:g}s"
     if param["unit"] and isinstance(default, int):
         return written(default, param["unit"])
-    return (default or "(empty)") if isinstance(default, str) else orjson.dumps(default).decode()
+    if isinstance(default, str):
+        return default or "(empty)"
+    return orjson.dumps(default).decode()
 
 
 @verb(

@@ -213,6 +213,7 @@ def _queue(device: Path) -> dict[str, Any]:
     """
     disk = _disk(device)
     queue = disk / "queue"
+    # None where there is no block device: then no disk is named either.
     rotational = read_text(queue / "rotational")
     read_ahead = read_number(_with_queue(device.resolve()) / "queue/read_ahead_kb")
     return {

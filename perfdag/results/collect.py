@@ -186,6 +186,7 @@ def _measured(record: SampleRecord) -> dict[str, Any]:
         "error": record.error[:ERROR_LIMIT] if record.error else None,
         "noise": record.noise,
         "nodes": record.nodes,
+        # None for one node: no traffic between nodes is measured
         "same_node": len(set(record.nodes)) == 1 if len(record.nodes) > 1 else None,
         "env_class": record.env_class or None,
         "batch": record.batch,

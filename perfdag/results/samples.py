@@ -70,13 +70,12 @@ class SampleRecord:
         try:
             data = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         except TypeError:
-            readable = map_texts(fields, _in_utf8)
+            # A text with bytes that are not UTF-8, such as the name of a file, shows these as \xff.
+            readable = map_texts(
+                fields, lambda text: os.fsencode(text).decode(errors="backslashreplace")
+            )
             data = orjson.dumps(readable, option=orjson.OPT_SORT_KEYS)
         return redact_json(data)
-
-
-def _in_utf8(text: str) -> str:
-    return os.fsencode(text).decode(errors="backslashreplace")
 
 
 def read_sample(data: bytes) -> SampleRecord:

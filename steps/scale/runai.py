@@ -382,6 +382,7 @@ async def observe(
     file = read()
     deadline = time.monotonic() + watch
     while (remaining := deadline - time.monotonic()) > 0:
+        # Before the file is read anew: the end waits for a look without new submissions.
         count = len(file.submissions)
         file = read()
         created = [item for item in file.submissions if item.answered_ns and not item.error]
