@@ -75,22 +75,14 @@ def github(**inputs: str) -> "subprocess.CompletedProcess[str]":
     return run(step["run"], variables | {"GITHUB_STEP_SUMMARY": "summary"})
 
 
-def test_the_action_runs_checks_and_posts() -> None:
-    write_suite("<")
+def test_the_action_comments_and_keeps_the_code_of_a_failed_sample() -> None:
+    write_suite(">", "'false'")
     result = github(suite="suite.yaml", comment="true")
     assert result.returncode == 3, result.stderr
     assert "## ci: gate FAILED" in Path("summary").read_text()
     comments = Path("comments").read_text()
     assert comments.startswith("secret pr comment 7 --body-file perfdag-summary.md\n### ci: gate")
     assert Path("perfdag-check.xml").exists()
-
-
-def test_the_action_comments_only_if_asked_and_keeps_the_code_of_a_failed_sample() -> None:
-    write_suite(">", "'false'")
-    result = github(suite="suite.yaml")
-    assert result.returncode == 3, result.stderr
-    assert "## ci: gate FAILED" in Path("summary").read_text()
-    assert not Path("comments").exists()
 
 
 def jobs(**variables: str) -> Iterator["subprocess.CompletedProcess[str]"]:
@@ -136,6 +128,7 @@ def test_a_pull_request_is_judged_by_the_runs_of_its_base_and_is_none_of_them() 
         summary = Path("perfdag-summary.md").read_text()
         assert "## ci: gate passed" in summary
         assert "4 runs of history" in summary
+        assert not Path("comments").exists(), "nobody asked"
         now = {file: file.read_bytes() for file in Path("base").rglob("*") if file.is_file()}
         assert now == before
 
