@@ -1,7 +1,7 @@
 """Comparison of two sides: runs, each one or several, and the two variants of a duet."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -431,17 +431,40 @@ class DuetResult:
         Effects are B against A, relative (0.1 is +10 %) unless the metric is a fraction.
         """
         # Each run's options name both sides.
-        name_a, name_b = self.duet.a.options.words
-        return {
-            "a": {"run_id": self.duet.a.run_id, "words": name_a},
-            "b": {"run_id": self.duet.b.run_id, "words": name_b},
-            "suite": self.duet.a.suite,
-            "blocks": self.duet.blocks,
-            "series": [asdict(line) for line in self.series],
-            "unpaired": self.unpaired,
-            "damaged": self.damaged,
-            "changes": asdict(self.changes),
-        }
+        words_a, words_b = self.duet.a.options.words
+        data = DuetData(
+            a=Variant(self.duet.a.run_id, words_a),
+            b=Variant(self.duet.b.run_id, words_b),
+            suite=self.duet.a.suite,
+            blocks=self.duet.blocks,
+            series=self.series,
+            unpaired=self.unpaired,
+            damaged=self.damaged,
+            changes=self.changes,
+        )
+        return asdict(data)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of a duet: its run, and the settings that make it one."""
+
+    run_id: str
+    words: str
+
+
+@dataclass(frozen=True)
+class DuetData:
+    """A duet as `ab` prints it with --json."""
+
+    a: Variant
+    b: Variant
+    suite: str
+    blocks: Sequence[str]
+    series: Sequence[PairedSeries]
+    unpaired: Sequence[str]
+    damaged: Sequence[str]
+    changes: Changes
 
 
 def analyse(store: Store, duet: Duet, tuning: Tuning, *, everything: bool = False) -> DuetResult:

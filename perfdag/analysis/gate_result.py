@@ -21,6 +21,7 @@ from perfdag.units import RATES, plural, short
 
 if TYPE_CHECKING:
     from perfdag.analysis.history import Acknowledgement, Series
+    from perfdag.analysis.verdict import SeriesData
     from perfdag.stats.scale import VerdictKind
 
 Kind = Literal["worse", "recovered", "threshold", "slow", "verdict", "absent", "stale", "acks"]
@@ -167,31 +168,28 @@ class GateResult:
 
     def data(self) -> dict[str, Any]:
         """Return the gate as data for JSON."""
+        from perfdag.analysis.verdict import SeriesData
+
         series = [
-            {
-                "info": asdict(line.info),
-                "name": line.name,
-                "label": line.label,
-                "verdict": asdict(line.verdict),
-                "text": line.verdict.text,
-            }
+            SeriesData(line.info, line.name, line.label, line.verdict, line.verdict.text)
             for line in self.series
         ]
-        return {
-            "run_id": self.run,
-            "suite": self.suite,
-            "passed": not self.failed,
-            "verdict": self.verdict,
-            "runs": self.runs,
-            "report": self.report,
-            "revision": self.revision,
-            "cases": [asdict(case) for case in self.cases],
-            "alerts": [asdict(alert) for alert in self.alerts],
-            "series": series,
-            "suspects": [line.name for line in self.suspects],
-            "rechecks": self.rechecks,
-            "damaged": self.damaged,
-        }
+        data = GateData(
+            run_id=self.run,
+            suite=self.suite,
+            passed=not self.failed,
+            verdict=self.verdict,
+            runs=self.runs,
+            report=self.report,
+            revision=self.revision,
+            cases=self.cases,
+            alerts=self.alerts,
+            series=series,
+            suspects=[line.name for line in self.suspects],
+            rechecks=self.rechecks,
+            damaged=self.damaged,
+        )
+        return asdict(data)
 
     def compare(self, before: str) -> str:
         """Return the command that compares this run with one of its history."""
@@ -202,6 +200,25 @@ class GateResult:
         """Return the line with an acknowledgement as acks.yaml has it, for a person to complete."""
         series = quoted(name)
         return f"accept  in {self.acks_file}: {{series: {series}, run: {run}, reason: ...}}"
+
+
+@dataclass(frozen=True)
+class GateData:
+    """A gate as `check` prints it with --json."""
+
+    run_id: str
+    suite: str
+    passed: bool
+    verdict: "VerdictKind | None"
+    runs: int
+    report: str
+    revision: str
+    cases: Sequence[CheckResult]
+    alerts: Sequence[Alert]
+    series: Sequence["SeriesData"]
+    suspects: Sequence[str]
+    rechecks: Sequence[str]
+    damaged: Sequence[str]
 
 
 @dataclass(frozen=True)

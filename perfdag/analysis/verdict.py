@@ -190,6 +190,17 @@ class Verdict:
         return f"{first} to {last}, " if first != last else ""
 
 
+@dataclass(frozen=True)
+class SeriesData:
+    """A series with its verdict, as `check` and `history` print it with --json."""
+
+    info: SeriesInfo
+    name: str
+    label: str
+    verdict: Verdict
+    text: str
+
+
 GOOD_NIGHTS = 10
 """Nights after which a level that is better by more than a factor of two is the good one."""
 

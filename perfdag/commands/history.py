@@ -2,10 +2,9 @@
 
 import argparse
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any
 
 from perfdag.analysis.alerts import gate_lines, junit, markdown, publish
 from perfdag.analysis.compare import ComparedSeries, Comparison, compare
@@ -24,7 +23,7 @@ from perfdag.analysis.history import (
     series_of,
 )
 from perfdag.analysis.medians import RunMedians, read_run_medians
-from perfdag.analysis.verdict import RANK, Tuning, counts, percent
+from perfdag.analysis.verdict import RANK, SeriesData, Tuning, counts, percent
 from perfdag.commands.options import (
     ACKS,
     EXIT_GATE,
@@ -137,7 +136,7 @@ def run_history(args: argparse.Namespace) -> None:
                 "suite": medians.suite,
                 "runs": medians.run_ids,
                 "revisions": [run.env.get(REVISION) for run in medians.runs],
-                "series": [series_json(line) for line in series],
+                "series": [asdict(series_data(line)) for line in series],
                 "nodes": [asdict(node) for node in nodes],
                 "noise": [asdict(row) for row in noise],
             }
@@ -184,57 +183,93 @@ def read_runs(store: Store, args: argparse.Namespace) -> RunMedians:
     return of_cluster
 
 
-def series_json(series: Series) -> dict[str, Any]:
-    """Return a series over runs as data for JSON.
+@dataclass(frozen=True)
+class LevelData:
+    """A level of a series, from the run `start` on."""
 
-    A step began at `run`, or as likely at any from `first` on (or before, where `earlier`) to
-    `last`.
+    start: str
+    value: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class StepData:
+    """A step of a series, from the level `before` to the level `after`.
+
+    It began at `run`, or as likely at any from `first` on (or before, where `earlier`) to `last`.
     """
+
+    run: str
+    first: str
+    last: str
+    earlier: bool
+    decided: str
+    kind: str
+    effect: float
+    before: float
+    after: float
+    changes: Changes
+
+
+@dataclass(frozen=True)
+class DriftData:
+    """The line of a slow drift, from the run `start` on, and its change."""
+
+    start: str
+    begin: float
+    end: float
+    change: float
+
+
+@dataclass(frozen=True)
+class SeriesOverRunsData(SeriesData):
+    """A series with its value in each run, as `history` prints it with --json."""
+
+    values: list[float]
+    low: list[float]
+    high: list[float]
+    levels: list[LevelData]
+    steps: list[StepData]
+    drift: DriftData | None
+
+
+def series_data(series: Series) -> SeriesOverRunsData:
+    """Return what is printed of a series."""
+    drift = None
+    if slope := series.drift:
+        drift = DriftData(series.runs[slope.start], slope.begin, slope.end, slope.change)
     levels = [
-        {"start": series.runs[level.start], "value": level.reference, "noise": level.noise}
+        LevelData(series.runs[level.start], level.reference, level.noise)
         for level in series.levels.levels
     ]
     steps = [
-        {
-            "run": step.run,
-            "first": step.first,
-            "last": step.last,
-            "earlier": step.after.earlier,
-            "decided": step.decided,
-            "kind": step.kind,
-            "effect": step.effect,
-            "before": step.before.reference,
-            "after": step.after.became,
-            "changes": asdict(step.changes),
-        }
+        StepData(
+            run=step.run,
+            first=step.first,
+            last=step.last,
+            earlier=step.after.earlier,
+            decided=step.decided,
+            kind=step.kind,
+            effect=step.effect,
+            before=step.before.reference,
+            after=step.after.became,
+            changes=step.changes,
+        )
         for step in series.steps
     ]
-    return {
-        "info": asdict(series.info),
-        "name": series.name,
-        "label": series.label,
-        "verdict": asdict(series.verdict),
-        "text": series.verdict.text,
-        "values": series.value.tolist(),
-        "low": series.low.tolist(),
-        "high": series.high.tolist(),
-        "levels": levels,
-        "steps": steps,
-        "drift": _drift_data(series),
-    }
-
-
-def _drift_data(series: Series) -> dict[str, Any] | None:
-    """Return the line of a slow drift of a series, and its change."""
-    drift = series.drift
-    if drift is None:
-        return None
-    return {
-        "start": series.runs[drift.start],
-        "begin": drift.begin,
-        "end": drift.end,
-        "change": drift.change,
-    }
+    return SeriesOverRunsData(
+        info=series.info,
+        name=series.name,
+        label=series.label,
+        verdict=series.verdict,
+        text=series.verdict.text,
+        values=series.value.tolist(),
+        low=series.low.tolist(),
+        high=series.high.tolist(),
+        levels=levels,
+        steps=steps,
+        drift=drift,
+    )
 
 
 MAX_ROWS = 60

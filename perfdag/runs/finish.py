@@ -30,6 +30,7 @@ from perfdag.results.run_store import (
 )
 from perfdag.results.schema import objects
 from perfdag.results.summary import (
+    BenchmarkVerdict,
     PointState,
     PointTrust,
     RunSeries,
@@ -121,56 +122,105 @@ class Run:
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
         summary = self.summary
-        return {
-            "run_id": self.plan.run_id,
-            "suite": self.plan.suite,
-            "statuses": dict(summary.statuses),
-            "rows": self.rows,
-            "report": self.report,
-            "exports": self.exports,
-            "gate": self.gate.data() if self.gate else None,
-            "trust": {"level": summary.trust.level, "text": summary.trust.text},
-            "verdicts": [asdict(verdict) for verdict in summary.verdicts],
-            "points": [
-                _point_data(state, summary.trust.points.get(state.point))
-                for state in summary.points
-            ],
-        }
+        trust = summary.trust
+        return asdict(
+            RunData(
+                run_id=self.plan.run_id,
+                suite=self.plan.suite,
+                statuses=dict(summary.statuses),
+                rows=self.rows,
+                report=self.report,
+                exports=self.exports,
+                gate=self.gate.data() if self.gate else None,
+                trust={"level": trust.level, "text": trust.text},
+                verdicts=summary.verdicts,
+                points=[_point(state, trust.points.get(state.point)) for state in summary.points],
+            )
+        )
 
 
-def _point_data(state: PointState, trust: PointTrust | None) -> dict[str, Any]:
-    """Return a point as `run` and `show` print it with --json."""
-    return {
-        "point": state.point,
-        "entry": state.entry,
-        "label": state.label,
-        "benchmark": state.benchmark,
-        "params": state.params,
-        "statuses": dict(state.statuses),
-        "reasons": state.reasons,
-        "noise": state.noise,
-        "trust": asdict(trust) if trust else None,
-        "metrics": [_metric_data(series) for series in state.series],
-    }
+@dataclass(frozen=True)
+class MetricData:
+    """A series of a point as `run` and `show` print it with --json, in the unit of its metric."""
+
+    metric: str
+    label: str
+    stat: str
+    coords: dict[str, Any]
+    unit: str
+    better: str
+    headline: bool
+    median: float
+    low: float
+    high: float
+    spread: str
+    n: int
+    nominal: str
 
 
-def _metric_data(series: RunSeries) -> dict[str, Any]:
-    """Return a series of a point, in the unit of its metric."""
-    return {
-        "metric": series.metric,
-        "label": series.label,
-        "stat": series.stat,
-        "coords": series.coords,
-        "unit": series.unit,
-        "better": series.better,
-        "headline": series.headline,
-        "median": series.middle,
-        "low": series.band.low,
-        "high": series.band.high,
-        "spread": series.band.kind,
-        "n": len(series.values),
-        "nominal": series.nominal,
-    }
+@dataclass(frozen=True)
+class PointData:
+    """A point of a run as `run` and `show` print it with --json."""
+
+    point: str
+    entry: str
+    label: str
+    benchmark: str
+    params: dict[str, Any]
+    statuses: dict[str, int]
+    reasons: Sequence[str]
+    noise: Sequence[str]
+    trust: PointTrust | None
+    metrics: Sequence[MetricData]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run as `run` and `show` print it with --json."""
+
+    run_id: str
+    suite: str
+    statuses: dict[str, int]
+    rows: str
+    report: str | None
+    exports: Sequence[str]
+    gate: dict[str, Any] | None
+    trust: dict[str, str]
+    verdicts: Sequence[BenchmarkVerdict]
+    points: Sequence[PointData]
+
+
+def _point(state: PointState, trust: PointTrust | None) -> PointData:
+    return PointData(
+        point=state.point,
+        entry=state.entry,
+        label=state.label,
+        benchmark=state.benchmark,
+        params=state.params,
+        statuses=dict(state.statuses),
+        reasons=state.reasons,
+        noise=state.noise,
+        trust=trust,
+        metrics=[_metric(series) for series in state.series],
+    )
+
+
+def _metric(series: RunSeries) -> MetricData:
+    return MetricData(
+        metric=series.metric,
+        label=series.label,
+        stat=series.stat,
+        coords=series.coords,
+        unit=series.unit,
+        better=series.better,
+        headline=series.headline,
+        median=series.middle,
+        low=series.band.low,
+        high=series.band.high,
+        spread=series.band.kind,
+        n=len(series.values),
+        nominal=series.nominal,
+    )
 
 
 HEADINGS = ("point", "metric", "median", "spread", "unit", "n", "of nominal", "runs", "state")
