@@ -150,11 +150,11 @@ def report(
     sentence = banner(run)
     states = summary.points
     first = _first_pictures(run, pictures)
-    names = list(dict.fromkeys(state.benchmark for state in states))
-    squares = [_square(names.index(state.benchmark), state, summary.trust) for state in states]
+    benchmarks = list(dict.fromkeys(state.benchmark for state in states))
+    squares = [_square(benchmarks.index(state.benchmark), state, summary.trust) for state in states]
     kinds = {square.kind for square in squares}
     # A benchmark has two tables: its important values, and the others.
-    limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(names), 1)))
+    limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(benchmarks), 1)))
     tiles = screen.tiles(run)
     hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in _distinct(table["env"]))
     context = {
@@ -178,7 +178,7 @@ def report(
         "most": ROWS,
         "samples": statuses_text(summary.statuses),
         "verdicts": worst_of_points(summary.verdicts),
-        "sections": [_section(run, name, limit) for name in names],
+        "sections": [_section(run, name, limit) for name in benchmarks],
         "environment": _facts(chain.from_iterable(hosts)),
         "sample_facts": _facts(_sample_facts(table)),
         "canary": _canary(run, limit),

@@ -287,14 +287,15 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     None.
     """
     cpu = _cpu(root)
-    distribution = _search(r'^PRETTY_NAME="?([^"\n]+)"?', root / "etc/os-release")
     arguments = read_text(root / "proc/cmdline")
     sysctls = {name: read_text(root / "proc/sys" / name.replace(".", "/")) for name in _SYSCTLS}
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
         "arch": platform.machine(),
-        "distribution": distribution or platform.system() or None,
+        "distribution": _search(r'^PRETTY_NAME="?([^"\n]+)"?', root / "etc/os-release")
+        or platform.system()
+        or None,
         **cpu,
         **_memory(root),
         "clock_source": read_text(

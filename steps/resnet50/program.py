@@ -215,8 +215,10 @@ def warm_up(
         return clock() - start
 
     first = timed()
-    begun, seconds = clock(), [timed()]
+    begun = clock()
+    seconds = [timed()]
     medians: list[float] = []
+    # All windows fit into the limit as given; only then a slow call raises it.
     window = max(1, min(WINDOW, int(limit / (WINDOWS * max(seconds[0], 1e-9)))))
     limit = max(limit, stretch * seconds[0])
     while True:
@@ -227,7 +229,7 @@ def warm_up(
         stable = len(last) == WINDOWS and max(last) <= (1 + TOLERANCE) * min(last)
         if (stable and clock() - begun >= least) or clock() - begun > limit:
             later = seconds[len(seconds) // 2 :]
-            spread = [one / statistics.median(later) for one in later]
+            spread = [taken / statistics.median(later) for taken in later]
             return Warmup(first, medians[-1], stable, spread)
 
 

@@ -343,7 +343,10 @@ def read_submission(folder: Path, workload_type: str | None, project: str | None
 
 
 def observer_of(kube: Kube, file: RunFile, settings: Settings) -> Observer:
-    """Return an observer of a run's workloads."""
+    """Return an observer of a run's workloads.
+
+    Those of a file with a prefix have no label of the run, so their names tell them.
+    """
     return Observer(
         kube,
         file.run,

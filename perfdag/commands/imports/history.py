@@ -167,8 +167,8 @@ class History:
 
     def file_id(self, number: int = 0) -> str:
         """Return the digits by which the runs of the file are known; `number` counts namesakes."""
-        names = [self.suite, self.path.name]
-        return digest(*names, *[str(number)] * (number > 0))[:8]
+        namesake = [str(number)] if number else []
+        return digest(self.suite, self.path.name, *namesake)[:8]
 
     def identify(self, rows: list[Values], number: int = 0) -> None:
         """Give the rows of a run its id, and their repetitions."""
