@@ -172,8 +172,16 @@ def recovered_alerts(
         title = f"RECOVERED {gate.suite}/{group[0].label}: {group[0].verdict.text}"
         names = shorten("; ".join(line.label for line in group))
         text = f"{title}\nwhere   {names}\nsince   {day_of(run)}\ndo      {gate.report}"
-        keys = [line.info.series_id for line in group]
-        alerts.append(Alert("recovered", title, text, keys, run, gates=False))
+        alerts.append(
+            Alert(
+                "recovered",
+                title,
+                text,
+                keys=[line.info.series_id for line in group],
+                run=run,
+                gates=False,
+            )
+        )
     return alerts
 
 

@@ -239,19 +239,20 @@ def settled(
     as one, once it has pods and all of them are settled.
     """
     vmis = kind.startswith("VirtualMachine")
-    ends = any(step.kind == kind and step.stage == "succeeded" for step in chain(kind))
-    groups: dict[str, tuple[Record, list[Record]]] = {
-        record.uid: (record, []) for record in observer.of(kind)
-    }
+    finite = not vmis and any(
+        step.kind == kind and step.stage == "succeeded" for step in chain(kind)
+    )
+    workloads = {record.uid: record for record in observer.of(kind)}
+    members_of: dict[str, list[Record]] = {uid: [] for uid in workloads}
     for record in observer.of(VMI if vmis else "Pod"):
         top = top_owner(observer.records, record)
-        if top.uid in groups:
-            groups[top.uid][1].append(record)
+        if top.uid in members_of:
+            members_of[top.uid].append(record)
     return {
         (workload.namespace, workload.name): _settled_members(
-            workload, group, members, goal, finite=ends and not vmis
+            workload, members_of[uid], members, goal, finite
         )
-        for workload, group in groups.values()
+        for uid, workload in workloads.items()
     }
 
 
