@@ -309,6 +309,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     titles = {"only_a": "only in A", "only_b": "only in B"}
     return {
         "parameters": comparison.parameters,
+        # The page names damaged files by themselves, in a warning.
         "missing": {
             titles.get(reason, reason): (len(lines), lines[:MISSING])
             for reason, lines in comparison.left_out.items()

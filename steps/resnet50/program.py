@@ -240,8 +240,9 @@ def warm_all(spec: Spec, system: System) -> tuple[BatchTimes, dict[str, Any]]:
     """
     fast, warmups = spec["fast"], dict[int, Warmup]()
     *_, largest = sizes = system.sizes()
+    smallest = sizes[0]
     for size in reversed(sizes):
-        settle = size in (sizes[0], largest)
+        settle = size in (smallest, largest)
         indices = np.arange(size) % spec["samples"]
         limit = (WARM_LIMIT_FAST if fast else WARM_LIMIT) if settle else 0.0
         busy = settle and not fast and spec["device"] == "cuda"
@@ -251,12 +252,11 @@ def warm_all(spec: Spec, system: System) -> tuple[BatchTimes, dict[str, Any]]:
             stretch=0 if fast or not settle else STRETCH,
             least=WARM_LEAST_CUDA if busy else 0.0,
         )
-    smallest = sizes[0]
     seconds = max(warmups[smallest].steady, 1e-6), max(warmups[largest].steady, 1e-6)
     return BatchTimes((smallest, largest), seconds, warmups[largest].spread), {
         "first": warmups[largest].first,
         "steady": warmups[largest].steady,
-        "stable": warmups[sizes[0]].stable and warmups[largest].stable,
+        "stable": warmups[smallest].stable and warmups[largest].stable,
         "by_size": {size: [warmup.first, warmup.steady] for size, warmup in warmups.items()},
     }
 
