@@ -259,8 +259,7 @@ def test_the_plan_step_refuses_it_of_a_suite_and_of_a_stored_plan(tmp_path: Path
     hostile = suite_text(SHAPES["image"]("{{=1}}"))
     with pytest.raises(BadDocument, match=r"^suite.yaml:3: entries\[0\].image: .* is not an im"):
         plan_in_pod(store, hostile)
-    plan = make_plan(parse_suite(suite_text()), run_id=ID)
-    raw = json.loads(plan.dump())
+    raw = json.loads(make_plan(parse_suite(suite_text()), run_id=ID).dump())
     for shape, error, expected in (
         (SHAPES["tolerations value"]("{{=1}}"), DamagedError, "tolerations.0.value '{{=1}}': is n"),
         (SHAPES["volume.path"]("@CLAIMED@"), BadDocument, "volume.path: '/@CLAIMED@' has"),

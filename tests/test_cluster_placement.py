@@ -87,8 +87,7 @@ async def test_too_few_nodes_are_found_and_the_points_are_skipped() -> None:
     found = [each async for each in check_requirements(cluster(), plan, "bench")]
     [few] = [each for each in found if each.state == "missing" and "nodes" in each.what]
     assert (few.what, few.do) == (reason, "use fewer hosts, or placement: any")
-    shapes = plan.shapes
-    assert await unmet(cluster(), shapes, "bench") == {0: reason}
+    assert await unmet(cluster(), plan.shapes, "bench") == {0: reason}
 
 
 @pytest.mark.parametrize(
@@ -138,8 +137,7 @@ def test_the_job_is_restricted_asks_for_one_gpu_and_runs_a_suite_that_plans(
     words[words.index("/dev/stdin")] = str(suite)
     words[words.index("/tmp/results")] = str(tmp_path)
     assert words[:2] == ["perfdag", "run"]
-    out = cli([*words[1:], "--dry-run"]).out
-    assert "offline" in out
+    assert "offline" in cli([*words[1:], "--dry-run"]).out
     assert after.splitlines() == [
         "status=$?",
         "cat /tmp/results/runs/*/resnet50.json",

@@ -71,8 +71,7 @@ def test_the_figures_of_a_tool_become_a_run(tool: str, cli: CommandLine) -> None
     assert states == SERIES[tool]
     assert len({row["run_id"] for row in rows}) == 1
     assert {row["better"] for row in rows} == {"lower"}
-    again = cli(["import", tool, str(FILES[tool])])
-    assert again.out == printed.out
+    assert cli(["import", tool, str(FILES[tool])]).out == printed.out
     assert len(_rows(tool)) == len(rows)
 
 

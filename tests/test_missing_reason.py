@@ -58,8 +58,7 @@ def test_precedence(reasons: list[MissingReason], batch: int | None, answer: Mis
 
 
 def test_a_sample_in_flight_has_its_own_reason_and_what_ended_its_pod() -> None:
-    earlier = replace(FLIGHT, attempt=1, text="earlier")
-    reasons = [BATCH, earlier, FLIGHT, WORKFLOW]
+    reasons = [BATCH, replace(FLIGHT, attempt=1, text="earlier"), FLIGHT, WORKFLOW]
     assert reason_for(reasons, 0, "a-1") == replace(FLIGHT, text="in flight: no node")
     assert reason_for([FLIGHT], 0, "b-w2") == FLIGHT
     assert reason_for(reasons, 0, "a-2") == BATCH

@@ -59,8 +59,7 @@ def level_of(spec: Object) -> str:
 
 @pytest.mark.parametrize(("keys", "levels"), SHAPES)
 def test_a_shape_needs_the_level_that_admits_its_pod(keys: Object, levels: set[str]) -> None:
-    shape = Shape.model_validate(keys)
-    assert set(level_needs(shape).values()) == levels
+    assert set(level_needs(Shape.model_validate(keys)).values()) == levels
     admits = level_of(pod(keys, "x")["spec"])
     assert admits == max(levels, default="restricted", key=LEVELS.index)
 

@@ -101,8 +101,7 @@ def test_a_run_of_the_future_is_removed_by_what_its_note_says(cli: CommandLine) 
     run = measure(cli, 1, "--no-report")
     store = FolderStore(STORE)
     future = f"2999{run[4:]}"
-    plan = stored_plan(store, run)
-    put_plan(store, replace(plan, run_id=future))
+    put_plan(store, replace(stored_plan(store, run), run_id=future))
     note = cli(["check", "last", "--store", STORE]).err
     assert f"{future} is of the future" in note
     assert future in pasted(cli, note, "rm")
@@ -136,8 +135,7 @@ def test_a_head_is_compared_with_its_base_by_what_its_report_says(cli: CommandLi
     alert = cli(["check", "last", "--store", head, "--history", STORE], 3).out
     page = next(Path(head).glob("runs/*/report.html")).read_text()
     [command] = re.findall(r"<code>perfdag (compare .*?)</code>", page)
-    shown = cli(shlex.split(html.unescape(command))).out
-    assert "delay" in shown
+    assert "delay" in cli(shlex.split(html.unescape(command))).out
     assert f"perfdag {html.unescape(command)}" in alert
 
 

@@ -182,8 +182,7 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     point = plan.points[0]
     progress.started(point, 1)
     progress.finished(point, SampleRecord(point.id, 1, "ok"))
-    line = capsys.readouterr().out.strip()
-    assert line.startswith(f"1/2 ok {point.entry}")
+    assert capsys.readouterr().out.strip().startswith(f"1/2 ok {point.entry}")
 
 
 def test_a_lead_reports_no_progress_shortly_before_the_end_until_argo_looks_after_it(

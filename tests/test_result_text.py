@@ -52,8 +52,7 @@ def result_with(label: str) -> Run:
     skipped = rows.sample("latency", {}, 1, [], status="skipped", error="no netperf, " * 12)
     table = rows.table(*samples, skipped)
     plan = make_plan(parse_suite(SUITE))
-    collected = CollectionResult("results/x")
-    return Run(plan, summarise(table), collected, "store/results/x")
+    return Run(plan, summarise(table), CollectionResult("results/x"), "store/results/x")
 
 
 @pytest.mark.parametrize("label", ["short", "a-long-value-of-this-param-" * 2])

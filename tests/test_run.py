@@ -311,8 +311,7 @@ def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
         assert stored_when_killed <= now, "a stored sample vanished"
         stored_when_killed = now
         arguments = ["run", "--resume", "last", "--store", str(root), "--no-report"]
-    final = perfdag(*arguments, env=environment)
-    assert final.wait(120) == 0
+    assert perfdag(*arguments, env=environment).wait(120) == 0
     rows = rows_of(root)
     assert len(rows) == 30
     assert {row["status"] for row in rows} == {"ok"}

@@ -56,8 +56,7 @@ def test_a_queue_is_judged_by_its_validation(
     assert f"verdict queue-scaling: {word}" in output
     assert f", verdict {word.partition(':')[0]}" in output  # in the column `state`
     [report] = tmp_path.glob("store/runs/*/report.html")
-    first_screen = report.read_text().partition("<h2")[0]
-    assert f"queue-scaling</strong>: {word}" in first_screen
+    assert f"queue-scaling</strong>: {word}" in report.read_text().partition("<h2")[0]
     assert main(["check", "last", *store, "--junit", str(tmp_path / "check.xml")]) == code
     case = ElementTree.parse(tmp_path / "check.xml").find(".//testcase[@classname='q.verdict']")
     assert case is not None

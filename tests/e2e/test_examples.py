@@ -36,8 +36,7 @@ def create(bench: Namespace, example: str, *words: str) -> list[Object]:
 
 def measured(bench: Namespace, parent: str, phase: str = "Succeeded") -> list[Object]:
     """The rows of the runs that the tasks of a Workflow have made."""
-    argv = ["argo", "wait", parent, "-n", bench.name]
-    subprocess.run(argv, check=False, timeout=420)
+    subprocess.run(["argo", "wait", parent, "-n", bench.name], check=False, timeout=420)
     workflow = bench.workflow(parent)
     nodes = workflow["status"]["nodes"].values()
     assert workflow["status"]["phase"] == phase, [each.get("message") for each in nodes]

@@ -126,8 +126,7 @@ def test_hostile_parameters_end_in_one_line_of_the_plan_step(
     started = pods(open_to_all, workflow)
     plan = started.pop("plan")
     assert rights(plan) == expected("perfdag-run")
-    line = refusal(open_to_all, plan)
-    assert message in line
+    assert message in refusal(open_to_all, plan)
     assert not started
 
 

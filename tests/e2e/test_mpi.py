@@ -33,8 +33,7 @@ def _facts(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def test_openfoam_over_two_pods(bench: Namespace) -> None:
     params = {"cells": 16, "procs": 2, "nodes": 2, "time_steps": 5, "oversubscribe": True}
     hosts = {"placement": bench.spread()}
-    entry = {"benchmark": "openfoam", "hosts": hosts, "params": params}
-    rows = _rows(bench, entry)
+    rows = _rows(bench, {"benchmark": "openfoam", "hosts": hosts, "params": params})
     by = {(row["metric"], row["stat"]): row for row in rows if row["coords"] == "{}"}
     assert by["solve_time", "value"]["value"] > 0
     assert by["memory", "value"]["n"] == 2, "each rank reported its memory"

@@ -34,8 +34,7 @@ def test_iperf_behind_a_network_policy_beside_the_site(wide: Namespace) -> None:
         "  - {benchmark: iperf, hosts: {count: 2}, params: {duration: 1s}}\n"
         f"  - {{benchmark: command, name: site, params: {{argv: {fetch}}}}}\n"
     )
-    pod = wide.pod(name, 1)
-    assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]
+    assert {"name": "registry"} in wide.pod(name, 1)["spec"]["imagePullSecrets"]
     run = wide.finish(name)
     run.assert_ok()
     assert {json.loads(row["env"])["cluster"]["network_policy"] for row in run.rows} == {True}

@@ -96,8 +96,7 @@ def test_queues_of_another_namespace_are_measured_under_the_accounts_that_instal
     bench: Namespace, queues: str, allowed: None, suite: str
 ) -> None:
     run = bench.measure(suite)
-    rows = run.rows
-    scaling = [row for row in rows if row["benchmark"] == "queue-scaling"]
+    scaling = [row for row in run.rows if row["benchmark"] == "queue-scaling"]
     assert {row["status"] for row in scaling} == {"ok"}, [
         row["error"] for row in scaling if row["error"]
     ]

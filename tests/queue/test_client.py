@@ -69,8 +69,7 @@ async def test_live_control_of_a_closed_loop(
 def test_control_refuses_what_it_does_not_know(
     path: str, query: dict[str, str], status: int, message: str
 ) -> None:
-    control = idle(ClientStats())
-    code, text = get(control, path, **{"type": "html", **query})
+    code, text = get(idle(ClientStats()), path, **{"type": "html", **query})
     assert code == status
     assert message in html.unescape(text)
 

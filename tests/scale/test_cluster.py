@@ -134,8 +134,7 @@ async def test_what_built_in_templates_need_is_granted(name: str) -> None:
 
 
 def test_a_missing_right_skips_the_sample_and_names_what_grants_it() -> None:
-    error = KubeError(403, "Forbidden", "pods is forbidden")
-    text = str(sample_error(error, "scale"))
+    text = str(sample_error(KubeError(403, "Forbidden", "pods is forbidden"), "scale"))
     assert "pods is forbidden" in text
     assert "--allow scale=NAMESPACE" in text
 

@@ -282,8 +282,7 @@ def test_a_burst_and_a_steady_state_become_a_suite_that_can_run(
     steady = workload.with_name("steady.yaml")
     more = "churn: 2\nminChurnSleep: 1m30s\nqps: 5\n"
     steady.write_text(WORKLOAD.format(name="Steady", timeout="20s", type="steady-state", more=more))
-    argv = ["import", "perfscale-load-generator", str(workload), str(steady)]
-    output = cli(argv)
+    output = cli(["import", "perfscale-load-generator", str(workload), str(steady)])
     assert "not kept: the names of the objects" in output.err
     assert "not kept: steady: qps: no such key is known" in output.err
     parse_suite(output.out)

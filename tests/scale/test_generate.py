@@ -187,8 +187,7 @@ async def test_retries_are_counted_by_cause_also_of_what_fails_in_the_end(
     server.on("POST", answer)
     server.on("GET .*/pods/", lambda _: {"metadata": OURS})
     kube = server.client(retries=2, timeout=0.2)
-    submitter = await api_submitter(kube, TEMPLATE)
-    submitted = await sent(submitter, 1, Schedule(), 1)
+    submitted = await sent(await api_submitter(kube, TEMPLATE), 1, Schedule(), 1)
     (item,) = submitted.submissions
     assert item.uid == uid
     assert error in item.error
@@ -217,8 +216,7 @@ async def test_a_remainder_is_not_dropped_and_namespaces_take_turns() -> None:
 
 
 async def test_an_open_loop_holds_its_rate_over_a_slow_server() -> None:
-    schedule = Schedule("constant", 100)
-    submitted = await sent(Slow(0.3).submit, 150, schedule, 60)
+    submitted = await sent(Slow(0.3).submit, 150, Schedule("constant", 100), 60)
     summary = submitted.summary()
     assert summary["rate_share"] > 0.9
     assert summary["held"] is True

@@ -163,8 +163,7 @@ async def test_an_interrupted_burst_leaves_nothing_in_a_namespace_that_was_there
             break
         await asyncio.sleep(0.1)
     assert there == [0, 0], "VMIs and pods"
-    maps = "v1/ConfigMap"
-    assert await kube.list(maps, namespace, labels=RUN_LABEL) == []
+    assert await kube.list("v1/ConfigMap", namespace, labels=RUN_LABEL) == []
 
 
 FAKE_RUNAI = """

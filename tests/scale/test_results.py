@@ -163,8 +163,7 @@ def test_every_size_and_gate_has_the_names_of_the_audit() -> None:
             "deletion_p50": 3.0,
             "deletion_to_failed_p95": 4.0,
         }
-        verdicts = evaluate(gates, own)
-        return Result("ladder", count, "r", [], [], own, {}, verdicts)
+        return Result("ladder", count, "r", [], [], own, {}, evaluate(gates, own))
 
     values = figures.audit_of(of_size(200, 0.5))
     want = {

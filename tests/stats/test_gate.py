@@ -439,8 +439,7 @@ def test_a_series_that_vanished_is_missed_until_it_is_back_or_acknowledged(store
         put(store, rows(night, one if night in gone else both))
     assert messages_of(store, range(24), kind="absent") == [6, 22]
     assert [night for night in range(24) if judge(store, night).failed] == gone
-    gate = judge(store, 17)
-    text = gate.alerts[0].text
+    text = judge(store, 17).alerts[0].text
     assert "accept  in acks.yaml: {series: 'iperf streams=4 throughput', run: " in text
     accepted = Acknowledgement(
         series="iperf streams=4 *",
@@ -508,8 +507,7 @@ def test_missed_days_and_another_cluster_do_not_matter(store: Store) -> None:
     for night in [n for n in range(50) if n % 5]:
         nights(store, 1, step, first=night)
     nights(store, 10, lambda n, p: 1e9, first=100, cluster="green")
-    gate = judge(store, 41)
-    assert [alert.run for alert in gate.alerts] == [run_id(34)]
+    assert [alert.run for alert in judge(store, 41).alerts] == [run_id(34)]
     assert not judge(store, 109).failed
 
 
@@ -637,8 +635,7 @@ def test_what_only_left_out_is_not_absent_and_hides_no_absence(store: Store) -> 
         part = night in (5, 6, 7, 8, 9)
         values = {"streams=1": [1e10] * 3} if part or night == 11 else both
         put(store, rows(night, values, trigger="part" if part else "manual"))
-    failed = [night for night in range(12) if judge(store, night).failed]
-    assert failed == [11]
+    assert [night for night in range(12) if judge(store, night).failed] == [11]
 
 
 def test_a_pull_request_has_a_table_of_values_and_links(

@@ -97,8 +97,7 @@ def test_a_mean_that_nearly_decides_makes_a_night_suspicious() -> None:
 
 
 def test_a_begin_long_before_its_decision_is_found() -> None:
-    x = np.array([0.0] * 60 + [1.0] * 40)
-    assert best_split(x, 2, 3, 1.0) == Split(60, 60, 60)
+    assert best_split(np.array([0.0] * 60 + [1.0] * 40), 2, 3, 1.0) == Split(60, 60, 60)
 
 
 def test_the_interval_of_a_date_covers_the_true_night() -> None:

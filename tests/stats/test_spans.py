@@ -84,6 +84,5 @@ def test_a_series_is_not_absent_where_its_hosts_were_elsewhere(tmp_path: Path) -
     store = FolderStore(str(tmp_path))
     for night in range(1, 6):
         measure(store, [["a", "a"]] * 3, night)
-    run = measure(store, [["a", "b"]] * 3, 6)
-    gate = judge_run(store, "net", run, Rules())
+    gate = judge_run(store, "net", measure(store, [["a", "b"]] * 3, 6), Rules())
     assert not [case for case in gate.cases if case.state == "absent"]

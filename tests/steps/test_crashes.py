@@ -137,8 +137,7 @@ def test_a_lost_gang_counts_and_a_pod_that_was_told_to_end_does_not(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, end: BaseException, counts: bool
 ) -> None:
     plan = suite(1, 0, 2)
-    ends = Mock(side_effect=end)
-    monkeypatch.setattr("perfdag.steps.loop.Sampler.measure", ends)
+    monkeypatch.setattr("perfdag.steps.loop.Sampler.measure", Mock(side_effect=end))
     for attempt in range(2):
         with contextlib.suppress(SystemExit):
             assert lead.lead(place(plan.run_id), store, plan, 0, attempt) == EXIT_RETRYABLE

@@ -60,8 +60,7 @@ def test_variants_that_need_other_pods_are_refused(b: str, keys: str) -> None:
 def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    site = LocalPool()
-    lead.measure_batch(store, [duet.a, duet.b], site, 0, ProgressReporter(32))
+    lead.measure_batch(store, [duet.a, duet.b], LocalPool(), 0, ProgressReporter(32))
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:

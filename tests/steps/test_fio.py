@@ -157,8 +157,7 @@ SMALL: dict[str, Any] = {"size": "4MiB", "runtime": "200ms", "direct": False, "i
 def test_a_real_run_leaves_no_file(
     params: dict[str, Any], directions: list[str], local_gang: Gang, tmp_path: Path
 ) -> None:
-    requested = FioParams(**params, **SMALL)
-    measurements = FIO.run(local_gang, requested)
+    measurements = FIO.run(local_gang, FioParams(**params, **SMALL))
     assert all(values(measurements, "iops", direction=each)[0] > 0 for each in directions)
     assert local_gang.output.facts["filesystem"]["type"]
     assert left(tmp_path) == []
@@ -239,8 +238,7 @@ def test_the_device_of_an_existing_claim_is_not_written_over(
     with pytest.raises(Failed, match=f"{name} on .* exists and {by} would destroy its data"):
         FIO.run(volume, FioParams(**changes, **SMALL))
     assert backing.stat().st_blocks == 0
-    params = FioParams(**changes, **SMALL, overwrite=True)
-    FIO.run(volume, params)
+    FIO.run(volume, FioParams(**changes, **SMALL, overwrite=True))
     assert backing.stat().st_blocks > 0
 
 
@@ -314,8 +312,7 @@ def test_a_file_of_its_own_is_removed(local_gang: Gang, tmp_path: Path) -> None:
     with pytest.raises(Failed):
         FIO.run(local_gang, FioParams(rw="write", file=str(tmp_path / "typo/made"), **SMALL))
     assert not (tmp_path / "typo").exists()
-    params = FioParams(rw="write", file=str(tmp_path / "made"), **SMALL)
-    FIO.run(local_gang, params)
+    FIO.run(local_gang, FioParams(rw="write", file=str(tmp_path / "made"), **SMALL))
     assert not (tmp_path / "made").exists()
 
 

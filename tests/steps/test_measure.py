@@ -294,8 +294,7 @@ def test_until_measures_again_what_it_cannot_read_back(
     plan = one_point(UNTIL)
     measure(store, plan, 4)
     store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
-    again = measure(store, plan, 12)
-    assert [part.repetition for part in again.parts] == [2, 5, 6]
+    assert [part.repetition for part in measure(store, plan, 12).parts] == [2, 5, 6]
 
 
 @pytest.mark.parametrize(

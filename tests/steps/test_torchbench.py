@@ -34,8 +34,7 @@ def report_of(name: str = "alexnet-eval-1") -> dict[str, Any]:
 
 @pytest.mark.parametrize(("n", "stats"), [(43, set()), (44, {"p90"}), (459, {"p90", "p99"})])
 def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str]) -> None:
-    times = [0.001 * i for i in range(n, 0, -1)]
-    params, texts = recording(wall_s=times)
+    params, texts = recording(wall_s=[0.001 * i for i in range(n, 0, -1)])
     measurements = torchbench.parse(texts, params.model_copy(update={"iterations": n}))
     counts = [m.n or 0 for m in measurements if m.metric == "iteration_time"]
     assert (sum(counts), len(counts)) == (n, min(n, 100))

@@ -216,8 +216,7 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
     pod = gang_pod({"phase": "Pending", "containerStatuses": waiting})
     marks = as_annotation(earlier, {7: "full"}, {7})
     here = replace(place(), workflow_uid="u-1")
-    workflow = workflow_of(here, marks)
-    server = ApiServer(workflow)
+    server = ApiServer(workflow_of(here, marks))
     server.on("GET .*/pods", lambda _: {"metadata": {}, "items": [pod]})
     server.on(
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
