@@ -40,6 +40,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
+def termination_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that Kubernetes reads the message of an ended container from."""
+    message = tmp_path / "termination-log"
+    message.touch()
+    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
+    return message
+
+
+@pytest.fixture
 def write_suite(tmp_path: Path) -> "SuiteWriter":
     return SuiteWriter(tmp_path)
 

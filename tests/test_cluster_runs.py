@@ -459,10 +459,10 @@ async def test_a_watch_says_once_what_the_run_waits_for(
     server.add(workflow({}), pod("w-rank-1", "node-1", lost=True, **LEAD), node(130))
     looks = iter(range(1000))
 
-    def end_later(request: Any) -> dict[str, Any] | None:
-        return workflow({}, "Failed") if next(looks) >= 3 else None
-
-    server.on("GET .*/workflows/w$", end_later)
+    server.on(
+        "GET .*/workflows/w$",
+        lambda _: workflow({}, "Failed") if next(looks) >= 3 else None,
+    )
     assert await follow_run("w", "bench") == 1
     [line] = [line for line in "".join(capsys.readouterr()).splitlines() if S3 in line]
     assert [text for text in (S3, NODE) if text not in line] == []

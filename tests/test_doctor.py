@@ -131,6 +131,14 @@ def test_an_interpreter_of_resnet50_without_perfdag_is_missing_before_anything_i
     assert "perfdag (Python) is not installed" in cli(["run", str(suite), "--no-report"], 1).err
 
 
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_cluster")
 @pytest.mark.parametrize(
     ("entry", "texts"),
     [
@@ -166,13 +174,8 @@ def test_what_run_would_skip_is_never_ok(
     entry: str,
     texts: list[str],
     write_suite: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     cli: CommandLine,
 ) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
     suite = str(write_suite(f"name: one\nentries:\n  - {entry}\n"))
     output = cli(["doctor", suite], 0 if "optional" in entry else 1).out
     name = entry.split("benchmark: ")[1].split(",")[0]
@@ -183,12 +186,8 @@ def test_what_run_would_skip_is_never_ok(
     assert json.loads(result)["statuses"]["skipped"] >= 1
 
 
-def test_without_a_suite_every_benchmark_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+@pytest.mark.usefixtures("no_cluster")
+def test_without_a_suite_every_benchmark_is_asked(cli: CommandLine) -> None:
     output = cli(["doctor"], 1).out
     named = re.findall(r"[\w-]+", " ".join(re.findall(r"^\w+ +([\w, -]+): ", output, re.M)))
     assert set(registry.names()) <= set(named)

@@ -19,6 +19,7 @@ import yaml
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import Gang
 from perfdag.commands.main import main
+from perfdag.hosts.local import LocalHost
 from perfdag.plan import Plan, make_plan, place_hosts
 from perfdag.shape import Shape
 from perfdag.steps.fio import Target, job_file
@@ -29,7 +30,6 @@ from perfdag.steps.pods.plan import outputs
 from perfdag.steps.torchbench import arguments
 from perfdag.suite.load import load_suite, parse_suite
 from tests.conftest import CommandLine
-from tests.steps.test_imb import Named
 from tests.steps.test_plan_step import place
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -41,7 +41,7 @@ def options(benchmark: str, values: dict[str, Any], shape: Shape) -> str:
     """Return what the tool gets, as one line."""
     result = registry.get(benchmark)
     params: Any = result.Params.model_validate(values)
-    hosts = [Named(f"10.0.0.{number + 1}") for number in range(shape.hosts.count)]
+    hosts = [LocalHost(f"10.0.0.{number + 1}", f"n{number}") for number in range(shape.hosts.count)]
     gang: Any = Gang(hosts, shape, 60, "/scratch")
     measured: Any = result
     match benchmark:

@@ -128,7 +128,10 @@ def test_pairs_across_zones_are_numbered_by_zone() -> None:
     shape = plan.shape_of(0)
     facts = {"a": {"zone": "z2"}, "b": {"zone": "z1"}}
     zones = pool_of(place(), shape, {}, nodes=facts).zones
-    assert [host.name for host in by_number([Node("a"), Node("b")], zones)] == ["b", "a"]
+    assert [host.name for host in by_number([LocalHost(name="a"), LocalHost(name="b")], zones)] == [
+        "b",
+        "a",
+    ]
     assert not pool_of(place(), shape.pair(), {}, nodes=facts).zones
     assert "across-zones: needs a cluster" in str(needs_cluster(shape))
 
@@ -153,13 +156,6 @@ def test_pairs_that_cannot_be_are_refused_when_planning(hosts: str, name: str, s
     assert says in refusal(hosts, name=name)
 
 
-class Node(LocalHost):
-    """This machine under a node's name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("127.0.0.1", name)
-
-
 @pytest.fixture
 def pairwise(fake: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> type[FakeBenchmark]:
     monkeypatch.setattr(fake, "network", "pairs")
@@ -182,7 +178,7 @@ class Nodes(LocalPool):
 def lead(
     tmp_path: Path, plan: Plan, nodes: list[str]
 ) -> tuple[MeasuringLoop, FolderStore, list[Any]]:
-    hosts = [Node(name) for name in nodes]
+    hosts = [LocalHost(name=name) for name in nodes]
     store = FolderStore(str(tmp_path / "store"))
     watcher = Watcher()
     return (
@@ -352,7 +348,7 @@ def test_a_host_that_cannot_be_measured_is_neither_cleared_nor_slow() -> None:
 SUITE = "name: s\nretries: 0\nentries:\n  - benchmark: fake\n    hosts: {count: 16, pairs: hunt}\n"
 
 
-class FleetNode(Node):
+class FleetNode(LocalHost):
     def facts(self) -> dict[str, Any]:
         return {"host": self.name, "kernel": "6.1" if self.name == "node-07" else "6.8"}
 
@@ -374,7 +370,7 @@ def fleet(pairwise: type[FakeBenchmark], monkeypatch: pytest.MonkeyPatch) -> Pla
 def measured(
     tmp_path: Path, plan: Plan, lost: Callable[[], str | None] = lambda: None
 ) -> tuple[FolderStore, Watcher]:
-    nodes = [FleetNode(f"node-{number:02}") for number in range(16)]
+    nodes = [FleetNode(name=f"node-{number:02}") for number in range(16)]
     store, watcher = FolderStore(str(tmp_path / "store")), Watcher()
     place = Nodes(nodes)
     place.lost = lost  # type: ignore[method-assign]

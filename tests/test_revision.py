@@ -80,12 +80,15 @@ def test_where_a_revision_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert revision_of("[./work]") == Revision(f"v-{name}")
 
 
-def test_a_pull_request_answers_for_its_own_change_alone(
-    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
+@pytest.fixture
+def a_run_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     days = (f"202611{day:02}T020000Z-1a2b3c4d" for day in range(1, 31))
     for module in ("perfdag.plan", "perfdag.results.run_store"):
         monkeypatch.setattr(f"{module}.new_run_id", lambda: next(days))
+
+
+@pytest.mark.usefixtures("a_run_a_day")
+def test_a_pull_request_answers_for_its_own_change_alone(cli: CommandLine) -> None:
     Path("bench.yaml").write_text(f"checks: [{{metric: rate, op: '>', value: 1}}]\n{SUITE}")
 
     def measure(figure: int, code: int, *options: str) -> str:
@@ -107,12 +110,8 @@ def test_a_pull_request_answers_for_its_own_change_alone(
     assert "gate UNCLEAR" not in cli(["check", "last", *beside, "--unclear", "fail"], 3).out
 
 
-def test_an_alert_leads_to_the_commit_that_made_it_slow(
-    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
-) -> None:
-    days = (f"202611{day:02}T020000Z-1a2b3c4d" for day in range(1, 31))
-    for module in ("perfdag.plan", "perfdag.results.run_store"):
-        monkeypatch.setattr(f"{module}.new_run_id", lambda: next(days))
+@pytest.mark.usefixtures("a_run_a_day")
+def test_an_alert_leads_to_the_commit_that_made_it_slow(cli: CommandLine) -> None:
     Path("bench.yaml").write_text(SUITE)
     Path(".gitignore").write_text("perfdag-results")
     for night in range(4):

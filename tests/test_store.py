@@ -72,26 +72,6 @@ def test_a_file_is_on_the_disk_before_its_name_and_then_the_folder(
     assert flushed == [(False, False), (True, True)]
 
 
-NO_KEYS = (
-    "..",
-    "../x",
-    "/etc/passwd",
-    "runs/../../x",
-    "runs/./x",
-    "runs//x",
-    "runs/x/",
-    ".hidden",
-    "runs/-x",
-    "runs/a b",
-    "runs/a\n",
-    "runs/a\0",
-    "runs/ä",
-    "runs\\x",
-    "runs/%2e%2e/x",
-    "x" * 201,
-)
-
-
 def uses(store: Store, key: str) -> list[Callable[[], object]]:
     """Every way to use a key."""
     return [
@@ -105,7 +85,27 @@ def uses(store: Store, key: str) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
-@pytest.mark.parametrize("key", NO_KEYS)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "..",
+        "../x",
+        "/etc/passwd",
+        "runs/../../x",
+        "runs/./x",
+        "runs//x",
+        "runs/x/",
+        ".hidden",
+        "runs/-x",
+        "runs/a b",
+        "runs/a\n",
+        "runs/a\0",
+        "runs/ä",
+        "runs\\x",
+        "runs/%2e%2e/x",
+        "x" * 201,
+    ],
+)
 def test_a_text_that_is_no_key_reaches_neither_the_folder_nor_the_bucket(
     key: str, kind: str, tmp_path: Path
 ) -> None:
@@ -216,10 +216,16 @@ def test_s3_with_wrong_keys_or_bucket_says_so(
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator["Callable[[int, str], list[str]]"]:
-    """A server that answers every request alike. Returns the methods that it was asked with."""
+def s3_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "a")
+
+
+@pytest.fixture
+def answers(
+    s3_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator["Callable[[int, str], list[str]]"]:
+    """A server that answers every request alike. Returns the methods that it was asked with."""
     status, body, asked = 200, "", list[str]()
 
     class Server(QuietHandler):
@@ -296,6 +302,7 @@ def test_a_server_that_is_busy_is_asked_again(answers: Callable[[int, str], list
     assert len(asked) > 1
 
 
+@pytest.mark.usefixtures("s3_keys")
 def test_aws_ca_bundle_is_honoured_and_left_out_of_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,8 +317,6 @@ def test_aws_ca_bundle_is_honoured_and_left_out_of_what_is_measured(
         subprocess.run(["openssl", *command.split()], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain("cert.pem", "key.pem")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "a")
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     with serving(OneObject, context) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url.replace("http://127.0.0.1", "https://localhost"))
@@ -546,11 +551,10 @@ def test_without_the_extra_a_profile_names_it(files: Path, monkeypatch: pytest.M
         ("AWS_CHECKSUM_ALGORITHM", "none"),
     ],
 )
+@pytest.mark.usefixtures("s3_keys")
 def test_a_malformed_setting_is_named_before_native_code_reads_it(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "k")
     monkeypatch.setenv(name, value)
     with pytest.raises(AddressError, match="AWS_"):
         S3Store("s3://b/x", 0.0)

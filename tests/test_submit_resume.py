@@ -136,11 +136,7 @@ async def test_the_watch_of_a_deleted_run_says_where_its_samples_are_and_how_to_
     monkeypatch.setattr("perfdag.runs.cluster.Kube", cluster.client)
     monkeypatch.setattr("perfdag.runs.cluster.POLL_INTERVAL", 0.01)
     cluster.add(workflow("perfdag-s-b", ID, "3", ROOT))
-
-    def delete_later(line: str) -> None:
-        cluster.remove("Workflow")
-
-    monkeypatch.setattr("perfdag.runs.cluster.print_now", delete_later)
+    monkeypatch.setattr("perfdag.runs.cluster.print_now", lambda line: cluster.remove("Workflow"))
     assert await follow_run("perfdag-s-b", "bench") == 1
     go_on = f"perfdag submit --resume {ID} --namespace bench"
     assert capsys.readouterr().err == (

@@ -4,6 +4,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pytest
@@ -45,10 +46,7 @@ def test_a_queue_is_judged_by_its_validation(
     word: str,
     tag: str,
 ) -> None:
-    async def validated(*_: object) -> dict[str, Any]:
-        return result
-
-    monkeypatch.setattr("perfdag.steps.queue.sites.validate_local", validated)
+    monkeypatch.setattr("perfdag.steps.queue.sites.validate_local", AsyncMock(return_value=result))
     params = "{command: [sleep, '0.02'], limit: 2, factor: 1.8}"
     suite = write_suite(f"name: q\nentries:\n  - {{benchmark: queue-scaling, params: {params}}}\n")
     store = ["--store", str(tmp_path / "store")]

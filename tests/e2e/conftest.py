@@ -37,7 +37,7 @@ def _missing() -> str | None:
         return "no S3: AWS_ENDPOINT_URL is not set"
 
     async def argo(client: Kube) -> None:
-        "argoproj.io/v1alpha1/Workflow"
+        await client.path("argoproj.io/v1alpha1/Workflow")
         nodes = await client.list("v1/Node")
         real = [
             node
@@ -138,20 +138,6 @@ class Namespace:
 
         async def work(client: Kube) -> list[Object]:
             return await client.list(f"{api}/{kind}", self.name, labels=labels)
-
-        return run_with_client(work)
-
-    def has(self, kind: str, api: str) -> bool:
-        """Whether the cluster serves that kind."""
-
-        async def work(client: Kube) -> bool:
-            try:
-                f"{api}/{kind}"
-            except KubeError as error:
-                if error.status != 404:
-                    raise
-                return False
-            return True
 
         return run_with_client(work)
 
@@ -319,6 +305,13 @@ def installed(security: str, *options: str) -> Iterator[Namespace]:
 def restricted() -> Iterator[Namespace]:
     """A namespace with PodSecurity `restricted` and perfdag installed."""
     with installed("restricted") as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def privileged() -> Iterator[Namespace]:
+    """A namespace where a suite may ask for the host's network and for capabilities."""
+    with installed("privileged") as namespace:
         yield namespace
 
 

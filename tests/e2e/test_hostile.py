@@ -5,7 +5,6 @@ PodSecurity allows everything here, so that only the templates stand between a t
 """
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from hera.workflows import RawArtifact
@@ -14,7 +13,7 @@ from perfdag.kube.client import Kube, Object, run_with_client
 from perfdag.suite.load import parse_suite
 from perfdag.workflows import runs
 
-from .conftest import IMAGES, Namespace, installed
+from .conftest import IMAGES, Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 ARGO = "argoproj.io/v1alpha1"
@@ -36,12 +35,6 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     "an expression": ({"options": "{{=1+1}}"}, "the parameter options"),
     "a key outside the store": ({"run": "../../etc"}, "a run id is such as"),
 }
-
-
-@pytest.fixture(scope="module")
-def open_to_all() -> Iterator[Namespace]:
-    with installed("privileged") as namespace:
-        yield namespace
 
 
 def ended(
@@ -118,31 +111,31 @@ def refusal(namespace: Namespace, pod: Object) -> str:
 
 @pytest.mark.parametrize("row", REFUSED)
 def test_hostile_parameters_end_in_one_line_of_the_plan_step(
-    open_to_all: Namespace, row: str
+    privileged: Namespace, row: str
 ) -> None:
     parameters, message = REFUSED[row]
-    workflow = ended(open_to_all, parameters)
+    workflow = ended(privileged, parameters)
     assert workflow["status"]["phase"] == "Failed"
-    started = pods(open_to_all, workflow)
+    started = pods(privileged, workflow)
     plan = started.pop("plan")
     assert rights(plan) == expected("perfdag-run")
-    assert message in refusal(open_to_all, plan)
+    assert message in refusal(privileged, plan)
     assert not started
 
 
 def test_the_words_of_a_command_are_literal_and_its_pods_as_planned(
-    open_to_all: Namespace,
+    privileged: Namespace,
 ) -> None:
-    workflow = ended(open_to_all, {}, ECHO)
+    workflow = ended(privileged, {}, ECHO)
     assert workflow["status"]["phase"] == "Succeeded"
-    started = {role: rights(pod) for role, pod in pods(open_to_all, workflow).items()}
+    started = {role: rights(pod) for role, pod in pods(privileged, workflow).items()}
     assert started == {
         "plan": expected("perfdag-run"),
         "watchdog": expected("perfdag-watchdog", volume=""),
         "measure": expected("perfdag-measure", volume="secret"),
         "finish": expected("perfdag-finish", "finish", volume=""),
     }
-    rows = open_to_all.rows(open_to_all.run_id(workflow["metadata"]["name"]))
+    rows = privileged.rows(privileged.run_id(workflow["metadata"]["name"]))
     assert {row["status"] for row in rows} == {"ok"}
     words = {tuple(json.loads(row["params"])["argv"]) for row in rows}
     assert words == {("echo", "{{=1+1}}", "$(HOME)", '"} },{"hostPID":true')}
@@ -152,8 +145,8 @@ BATCH = {"rank": "0", "batch": HOST_PATH, "shape": "0", "attempt": "0"}
 BATCH |= {"image": IMAGES.replace("{name}", "base"), "benchmark": "command", "entry": "x"}
 
 
-def test_another_entrypoint_with_inputs_of_its_own_starts_no_pod(open_to_all: Namespace) -> None:
+def test_another_entrypoint_with_inputs_of_its_own_starts_no_pod(privileged: Namespace) -> None:
     """Whoever submits may choose an entrypoint and its inputs."""
-    workflow = ended(open_to_all, BATCH, entrypoint="host")
+    workflow = ended(privileged, BATCH, entrypoint="host")
     assert workflow["status"]["phase"] in ("Failed", "Error")
-    assert not pods(open_to_all, workflow)
+    assert not pods(privileged, workflow)

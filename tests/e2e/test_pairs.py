@@ -1,12 +1,10 @@
 """Pairs of a gang of pods on a real cluster: rounds, placement proved, pairs at once; host-network gangs of one node."""  # noqa: E501
 
-from collections.abc import Iterator
-
 import pytest
 
 from perfdag.kube.client import Object
 
-from .conftest import Namespace, installed
+from .conftest import Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 PAIRS = """\
@@ -65,12 +63,6 @@ def test_every_pair_of_a_gang_is_measured_and_placed(bench: Namespace) -> None:
         '"pairs_at_once":2' in str(row["env"]) for row in rows if row["entry"] == "at-once"
     } == {True}
     assert len({row["batch"] for row in rows}) == 2, "the pairs of a shape share a gang"
-
-
-@pytest.fixture
-def privileged() -> Iterator[Namespace]:
-    with installed("privileged") as namespace:
-        yield namespace
 
 
 def test_host_network_pods_of_one_node_have_ports_of_their_own(privileged: Namespace) -> None:

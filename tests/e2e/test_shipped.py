@@ -2,24 +2,16 @@
 rest is skipped with its reason.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from perfdag.store.s3 import open_store
 
-from .conftest import IMAGES, Namespace, installed
+from .conftest import IMAGES, Namespace
 
 pytestmark = [pytest.mark.argo, pytest.mark.slow]
 SUITES = Path(__file__).parents[2] / "suites"
-
-
-@pytest.fixture(scope="module")
-def privileged() -> Iterator[Namespace]:
-    """A namespace where a suite may ask for the host's network and for capabilities."""
-    with installed("privileged") as namespace:
-        yield namespace
 
 
 def _set(*pairs: str) -> list[str]:

@@ -21,6 +21,7 @@ from perfdag.steps.queue.validate import (
     Replicas,
     Site,
     Stats,
+    Step,
     measure,
     measurements_of,
     validate,
@@ -84,12 +85,17 @@ class Simulated(Site):
         return client.as_json()
 
 
+async def one_step(site: Simulated, plan: Plan) -> Step:
+    """Measure one replica with one request in flight."""
+    await site.scale(1)
+    await site.parallel(1)
+    return await measure(site, plan, 1)
+
+
 async def test_windows_before_the_steady_ones_are_warm_up() -> None:
     """Windows of 3 items: one at 1/s, then three at 10/s, which decide."""
     site = Simulated(lambda n, item: 1.0 if item < 4 else 0.1)
-    await site.scale(1)
-    await site.parallel(1)
-    step = await measure(site, Plan(1), 1)
+    step = await one_step(site, Plan(1))
     assert (step["steady"], step["problems"]) == (True, [])
     assert step["windows"] == pytest.approx([10, 10, 10])
     assert site.items == 13
@@ -154,9 +160,7 @@ async def test_backends_that_something_else_started_fail_the_step() -> None:
 async def test_the_first_window_of_an_unsteady_step_is_warm_up() -> None:
     """Windows of 3 items: one at 50/s, then one at 1000/s and one at 250/s in turn."""
     site = Simulated(lambda n, item: 0.02 if item < 4 else (0.001, 0.004)[item // 3 % 2])
-    await site.scale(1)
-    await site.parallel(1)
-    step = await measure(site, Plan(1, seconds=0.05), 1)
+    step = await one_step(site, Plan(1, seconds=0.05))
     assert not step["steady"]
     assert len(step["windows"]) > 1
     assert min(step["windows"]) > 100
@@ -168,10 +172,7 @@ async def test_replicas_that_something_else_adds_are_named() -> None:
             ready = 3 if self.items > 5 else self.wanted
             return Replicas(self.wanted, ready, ready, "")
 
-    site = Scaled()
-    await site.scale(1)
-    await site.parallel(1)
-    step = await measure(site, Plan(1), 1)
+    step = await one_step(Scaled(), Plan(1))
     assert step["problems"] == [
         "3 replicas run at its end, 1 were requested: something else scales or ends them"
     ]

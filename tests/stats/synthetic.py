@@ -17,7 +17,6 @@ from perfdag.stats.scale import MIN_EFFECT, Nights, noises
 from perfdag.store.base import Store
 
 START = datetime(2026, 1, 5, 4, 41, tzinfo=UTC)
-METRICS = (("throughput", "bit/s", "higher", True), ("retransmits", "1", "lower", False))
 
 
 def run_id(night: int, suite: str = "net") -> str:

@@ -39,21 +39,21 @@ def measure(folder: Path, suite: str, night: int = 1) -> None:
 
 
 def test_show_report_and_the_finish_step_name_it_before_the_first_run(
-    tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cli: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    termination_message: Path,
 ) -> None:
     measure(tmp_path / "store", PAIRS)
     assert (
         cli(["show", "last", "--store", "store"]).out.splitlines()[-1] == f"{SENTENCE} (first run)"
     )
-    message = tmp_path / "termination-log"
-    message.touch()
-    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
     monkeypatch.setattr("perfdag.kube.patch.STORE", str(tmp_path / "store"))
     monkeypatch.setenv("PERFDAG_STORE", "claim://bench")
     monkeypatch.setenv("PERFDAG_RUN", "20261101T020000Z-00000000")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none.yaml"))
     assert SENTENCE in cli(["step", "finish"]).out
-    assert message.read_text() == SENTENCE
+    assert termination_message.read_text() == SENTENCE
     [report] = Path("store").glob("runs/*/report.html")
     banner = report.read_text().partition('class="sentence bad">')[2].partition("</div>")[0]
     assert banner.startswith(SENTENCE.replace(" %", "\u00a0%"))

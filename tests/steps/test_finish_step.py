@@ -99,12 +99,9 @@ def test_the_rows_of_a_run_that_was_ended_say_so(
 
 
 def test_a_run_whose_pods_never_started_says_why_in_its_message(
-    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: Store, monkeypatch: pytest.MonkeyPatch, termination_message: Path
 ) -> None:
-    message = tmp_path / "termination-log"
     workflow: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {}}
-    message.touch()
-    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
     why = "ImagePullBackOff on node-3: image none:1 of main: not found"
     text = f"pod of rank 0 never started: {why}"
     workflow["metadata"]["annotations"] = as_annotation(owner(workflow), {0: text})
@@ -112,7 +109,7 @@ def test_a_run_whose_pods_never_started_says_why_in_its_message(
     store.delete(f"runs/{newest(store)}/parts")
     for _ in ("at first", "after `argo retry`"):
         assert main(["step", "finish", "--phase", "Failed"]) == 4
-        assert message.read_text() == why
+        assert termination_message.read_text() == why
 
 
 def test_a_failed_verdict_of_a_benchmark_is_left_to_the_gate_of_the_run(

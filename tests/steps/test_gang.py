@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from perfdag.benchmark.contract import Infrastructure
-from perfdag.hosts.base import Host
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.pods import Pod, selector
 from perfdag.plan import make_plan
@@ -60,17 +59,14 @@ async def test_kept_pods_of_the_workflow_that_a_resume_continues_are_no_gang_of_
 
 
 def test_why_a_gang_is_not_complete_is_the_message_of_its_lead(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, termination_message: Path
 ) -> None:
     """The watchdog reads it there, as whoever looks at the node in Argo does."""
-    message = tmp_path / "termination-log"
-    message.touch()
-    monkeypatch.setattr("perfdag.steps.pods.context.TERMINATION_MESSAGE", message)
     plan = make_plan(parse_suite(SLEEPS))
     error = Infrastructure("1 of 2 pods ran within 60 s")
     monkeypatch.setattr(lead, "assembled", Mock(side_effect=error))
     assert lead.lead(place(), store, plan, 0, 0) == EXIT_RETRYABLE
-    assert message.read_text() == str(error)
+    assert termination_message.read_text() == str(error)
 
 
 def gang_of(*digests: str | None) -> dict[int, Pod]:
@@ -79,10 +75,6 @@ def gang_of(*digests: str | None) -> dict[int, Pod]:
         rank: Pod(f"p{rank}", 0, 0, rank, "Running", f"node-{rank}", "127.0.0.1", image_digest=each)
         for rank, each in enumerate(digests)
     }
-
-
-def hosts_on(*ranks: int) -> list[Host]:
-    return [LocalHost(name=f"node-{rank}") for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +106,7 @@ def test_hosts_of_different_images_are_no_gang(
 ) -> None:
     shape = Shape.model_validate({"hosts": {"count": len(digests)}})
     there = GangPool(shape=shape, pods=gang_of(*digests))
-    result = there.mismatch(hosts_on(*used))
+    result = there.mismatch([LocalHost(name=f"node-{rank}") for rank in used])
     assert result is None if why is None else why in str(result)
 
 

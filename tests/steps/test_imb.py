@@ -87,17 +87,10 @@ def test_hosts_that_cannot_run_the_ranks_are_refused_when_planning(
     assert [problem.code for problem in problems] == [code] * bool(code)
 
 
-class Named(LocalHost):
-    """A host of this machine under another loopback address."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address, address)
-
-
 def gang(params: ImbParams, scratch: Path, addresses: tuple[str, ...] = (), **shape: Any) -> Gang:
     value = Shape.model_validate(merge(IMB.shape(params), shape))
     here = [LocalHost() for _ in range(value.hosts.count)]
-    hosts = [Named(address) for address in addresses] if addresses else here
+    hosts = [LocalHost(address, address) for address in addresses] if addresses else here
     return Gang(hosts, value, 60, str(scratch))
 
 

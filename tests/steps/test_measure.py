@@ -367,14 +367,10 @@ def test_a_tool_that_fails_because_a_node_died_is_no_failed_sample(
 
 class TwoHosts(LocalPool):
     def hosts_for(self, shape: Shape) -> list[Host]:
-        return [NamedHost("node-1"), NamedHost("node-2")]
+        return [NamedHost(name="node-1"), NamedHost(name="node-2")]
 
 
 class NamedHost(LocalHost):
-    def __init__(self, name: str) -> None:
-        super().__init__("127.0.0.1")
-        self.name = name
-
     def facts(self) -> dict[str, Any]:
         return {"kernel": f"6.1 of {self.name}"}
 

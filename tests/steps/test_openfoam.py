@@ -130,10 +130,6 @@ def values(name: str, log: str = "", **params: Any) -> dict[tuple[str, str], flo
     return {(row.metric, row.stat): row.value for row in rows if not row.coords}
 
 
-def log_of(name: str) -> str:
-    return (RECORDED / f"{name}.stdout").read_text()
-
-
 @pytest.mark.parametrize(
     ("name", "params", "pattern", "by", "error"),
     [
@@ -157,7 +153,8 @@ def log_of(name: str) -> str:
 def test_a_log_that_is_not_what_was_asked_is_no_sample(
     name: str, params: dict[str, Any], pattern: str, by: str, error: type[SampleError]
 ) -> None:
-    log, count = re.subn(pattern, by, log_of(name), count=1)
+    recorded = (RECORDED / f"{name}.stdout").read_text()
+    log, count = re.subn(pattern, by, recorded, count=1)
     assert count
     with pytest.raises(error) as wrong:
         values(name, log, **params)

@@ -30,6 +30,11 @@ from .objects import gang_pod, workflow_of
 from .test_plan_step import place
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+
+
 @pytest.fixture
 def watchdog() -> Watchdog:
     return Watchdog(60.0)
@@ -222,7 +227,6 @@ async def test_argo_is_told_before_the_pods_end_and_an_earlier_watchdog_of_this_
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
 
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.UNRECOVERABLE_SECONDS", 0.0)
     await watch_pods(server.client(), here, 60.0, 3600.0)
     done = [
@@ -296,7 +300,7 @@ def test_whatever_a_pod_was_not_made_for_is_noted(
 
 @pytest.mark.parametrize(("parent", "stops"), [({}, 0), ({"shutdown": "Stop"}, 1)])
 async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
-    monkeypatch: pytest.MonkeyPatch, parent: dict[str, str], stops: int
+    parent: dict[str, str], stops: int
 ) -> None:
     above = workflow_of(replace(place(), workflow="above")) | {"spec": parent}
     own = workflow_of(place())
@@ -311,16 +315,12 @@ async def test_a_run_stops_with_the_workflow_that_has_it_as_a_task(
     looks = iter((own, own, own, own | {"status": {"phase": "Failed"}}))
     server.on("GET .*/workflows/wf", lambda _: next(looks))
     server.on("PATCH .*/workflows/wf", patched)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     await watch_pods(server.client(), place(), 60.0, 3600.0)
     assert bodies.count({"spec": {"shutdown": "Stop"}}) == stops
 
 
-async def test_a_run_that_stands_still_is_stopped_and_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_run_that_stands_still_is_stopped_and_says_why() -> None:
     """Its pods end first. Where Argo does not go on then, the Workflow is shut down."""
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     nodes = {
         "f": {"templateName": "batches", "phase": "Running", "inputs": ONE_BATCH},
         "n": node("", "Running", rank="0"),
@@ -350,12 +350,9 @@ def test_a_run_goes_on_while_a_sample_or_a_step_of_it_ends() -> None:
         assert standstill.lasts(workflow, now) == lasts, now
 
 
-async def test_argo_creates_no_other_watchdog_until_it_retries_the_workflow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_argo_creates_no_other_watchdog_until_it_retries_the_workflow() -> None:
     """An expression of its retryStrategy reads the annotation, which the next watchdog removes."""
-    nodes = {"f": {"templateName": "batches", "phase": "Failed", "inputs": ONE_BATCH}}
-    nodes["f"]["phase"] = "Running"
+    nodes = {"f": {"templateName": "batches", "phase": "Running", "inputs": ONE_BATCH}}
     before = {WATCHDOG: f"{RETRIED} ended"}
     server = ApiServer(workflow_of(place(), before, phase="Running", nodes=nodes))
     patches: list[Any] = []
@@ -366,7 +363,6 @@ async def test_argo_creates_no_other_watchdog_until_it_retries_the_workflow(
         return {}
 
     server.on("PATCH .*/workflows/wf", patched)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     assert await watch_pods(server.client(), place(), 60.0, 3600.0) == [0]
     assert patches == [None, f"{OURS} ended"]
 
@@ -448,16 +444,13 @@ def test_the_trouble_of_a_pod(status: dict[str, Any], trouble: str, unrecoverabl
     assert pod_trouble(body) == (trouble, unrecoverable)
 
 
-TOO_LARGE = "Error: mtu greater than device maximum.\n"
-
-
 @pytest.mark.parametrize(
     ("name", "code", "message", "words", "final"),
     [
         (
             "mtu",
             2,
-            TOO_LARGE,
+            "Error: mtu greater than device maximum.\n",
             "network.mtu: mtu ended with exit code 2: Error: mtu greater than device maximum.",
             True,
         ),
@@ -668,9 +661,7 @@ def test_a_pod_whose_node_is_lost_is_noted_and_left_to_kubernetes(
 
 
 @pytest.mark.parametrize("ready", ["True", "False"])
-async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
-    monkeypatch: pytest.MonkeyPatch, ready: str
-) -> None:
+async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(ready: str) -> None:
     pod = on_lost_node(ready=ready)
     pod["metadata"]["deletionTimestamp"] = "2026-01-02T00:11:00Z"
     here = place()
@@ -688,7 +679,6 @@ async def test_a_pod_that_its_grace_period_keeps_on_a_lost_node_is_failed(
 
     server.on("GET .*/pods", list_pods)
     server.on("PATCH .*/pods/p1/status", set_status)
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     await watch_pods(server.client(), here, 60.0, 3600.0)
     patches = [
         each.body for each in server.requests if each.method == "PATCH" and "/pods/" in each.path
@@ -724,7 +714,6 @@ async def test_a_peer_that_just_starts_when_its_lead_has_ended_is_ended_by_its_k
     server.on(
         "PATCH .*/pods", lambda _: server.of("Workflow")[0]["status"].update(phase="Failed") or {}
     )
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("perfdag.steps.pods.watchdog.ENDED_SECONDS", 0.0)
     await watch_pods(server.client(), place(), 60.0, 3600.0)
     [request] = [
@@ -758,10 +747,7 @@ async def test_a_pod_that_ends_together_with_its_batch_tells_why(end: dict[str, 
     assert from_annotations(OURS, notes) == ({} if end else {0: why}, set())
 
 
-async def test_the_watchdog_ends_with_a_workflow_that_was_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("perfdag.steps.pods.watchdog.LOOK_SECONDS", 0.01)
+async def test_the_watchdog_ends_with_a_workflow_that_was_deleted() -> None:
     server = ApiServer()
     async with asyncio.timeout(10):
         with pytest.raises(KubeError) as error:
