@@ -19,8 +19,7 @@ from perfdag.analysis.pairs import (
     why_slow,
 )
 from perfdag.charts import draw, scale, style
-from perfdag.charts.series import amount, notes
-from perfdag.charts.titles import span
+from perfdag.charts.series import amount, notes, span
 from perfdag.charts.view import ROWS, Chart, View, figures
 from perfdag.results.labels import Facts
 from perfdag.results.schema import facts_of_nodes

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.charts import style
+from perfdag.identity import grouped
 from perfdag.results.summary import PointState
 from perfdag.units import plural
 
@@ -77,14 +78,15 @@ def of_results(rows: pa.Table) -> list[tuple[str, int, int, list[Stage]]]:
     """
     of_objects = rows.filter(pc.is_in(rows["metric"], pa.array(_OBJECTS)))
     columns = ["entry", "metric", "subject", "coords", "value", *_SAMPLE]
-    sizes: dict[tuple[str, int], dict[tuple[Any, ...], list[Any]]] = {}
-    for row in of_objects.select(columns).to_pylist():
-        if row["value"] is not None:
-            row["coords"] = orjson.loads(row["coords"] or "{}")
-            samples = sizes.setdefault((row["entry"], int(row["coords"].get("count", 0))), {})
-            samples.setdefault(tuple(row[name] for name in _SAMPLE), []).append(row)
+    measured = [
+        row | {"coords": orjson.loads(row["coords"] or "{}")}
+        for row in of_objects.select(columns).to_pylist()
+        if row["value"] is not None
+    ]
+    sizes = grouped(measured, lambda row: (row["entry"], int(row["coords"].get("count", 0))))
     groups = []
-    for (entry, count), samples in sizes.items():
+    for (entry, count), of_size in sizes.items():
+        samples = grouped(of_size, lambda row: tuple(row[name] for name in _SAMPLE))
         *_, newest = samples.values()
         objects = {row["subject"] for row in newest}
         groups.append((entry, count or len(objects), len(samples), _stages(newest, objects)))

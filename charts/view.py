@@ -30,10 +30,10 @@ from perfdag.charts.series import (
     notes,
     spread_text,
     swept,
+    title,
     values_of,
     varied,
 )
-from perfdag.charts.titles import title
 from perfdag.results.summary import PointState
 from perfdag.units import plural, scaled
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -249,22 +250,15 @@ def concurrent_groups(
 
     A group has one position, or up to `parallel_pairs` positions of one round of host pairs.
     """
-    groups: list[list[int]] = []
-    previous: object = None
-    for position in positions:
+
+    def moment_of(position: int) -> object:
         index, repetition = order[position]
         pair = points[index].pair
-        key = (
-            (pair.of, repetition, pair.round, pair.slot // pair.parallel)
-            if pair and pair.parallel > 1
-            else None
-        )
-        if key is not None and key == previous:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-        previous = key
-    return groups
+        if pair is None or pair.parallel == 1:
+            return position
+        return pair.of, repetition, pair.round, pair.slot // pair.parallel
+
+    return [list(group) for _, group in groupby(positions, moment_of)]
 
 
 def new_run_id(now: datetime | None = None, uid: str | None = None) -> str:

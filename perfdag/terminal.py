@@ -6,7 +6,6 @@ In a pipe nothing is folded and nothing has a colour.
 """
 
 import contextlib
-import logging
 import os
 import re
 import shutil
@@ -24,13 +23,12 @@ from rich.text import Text
 from perfdag.benchmark.registry import display_unit
 from perfdag.identity import canonical
 from perfdag.plan import Plan, TimeLeft, idle_gpus, place_hosts
+from perfdag.redaction import logger
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.stats.robust import spread
 from perfdag.suite.points import Point
 from perfdag.units import plural, short_seconds, spark, with_spread
-
-logger = logging.getLogger(__name__)
 
 BAD = "bold red"
 HIGHLIGHTS = {
@@ -277,8 +275,8 @@ class Progress:
             return
         reason = f": {part.error}" if part.error else ""
         name = f"{self.variant}{point.sample(part.repetition)}"
-        level = logging.INFO if part.status in ("ok", "skipped") else logging.ERROR
-        logger.log(level, f"[{self.done}/{self.total}] {name} {part.status}{value}{reason}")
+        write = logger.info if part.status in ("ok", "skipped") else logger.error
+        write(f"[{self.done}/{self.total}] {name} {part.status}{value}{reason}")
 
     def skipped(self, point: Point, repetition: int, reason: str) -> None:
         self._time.done(point, repetition)

@@ -36,7 +36,7 @@ from perfdag.charts.series import BANDS, figures_of
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.run_store import result_key
-from perfdag.results.schema import revisions_of
+from perfdag.results.schema import distinct
 from perfdag.results.summary import (
     PointState,
     RunSeries,
@@ -156,7 +156,7 @@ def report(
     # A benchmark has two tables: its important values, and the others.
     limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(benchmarks), 1)))
     tiles = screen.tiles(run)
-    hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in _distinct(table["env"]))
+    hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in distinct(table["env"]))
     context = {
         "plan": plan,
         "site": site,
@@ -262,19 +262,15 @@ def head(table: pa.Table) -> Iterator[str]:
         yield f"{start:%-d %b %Y %H:%M} UTC"
     if start is not None and end is not None:
         yield short_seconds((end - start).total_seconds())
-    yield from [f"revision {short_revision(name)}" for name in revisions_of(table)]
-    yield from [f"cluster {name}" for name in _distinct(table["cluster"])]
-    nodes = _distinct(pc.list_flatten(table["nodes"].combine_chunks()))
+    yield from [f"revision {short_revision(name)}" for name in distinct(table["revision"])]
+    yield from [f"cluster {name}" for name in distinct(table["cluster"])]
+    nodes = distinct(pc.list_flatten(table["nodes"].combine_chunks()))
     if nodes:
         further = f" and {len(nodes) - NODES} more" if len(nodes) > NODES else ""
         yield ", ".join(nodes[:NODES]) + further
     # a multiple of a class says no more than the number of nodes
-    classes = _distinct(table["env_class"])
+    classes = distinct(table["env_class"])
     yield from ([name for name in classes if " x [" not in name] or classes)[:2]
-
-
-def _distinct(column: Any) -> list[str]:
-    return sorted(text for text in pc.unique(column).to_pylist() if text)
 
 
 @dataclass
@@ -375,7 +371,7 @@ def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, 
 def _commands(table: pa.Table, name: str) -> list[str]:
     rows = table.filter(pc.equal(table["benchmark"], name))
     commands = list(
-        dict.fromkeys(re.sub(SCRATCH, "SCRATCH", text) for text in _distinct(rows["command"]))
+        dict.fromkeys(re.sub(SCRATCH, "SCRATCH", text) for text in distinct(rows["command"]))
     )
     more = len(commands) - COMMANDS
     return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])

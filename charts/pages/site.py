@@ -4,7 +4,6 @@ A page that is opened from a folder may load scripts but no other data, so data 
 run only the files that it changed are written.
 """
 
-import logging
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -19,11 +18,10 @@ from perfdag.analysis.gate import series_by_cluster
 from perfdag.analysis.medians import RunMedians, read_run_medians
 from perfdag.charts.pages import site_data
 from perfdag.identity import digest
+from perfdag.redaction import logger
 from perfdag.results.run_store import PARTIAL, RunStore, SelectionError, month_of, report_key
 from perfdag.results.schema import explain_unreadable
 from perfdag.store.base import NotStoredError, Store, store_option
-
-logger = logging.getLogger(__name__)
 
 FORMAT = 10
 """Version of the data. The site of another version is written again."""

@@ -22,7 +22,7 @@ from perfdag.analysis.verdict import (
     compare_within,
     percent,
 )
-from perfdag.identity import digest
+from perfdag.identity import digest, grouped
 from perfdag.plan import gc_paused
 from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
@@ -172,9 +172,7 @@ def series_data(clusters: Clusters, failed: Iterable[Data]) -> dict[str, list[Da
 
     Before them stand the points that failed and have no series.
     """
-    by_benchmark: dict[str, list[Data]] = {}
-    for row in failed:
-        by_benchmark.setdefault(row["benchmark"], []).append(row)
+    by_benchmark = grouped(failed, lambda row: str(row["benchmark"]))
     for medians, series in clusters:
         for line in series:
             data = _series(line) | _pair_verdicts(line) | {"cluster": medians.runs[0].cluster}

@@ -5,7 +5,6 @@ Beside them stand the records of what was told of each run.
 
 import http.client
 import itertools
-import logging
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind, S
 from perfdag.analysis.history import Series
 from perfdag.analysis.verdict import NOT_JUDGED, RANK, percent
 from perfdag.identity import grouped
+from perfdag.redaction import logger
 from perfdag.results.labels import shorten
 from perfdag.results.run_store import day_of, report_key
 from perfdag.store.base import Store
@@ -91,9 +91,7 @@ _KINDS: dict[str, Kind] = {
 
 def case_alerts(gate: GateResult) -> list[Alert]:
     """Return an alert for each cause of cases that fail. It names the first six."""
-    causes: dict[tuple[str, str, str], list[CheckResult]] = {}
-    for case in gate.broken:
-        causes.setdefault((case.group, *(case.cause or ("", ""))), []).append(case)
+    causes = grouped(gate.broken, lambda case: (case.group, *(case.cause or ("", ""))))
     alerts = []
     for (group, entry, detail), cases in causes.items():
         kind = _KINDS[group]
@@ -183,9 +181,6 @@ def recovered_alerts(
             )
         )
     return alerts
-
-
-logger = logging.getLogger(__name__)
 
 
 WEBHOOK_TIMEOUT = 10.0  # seconds

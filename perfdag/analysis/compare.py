@@ -556,12 +556,9 @@ def _compare_series(
     return result, within_limit(compare(absolute=fraction(info, both)), limit)
 
 
-_PointKey = tuple[int, str, str, str, str]
-
-
 def _block_medians(
     rows: pa.Table, plan: Plan, count: int
-) -> dict[_PointKey, tuple[SeriesInfo, Array]]:
+) -> dict[tuple[int, str, str, str, str], tuple[SeriesInfo, Array]]:
     """Return the block medians of each series, shape (blocks,), by point number and metric."""
     number = {point.id: i for i, point in enumerate(plan.points)}
     infos: dict[str, SeriesInfo] = {}

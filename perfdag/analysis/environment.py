@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from perfdag.results.labels import fact_texts
-from perfdag.results.schema import codes, objects
+from perfdag.results.schema import codes, distinct, objects
 from perfdag.revision import CHANGES, commit_range, commits_between, short_revision
 from perfdag.units import plural
 
@@ -75,10 +74,10 @@ def environment(table: pa.Table) -> dict[str, str]:
         for node, texts in by_node.items():
             values |= {f"{key}{_OF_NODE}{node}": {texts.get(key, "-")} for key in several}
     values[_UNKNOWN] = set.intersection(*unknown) if unknown else set()
-    values |= {key: set(_distinct(table[column])) for key, column in _TEXTS.items()}
+    values |= {key: set(distinct(table[column])) for key, column in _TEXTS.items()}
     for key, text in _of_benchmarks(table):
         values.setdefault(key, set()).add(text)
-    values[_NODES] = set(_distinct(table["nodes"].combine_chunks().flatten()))
+    values[_NODES] = set(distinct(table["nodes"].combine_chunks().flatten()))
     return {key: " | ".join(sorted(texts)) for key, texts in sorted(values.items()) if texts}
 
 
@@ -113,10 +112,6 @@ def _of_benchmarks(table: pa.Table) -> Iterator[tuple[str, str]]:
 def short_revisions(text: str) -> str:
     """Return the revisions of a run for people, joined by a bar as an environment has them."""
     return " | ".join(map(short_revision, text.split(" | ")))
-
-
-def _distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
-    return [text for text in pc.unique(column).to_pylist() if text]
 
 
 @dataclass(frozen=True)

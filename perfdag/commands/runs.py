@@ -41,7 +41,7 @@ from perfdag.results.run_store import (
     rollup_key,
     run_folder,
 )
-from perfdag.results.schema import NewerSchemaError, read_rows, revisions_of
+from perfdag.results.schema import NewerSchemaError, distinct, read_rows
 from perfdag.results.selections import baselines, read_run
 from perfdag.results.summary import statuses_text, summarise
 from perfdag.revision import short_revision
@@ -380,7 +380,7 @@ def _measured(rows: pa.Table) -> dict[str, str]:
         "kind": _kind(rows["trigger"][0].as_py() if rows.num_rows else ""),
         "samples": statuses_text(summary.statuses),
         "trust": summary.trust.level,
-        "revision": " | ".join(map(short_revision, revisions_of(rows))),
+        "revision": " | ".join(map(short_revision, distinct(rows["revision"]))),
     }
 
 

@@ -138,9 +138,9 @@ def load_rows(
     return pa.concat_tables([_encoded(schema).empty_table(), *tables]).unify_dictionaries()
 
 
-def revisions_of(table: pa.Table) -> list[str]:
-    """Return the revisions of what the rows measured, sorted."""
-    return sorted(filter(None, pc.unique(table["revision"]).to_pylist()))
+def distinct(column: pa.ChunkedArray | pa.Array) -> list[str]:
+    """Return the texts of a column, each once and sorted."""
+    return sorted(filter(None, pc.unique(column).to_pylist()))
 
 
 def explain_unreadable(store: Store, entry: str) -> str:
@@ -246,7 +246,7 @@ def load(
     )
     if metric is not None:
         names = [metric] if isinstance(metric, str) else list(metric)
-        measured = sorted(name for name in pc.unique(table["metric"]).to_pylist() if name)
+        measured = distinct(table["metric"])
         for name in names:
             if measured and name not in measured:
                 raise SelectionError(

@@ -342,14 +342,13 @@ def _labels(points: tuple[tuple[str, ...], ...]) -> dict[str, tuple[dict[str, st
         )
         for state in states
     )
-    entries: dict[str, set[str]] = {}
-    for state in states:
-        entries.setdefault(state.benchmark, set()).add(state.entry)
+    entries = {(state.benchmark, state.entry) for state in states}
+    entries_of = Counter(benchmark for benchmark, _ in entries)
     labels = {}
     for state in states:
         state.differences = differences[state.point]
         title = state.label
-        if len(entries[state.benchmark]) > 1 or not title:
+        if entries_of[state.benchmark] > 1 or not title:
             title = f"{state.entry}: {title}" if title else state.entry
         labels[state.point] = state.differences, _CONTROL.sub(" ", title)
     return labels
