@@ -25,7 +25,7 @@ async def kube() -> AsyncIterator[Kube]:
     """A client of the cluster that KUBECONFIG names, which must have KWOK with Stages."""
     async with Kube() as client:
         try:
-            "kwok.x-k8s.io/v1alpha1/Stage"
+            await client.path("kwok.x-k8s.io/v1alpha1/Stage")
         except KubeError as error:
             pytest.skip(f"no KWOK with Stages on this cluster: {error}")
         yield client
