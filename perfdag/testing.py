@@ -14,7 +14,7 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,12 +123,8 @@ def check_cut(recording: Recording, roles: Sequence[str]) -> None:
     _, params, output, parse = recording
     undamaged = parse(output.texts, params)
     for part in CUTS:
-
-        def cut_off(text: str, part: float = part) -> str:
-            return text[: int(len(text) * part)]
-
-        for cut in _changed(output.texts, cut_off):
-            values = _parsed(recording, cut)
+        for role, text in output.texts.items():
+            values = _parsed(recording, {**output.texts, role: text[: int(len(text) * part)]})
             if values is None or values == undamaged:
                 continue
             advice = "let the parser require what follows the figure, such as its unit or line end"
@@ -160,17 +156,14 @@ def _difference(undamaged: Sequence[Measurement], values: Sequence[Measurement])
 
 def check_garbled(recording: Recording) -> None:
     """Check junk over any part of a text: SampleError or possible values, no other exception."""
+    texts = recording.output.texts
     chance = random.Random(str(recording.params))
     for _ in range(GARBLED):
         start, length = chance.random(), chance.randrange(1, 60)
         junk = "".join(chance.choice('x}{",:]\x00\x1b\n é-') for _ in range(length))
-
-        def garbled(text: str, start: float = start, junk: str = junk) -> str:
+        for role, text in texts.items():
             at = int(len(text) * start)
-            return text[:at] + junk + text[at + len(junk) :]
-
-        for broken in _changed(recording.output.texts, garbled):
-            _parsed(recording, broken)
+            _parsed(recording, {**texts, role: text[:at] + junk + text[at + len(junk) :]})
 
 
 def check_decimal_comma(recording: Recording) -> None:
@@ -195,9 +188,3 @@ def _parsed(recording: Recording, texts: dict[str, str]) -> list[Measurement] | 
     except SampleError:
         return None
     return values
-
-
-def _changed(texts: Mapping[str, str], change: Callable[[str], str]) -> Iterator[dict[str, str]]:
-    """Yield the texts with `change` applied to each of them alone."""
-    for role, text in texts.items():
-        yield {**texts, role: change(text)}

@@ -37,14 +37,14 @@ from perfdag.analysis.verdict import (
 from perfdag.benchmark.contract import SIMULATED
 from perfdag.plan import A_BLOCK, Duet, Plan
 from perfdag.results.run_store import RunStore, Selection, SelectionError, read_checks
-from perfdag.results.schema import codes, explain_unreadable, is_measured, load_rows, numbers
+from perfdag.results.schema import explain_unreadable, is_measured, load_rows
 from perfdag.results.selections import explain_last, select
 from perfdag.results.summary import (
     SERIES_COLUMNS,
     UNUSABLE_SPREAD,
     NamedSeries,
     SeriesInfo,
-    group_values,
+    values_by_series,
 )
 from perfdag.signals import EXIT_FAILED, EXIT_GATE, EXIT_OK, EXIT_UNCLEAR
 from perfdag.stats.evidence import STEP
@@ -337,9 +337,8 @@ def _side(store: Store, selection: Selection, damaged: list[str]) -> _Side:
     if len(runs) == 1:
         keys = {info.series_id: info.key for info in medians.series}
         rows = table.filter(is_measured(table))
-        groups, ids = codes(rows["series_id"])
-        by_series = group_values(groups, numbers(rows["value"]))
-        values = {keys[ids[number]]: np.array(of_one) for number, of_one in by_series.items()}
+        by_series = values_by_series(rows)
+        values = {keys[series]: np.array(of_one) for series, of_one in by_series.items()}
     series = {info.key: info for info in medians.series}
     failed = {point: count for point, count in counts.items() if count.bad}
     return _Side(table, series, values, failed)

@@ -26,7 +26,7 @@ from perfdag.plan import gc_paused
 from perfdag.results.labels import differences_by_point, words
 from perfdag.results.run_store import PARTIAL, month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, is_measured, numbers, objects, read_rows
-from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, group_values
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, values_by_series
 from perfdag.stats.robust import spread
 from perfdag.stats.scale import Array, Nights
 from perfdag.store.base import Store, StoreError
@@ -200,7 +200,7 @@ class MonthlyRollup:
         is_new = [ids[number] not in self.series for number in numbers_of_ids]
         for row in rows.select(SERIES_COLUMNS).take(pa.array(first[is_new])).to_pylist():
             self.series[row["series_id"]] = SeriesInfo.of(row)
-        bands = map(spread, group_values(groups, numbers(rows["value"])).values())
+        bands = map(spread, values_by_series(rows).values())
         figures = [(band.middle, band.low, band.high, band.n) for band in bands]
         columns = rows.select(["series_id", "unit"]).take(pa.array(first)).columns
         columns = [pa.repeat(run_id, len(first)), *columns, *zip(*figures, strict=True)]

@@ -12,7 +12,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from perfdag.benchmark import registry
 from perfdag.benchmark.contract import VERDICT, VERDICT_VALUES, Benchmark, VerdictWord
@@ -290,23 +289,22 @@ def _point(row: Mapping[str, Any]) -> PointState:
 
 def _series_of(rows: pa.Table) -> Iterator[RunSeries]:
     """Yield the series of measured rows in their order, each with its values in their order."""
-    groups, ids = codes(rows["series_id"])
-    by_series = group_values(groups, numbers(rows["value"]))
-    number_of = {name: number for number, name in enumerate(ids)}
+    by_series = values_by_series(rows)
     for row in _first_rows(rows, ("series_id",), SERIES_COLUMNS):
         series = RunSeries.of(row)
-        series.values = by_series[number_of[series.series_id]]
+        series.values = by_series[series.series_id]
         yield series
 
 
-def group_values(group: NDArray[np.int64], values: NDArray[np.float64]) -> dict[int, list[float]]:
-    """Return the values of each group in their order. `group` has the group of each value."""
-    order = np.argsort(group, kind="stable")
-    groups, starts = np.unique(group[order], return_index=True)
-    ordered = values[order].tolist()
+def values_by_series(rows: pa.Table) -> dict[str, list[float]]:
+    """Return the values of each series in their order, by its id."""
+    of_series, ids = codes(rows["series_id"])
+    order = np.argsort(of_series, kind="stable")
+    groups, starts = np.unique(of_series[order], return_index=True)
+    ordered = numbers(rows["value"])[order].tolist()
     bounds = pairwise([*starts.tolist(), len(ordered)])
     parts = [ordered[start:end] for start, end in bounds]
-    return dict(zip(groups.tolist(), parts, strict=True))
+    return dict(zip([ids[group] for group in groups], parts, strict=True))
 
 
 def _first_rows(
