@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from perfdag.benchmark.contract import (
     Tool,
 )
 from perfdag.hosts.local import allowed_cpus
+from perfdag.identity import grouped
 from perfdag.units import parse_quantity
 
 Transport = Literal["tcp", "shm", "rdma"]
@@ -97,14 +98,11 @@ def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: s
 
 def _require_cpus(hosts: Sequence[Host], per_host: int) -> None:
     """Raise Skip if a host, or all hosts of a node together, have too few CPUs."""
-    of_node = defaultdict[str, set[int]](set)
-    processes = Counter[str]()
     for host in hosts:
         _check_cpus(host.name, allowed_cpus(host), per_host)
-        of_node[host.name] |= allowed_cpus(host)
-        processes[host.name] += per_host
-    for name, cpus in of_node.items():
-        _check_cpus(name, cpus, processes[name])
+    for node, of_node in grouped(hosts, key=lambda host: host.name).items():
+        cpus = set[int]().union(*map(allowed_cpus, of_node))
+        _check_cpus(node, cpus, per_host * len(of_node))
 
 
 def _check_cpus(name: str, cpus: Set[int], processes: int) -> None:

@@ -17,7 +17,7 @@ from textwrap import fill
 from typing import Any, TypeAlias, TypeVar
 
 from perfdag.problems import PerfdagError
-from perfdag.redaction import redact
+from perfdag.redaction import logger as logger, redact
 from perfdag.signals import (
     EXIT_FAILED as EXIT_FAILED,
     EXIT_GATE as EXIT_GATE,
@@ -29,8 +29,6 @@ from perfdag.signals import (
     end_once as end_once,
 )
 
-logger = logging.getLogger(__package__)
-"""What verbs tell beside their output, on standard error."""
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
@@ -276,7 +274,6 @@ class _Lines(logging.Handler):
 
 def log_to_stderr() -> None:
     """Write what perfdag logs, progress and warnings, to standard error."""
-    logger = logging.getLogger("perfdag")
     if not logger.handlers:
         logger.addHandler(_Lines())
         logger.setLevel(logging.INFO)

@@ -461,10 +461,12 @@ def _with_companions(runs: RunStore, plan: Plan) -> list[Plan]:
 
 def _protected_runs(runs: RunStore) -> dict[str, str]:
     """Return the runs of baselines and their companions, each with the name of a baseline."""
-    protected: dict[str, str] = {}
-    for name, suites in baselines(runs.store).items():
-        for entry in suites.values():
-            protected |= dict.fromkeys(entry.runs, name)
+    protected = {
+        run: name
+        for name, suites in baselines(runs.store).items()
+        for entry in suites.values()
+        for run in entry.runs
+    }
     for run, name in list(protected.items()):
         with contextlib.suppress(NotStoredError):
             protected |= {plan.run_id: name for plan in _with_companions(runs, runs.plan(run))}

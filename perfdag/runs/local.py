@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import logging
 import os
 import re
 import shlex
@@ -18,6 +17,7 @@ from perfdag.hosts.base import Failed
 from perfdag.hosts.facts import read_text
 from perfdag.hosts.local import LocalHost, descendants
 from perfdag.plan import Duet, Plan, make_plan, with_first_blocks, with_revisions
+from perfdag.redaction import logger
 from perfdag.results.run_store import (
     put_plan,
     put_rechecks,
@@ -43,7 +43,6 @@ from perfdag.suite.load import load_model, load_suite, model_text
 from perfdag.terminal import Progress
 from perfdag.units import plural, short_seconds
 
-logger = logging.getLogger(__name__)
 MOST_SECONDS = 60.0
 """Seconds for a command that makes a variant of the machine."""
 TURNS = 4

@@ -8,7 +8,6 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.benchmark.registry import reading_order, short_form
+from perfdag.identity import grouped
 from perfdag.kube.client import Kube, KubeError, Object, run_with_client
 from perfdag.kube.patch import (
     LABEL,
@@ -113,14 +113,13 @@ def _text_of(plan: Plan, batch: Batch) -> str:
     """
     samples = [plan.order[position] for position in batch.samples]
     points = [plan.points[index] for index in sorted({index for index, _ in samples})]
-    values_by_name = defaultdict[str, list[str]](list)
-    for setting in " ".join(point.label for point in points).split():
-        name, _, value = setting.partition("=")
-        values_by_name[name].append(value)
+    settings = " ".join(point.label for point in points).split()
+    by_name = grouped(settings, key=lambda setting: setting.partition("=")[0])
     benchmark = points[0].benchmark
     text = points[0].entry
-    for name in reading_order(benchmark, values_by_name):
-        text += f", {_setting(benchmark, name, values_by_name[name])}"
+    for name in reading_order(benchmark, by_name):
+        values = [setting.partition("=")[2] for setting in by_name[name]]
+        text += f", {_setting(benchmark, name, values)}"
     shape = plan.shapes[batch.shape]
     if shape.volume:
         text += f" on {shape.volume.storage_class or shape.volume.kind}"
@@ -496,9 +495,9 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
         forget_reasons(store, variant.run_id)
         put_plan(store, variant)  # before the cluster may refuse: then rows say why
     end_clock(store, plan.run_id)
-    batches: list[tuple[int, Plan, int]] = []
-    for variant in plans:
-        batches += [(index, variant, index) for index in range(len(variant.batches))]
+    batches = [
+        (index, variant, index) for variant in plans for index in range(len(variant.batches))
+    ]
     missing = missing_batches(store, batches)
     try:
         facts, infeasible = run_with_client(lambda kube: _prepare(kube, context, plan))

@@ -155,10 +155,12 @@ class Watchdog:
             runs = all(pod.phase in ("Running", "Succeeded") and not pod.trouble for pod in gang)
             if runs and attempt == self._newest[batch] and (batch, attempt) not in refused:
                 self.reasons.pop(batch, None)  # what it waited for is outdated
-        doomed_pods = []
-        for doomed_attempt in sorted(doomed & gangs.keys()):
-            doomed_pods += gangs[doomed_attempt]
-        return [pod for pod in doomed_pods if pod.phase in ("Pending", "Running")]
+        return [
+            pod
+            for doomed_attempt in sorted(doomed & gangs.keys())
+            for pod in gangs[doomed_attempt]
+            if pod.phase in ("Pending", "Running")
+        ]
 
     def _begin_attempts(self, attempts: Iterable[Attempt]) -> None:
         """Remember the newest attempt at each batch; the reasons of earlier ones are outdated."""

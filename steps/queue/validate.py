@@ -291,11 +291,11 @@ def _agree(windows: Sequence[float], tolerance: float) -> bool:
 
 def _by_device(nodes: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a figure of the nodes by `device_name`."""
-    values = {}
-    for node, of_node in nodes.items():
-        for device, value in of_node[name].items():
-            values[device_name(node, device)] = value
-    return values
+    return {
+        device_name(node, device): value
+        for node, of_node in nodes.items()
+        for device, value in of_node[name].items()
+    }
 
 
 def count_pods(stats: Stats) -> int:

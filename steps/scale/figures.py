@@ -166,9 +166,7 @@ def check(
     `extra` are figures of the scenario. `paced` means an open loop. `components` is whether
     Prometheus is queried. `count` is the fewest objects of a size.
     """
-    stages: dict[str, float] = {}
-    for step in steps:
-        stages |= {f"{step.name}_{stat}": p for stat, p in _PERCENTILES.items()}
+    stages = {f"{step.name}_{stat}": p for step in steps for stat, p in _PERCENTILES.items()}
     stages |= {key: stages[name] for key, name in audit_percentiles(stages).items()}
     calls = latencies([])
     names = {*_RUN_FIGURES, *stages, *calls, *(f"{DELETION}/{name}" for name in calls), *extra}
@@ -493,9 +491,11 @@ _AUDIT_STAGES = {
 
 def audit_percentiles(figures: Container[str]) -> dict[str, str]:
     """Return the percentiles of VMIs among figures, by the key of KubeVirt's audit."""
-    names: dict[str, str] = {}
-    for stage, key in _AUDIT_STAGES.items():
-        names |= {f"{key}{stat.upper()}": f"{stage}_{stat}" for stat in _PERCENTILES}
+    names = {
+        f"{key}{stat.upper()}": f"{stage}_{stat}"
+        for stage, key in _AUDIT_STAGES.items()
+        for stat in _PERCENTILES
+    }
     names |= {key: f"vmi_{name}" for key, name in names.items() if f"vmi_{name}" in figures}
     return {key: name for key, name in names.items() if name in figures}
 

@@ -222,11 +222,11 @@ class Session:
 
     def left(self, items: Sequence[Submission]) -> int:
         """Count the objects of these workloads that still exist."""
-        names = set[tuple[str, str, str]]()
-        for document in self.template.documents:
-            names |= {
-                (document.kind, item.namespace, document.name_of(item.name)) for item in items
-            }
+        names = {
+            (document.kind, item.namespace, document.name_of(item.name))
+            for document in self.template.documents
+            for item in items
+        }
         records = self.observer.records
         tops = [top_owner(records, r) for r in records.values() if "gone" not in r.stages]
         return sum((top.kind, top.namespace, top.name) in names for top in tops)
@@ -327,10 +327,11 @@ class Session:
         batches = [batch.summary() for batch in self.batches]
         lag = self.watch_lag.summary()
         created = sum(batch["created"] for batch in batches)
-        percentiles = {}
-        for summary in stages:
-            for stat in ("p50", "p95", "p99"):
-                percentiles[f"{summary.stage}_{stat}"] = summary.seconds[stat]
+        percentiles = {
+            f"{summary.stage}_{stat}": summary.seconds[stat]
+            for summary in stages
+            for stat in ("p50", "p95", "p99")
+        }
         figures = {
             **percentiles,
             **api_metrics.figures(self.phases),
@@ -361,12 +362,11 @@ class Session:
             "simulated": on_simulated(rows),
             **facts,
         }
-        calls = []
-        for phase, of_phase in self.phases.items():
-            calls += [
-                {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99}
-                for call in of_phase
-            ]
+        calls = [
+            {"phase": phase, "call": call.name, "count": call.count, "p99_s": call.p99}
+            for phase, of_phase in self.phases.items()
+            for call in of_phase
+        ]
         return Result(
             scenario,
             count or len(self.submissions),
