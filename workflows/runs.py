@@ -246,9 +246,8 @@ _MONTHS = {
     **{"jul": 31, "aug": 31, "sep": 30, "oct": 31, "nov": 30, "dec": 31},
 }
 """The most days of each month."""
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _NUMBERS = {name: number for number, name in enumerate(_MONTHS, 1)} | {
-    name: number for number, name in enumerate(_DAYS)
+    name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
 }
 _SHORTHANDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 
@@ -328,8 +327,6 @@ def _restricted(*containers: str) -> str:
 
 RESTRICTED = _restricted("wait", "main")
 """The podSpecPatch with which a container satisfies Pod Security `restricted`, Argo's own too."""
-_CREATING = _restricted("main")
-"""The same for the pod that creates an object, which has no container `wait`."""
 
 
 def benchmark(name: str, *, task: str = "", **permutations: Any) -> Any:
@@ -385,6 +382,6 @@ def measure(
         failure_condition="status.phase in (Failed, Error)",
         outputs=passed_on,
         service_account_name="perfdag-create",
-        pod_spec_patch=_CREATING,
+        pod_spec_patch=_restricted("main"),  # a pod that creates an object has no `wait`
     )
     return template(name=name, **task)

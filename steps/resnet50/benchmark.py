@@ -228,10 +228,12 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
     def require(self, gang: Gang, params: W) -> None:
         hosts = distinct(gang.hosts)
         with_gpus = hosts if params.device == "cuda" else []
-        lacking: dict[str, Tool] = {}
-        for host in hosts:
-            for argv in self.argvs(params):
-                lacking |= {tool.program: tool for tool in missing(host, params, argv)}
+        lacking = {
+            tool.program: tool
+            for host in hosts
+            for argv in self.argvs(params)
+            for tool in missing(host, params, argv)
+        }
         if any(host.which("nvidia-smi") is None for host in with_gpus):
             lacking[DRIVER.program] = DRIVER
         if lacking:

@@ -26,7 +26,6 @@ from perfdag.benchmark.contract import (
 )
 from perfdag.units import short
 
-Scenario = Literal["offline", "server", "single-stream"]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 MLPERF_DURATION = 600.0
@@ -98,7 +97,7 @@ class Workload(Params):
         "resnet50", description="stub: a known service time, to measure the harness itself"
     )
     stub: StubParams = StubParams()
-    scenario: Scenario = Field(
+    scenario: Literal["offline", "server", "single-stream"] = Field(
         "offline",
         description="offline: samples/s; server: Poisson arrivals at target_rate; single-stream",
     )
