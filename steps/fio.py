@@ -811,8 +811,10 @@ def _rows(job: dict[str, Any], params: FioParams, subject: str | None = None) ->
             rows += _latency(metric, side[key], coords, subject)
     if (sync := job.get("sync", {}).get("lat_ns", {})).get("N"):
         rows += _latency("sync_latency", sync, {}, subject)
-    for metric, key in (("user_cpu", "usr_cpu"), ("system_cpu", "sys_cpu")):
-        rows.append(Measurement(metric, float(job[key]) / 100, subject=subject))
+    rows += [
+        Measurement(metric, float(job[key]) / 100, subject=subject)
+        for metric, key in (("user_cpu", "usr_cpu"), ("system_cpu", "sys_cpu"))
+    ]
     return rows
 
 

@@ -397,10 +397,10 @@ def client_command(params: IperfParams, target: str, port: int) -> list[str]:
 
 def _cores(client: Host, server: Host, cpus: Cpus) -> dict[str, Any]:
     """Count the cores that each side may run on. `shared` marks that both run on the same ones."""
-    cores: dict[str, Any] = {}
-    for role, host, pins in (("client", client, cpus.client), ("server", server, cpus.server)):
-        if allowed := allowed_cpus(host, pins):
-            cores[role] = len(allowed)
+    sides = (("client", client, cpus.client), ("server", server, cpus.server))
+    cores: dict[str, Any] = {
+        role: len(allowed) for role, host, pins in sides if (allowed := allowed_cpus(host, pins))
+    }
     same = client.name == server.name and cpus.client == cpus.server
     return cores | {"shared": True} if same and len(cores) == 2 else cores
 

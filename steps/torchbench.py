@@ -411,9 +411,11 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
     if FIXED_BATCHES.get(params.model, params.batch_size) == params.batch_size:
         rows.append(Measurement("samples_rate", params.batch_size / statistics.median(walls), n=n))
     spread = {"min": min(batches), "mean": statistics.fmean(batches), "max": max(batches)}
-    for percent in (90, 99):
-        if n >= needed(percent / 100):
-            spread[f"p{percent}"] = nearest_rank(batches, percent / 100)
+    spread |= {
+        f"p{percent}": nearest_rank(batches, percent / 100)
+        for percent in (90, 99)
+        if n >= needed(percent / 100)
+    }
     rows += [Measurement("batch_time_spread", value, stat, n=n) for stat, value in spread.items()]
     rows += bins("iteration_time", "iteration", batches, PARTS)
     figures = {

@@ -146,10 +146,11 @@ class Guard:
 
     def unseen(self) -> list[str]:
         """Return what the cgroups of this machine and of its peers do not show."""
-        absent = facts.unseen()
-        for host, before in self._peers.items():
-            absent += [f"{counter} on {host.name}" for counter in before.unseen]
-        return absent
+        return facts.unseen() + [
+            f"{counter} on {host.name}"
+            for host, before in self._peers.items()
+            for counter in before.unseen
+        ]
 
     def end(self, cores: int) -> Effects:
         """Return what disturbed the sample. Noise is that of this machine."""
@@ -181,13 +182,11 @@ def canary() -> dict[str, float | None]:
     round trips in s, `disk` that of synced 4 KiB writes in s. A figure is None if the system
     refuses it, as with a full disk.
     """
-    figures: dict[str, float | None] = {}
     loads = {"cpu": _cpu, "memory": _memory, "loopback": _loopback, "disk": _disk}
+    figures: dict[str, float | None] = dict.fromkeys(loads)
     for name, measure in loads.items():
-        try:
+        with contextlib.suppress(OSError):
             figures[name] = measure()
-        except OSError:
-            figures[name] = None
     return figures
 
 

@@ -110,6 +110,7 @@ def template_of(node: Object) -> str | None:
 
 WORKFLOW = "workflows.argoproj.io/workflow"
 ARGO = "argoproj.io/v1alpha1"
+WORKFLOWS = f"{ARGO}/Workflow"
 _NEVER = {
     "ErrImageNeverPull",
     "InvalidImageName",

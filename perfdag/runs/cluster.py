@@ -25,6 +25,7 @@ from perfdag.kube.patch import (
 from perfdag.kube.pods import (
     ARGO,
     WORKFLOW,
+    WORKFLOWS,
     Pod,
     nodes_of,
     parameters_of,
@@ -209,7 +210,7 @@ async def program_lines(
 
 async def read_cluster_run(client: Kube, workflow: str, namespace: str) -> ClusterRun:
     """Return the state of the run of a Workflow. Raises KubeError."""
-    body = await client.get(f"{ARGO}/Workflow", workflow, namespace)
+    body = await client.get(WORKFLOWS, workflow, namespace)
     items = await client.list("v1/Pod", namespace, labels=f"{WORKFLOW}={workflow}")
     pods = await with_events(client, namespace, map(read_pod, items))
     return ClusterRun(body, pods)
@@ -227,7 +228,7 @@ async def workflows_of_run(client: Kube, name: str, namespace: str) -> list[Obje
     """
     if not name or not namespace:
         raise RunError("the name of the run or of the namespace is empty")
-    listed = await client.list(f"{ARGO}/Workflow", namespace)
+    listed = await client.list(WORKFLOWS, namespace)
     listed.sort(key=lambda workflow: workflow["metadata"]["creationTimestamp"])
     workflows: dict[str, list[Object]] = {}
     for workflow in listed:
@@ -300,7 +301,7 @@ async def _delete(client: Kube, workflows: list[Object], namespace: str) -> list
     """Delete the Workflows and wait; return the names of the pods that remain. Raises KubeError."""
     start = time.monotonic()
     for name in (names := [workflow["metadata"]["name"] for workflow in workflows]):
-        await client.delete(f"{ARGO}/Workflow", name, namespace)
+        await client.delete(WORKFLOWS, name, namespace)
     labels = f"{WORKFLOW} in ({','.join(names)})"
     while remaining := await client.list("v1/Pod", namespace, labels=labels):
         grace = max(pod["spec"].get("terminationGracePeriodSeconds") or 0 for pod in remaining)

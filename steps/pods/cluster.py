@@ -151,12 +151,13 @@ async def requirements(
 async def unmet(kube: Kube, shapes: Sequence[Shape], namespace: str) -> dict[int, str]:
     """Return the shapes, by index, that the cluster can never run, and why. Raises KubeError."""
     required = await requirements(kube, shapes, namespace)
-    reasons: dict[int, str] = {}
-    for number, of_shape in enumerate(required):
-        for requirement in of_shape:
-            if requirement.met is False:
-                reasons.setdefault(number, requirement.problem)
-    return reasons
+    problems = [
+        (number, requirement.problem)
+        for number, of_shape in enumerate(required)
+        for requirement in of_shape
+        if requirement.met is False
+    ]
+    return dict(reversed(problems))  # of several problems of a shape, the first one
 
 
 def _resources(shape: Shape, nodes: Sequence[Object] | None) -> Iterator[Requirement]:

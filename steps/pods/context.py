@@ -27,7 +27,7 @@ from perfdag.kube.patch import (
     Context,
     store_root,
 )
-from perfdag.kube.pods import ARGO
+from perfdag.kube.pods import WORKFLOWS
 from perfdag.plan import Plan, is_run_id, new_run_id
 from perfdag.redaction import redact, register
 from perfdag.results.run_store import report_key, run_folder
@@ -205,11 +205,10 @@ def _patch_workflow(context: PodContext, metadata: Object, text: str) -> Object:
     An error of the API server is printed, with the `text` about what is not recorded, and the
     Workflow is empty.
     """
-    kind = f"{ARGO}/Workflow"
     body = {"metadata": metadata}
     try:
         return run_with_client(
-            lambda kube: kube.patch(kind, context.workflow, body, context.namespace)
+            lambda kube: kube.patch(WORKFLOWS, context.workflow, body, context.namespace)
         )
     except KubeError as error:
         print(f"cannot record on the workflow {text}: {error}", file=sys.stderr)  # noqa: T201

@@ -501,11 +501,11 @@ def step(context: PodContext, out: Path, environment: Mapping[str, str]) -> Plan
     missing = missing_batches(store, batches)
     try:
         facts, infeasible = run_with_client(lambda kube: _prepare(kube, context, plan))
-        refusals: Refusals = {}
-        for number in missing:
-            shape = plan.batches[number].shape
-            if shape in infeasible:
-                refusals[number] = ("skipped", infeasible[shape])
+        refusals: Refusals = {
+            number: ("skipped", infeasible[shape])
+            for number in missing
+            if (shape := plan.batches[number].shape) in infeasible
+        }
         parameters["batches"] = fan_out(context, store, missing, refusals)
     except (KubeError, Infrastructure) as error:
         for variant in plans:

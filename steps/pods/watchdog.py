@@ -27,8 +27,8 @@ from perfdag.kube.client import (
 )
 from perfdag.kube.patch import ROLE, RUN, STOPPED, WATCHDOG
 from perfdag.kube.pods import (
-    ARGO,
     WORKFLOW,
+    WORKFLOWS,
     Pod,
     is_pulling,
     is_unpacking,
@@ -377,7 +377,7 @@ async def watch_pods(kube: Kube, context: PodContext, limit: float, stall: float
             # the Workflow last: pods that `argo stop` ended are those of a Workflow with a shutdown
             listed = await kube.list("v1/Pod", context.namespace, labels=labels)
             run_pods = await with_events(kube, context.namespace, map(read_pod, listed))
-            workflow = await kube.get(f"{ARGO}/Workflow", context.workflow, context.namespace)
+            workflow = await kube.get(WORKFLOWS, context.workflow, context.namespace)
             if watchdog is None:
                 watchdog = Watchdog(limit, *_earlier_notes(workflow))
             doomed: list[Pod] = []
@@ -416,7 +416,7 @@ def _earlier_notes(workflow: Object) -> tuple[dict[int, str], set[int]]:
 
 
 async def _patch_workflow(kube: Kube, context: PodContext, body: Object) -> None:
-    await kube.patch(f"{ARGO}/Workflow", context.workflow, body, context.namespace)
+    await kube.patch(WORKFLOWS, context.workflow, body, context.namespace)
 
 
 async def _parent_ended(kube: Kube, workflow: Object) -> bool:
@@ -427,8 +427,7 @@ async def _parent_ended(kube: Kube, workflow: Object) -> bool:
     metadata = workflow["metadata"]
     for parent in metadata.get("ownerReferences") or []:
         if parent["kind"] == "Workflow" and not workflow["spec"].get("shutdown"):
-            kind = f"{ARGO}/Workflow"
-            return _ended_early(await kube.get(kind, parent["name"], metadata["namespace"]))
+            return _ended_early(await kube.get(WORKFLOWS, parent["name"], metadata["namespace"]))
     return False
 
 
@@ -493,9 +492,10 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
 
 def _read_end(context: PodContext) -> tuple[dict[int, str], str | None]:
     """Return why batches failed, by number, and what ended the Workflow from outside."""
-    kind = f"{ARGO}/Workflow"
     try:
-        workflow = run_with_client(lambda kube: kube.get(kind, context.workflow, context.namespace))
+        workflow = run_with_client(
+            lambda kube: kube.get(WORKFLOWS, context.workflow, context.namespace)
+        )
     except KubeError as error:  # only the reasons are lost, not the samples
         logger.info(f"cannot read why batches failed; their rows have no reason: {error}")
         return {}, None

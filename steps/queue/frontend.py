@@ -342,7 +342,9 @@ class Frontend:
             yield _family(name, text, {(): value})
         for name, text, read in _BY_QUEUE:
             yield _family(f"queue_{name}", text, {(q.name,): read(q) for q in queues}, "name")
-        devices = {(q.name, *place): count for q in queues for place, count in q.devices.items()}
+        devices: dict[tuple[str, ...], int] = {
+            (q.name, *place): count for q in queues for place, count in q.devices.items()
+        }
         text = "Items done by node and device."
         yield _family("queue_device_success_total", text, devices, "name", "node", "device")
         tag = (f"{self.interval}s",) if self.interval else ()

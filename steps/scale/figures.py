@@ -439,8 +439,10 @@ def measurements(
     for gate in result.verdicts:
         passed: VerdictWord = "passed" if gate.passed else "failed"
         rows.append(verdict(passed, str(gate.gate), gate.figures(), coords))
-    for text, count in messages(result.rows).most_common(MAX_MESSAGES):
-        rows.append(Measurement("failures", float(count), coords={**coords, "message": text}))
+    rows += [
+        Measurement("failures", float(count), coords={**coords, "message": text})
+        for text, count in messages(result.rows).most_common(MAX_MESSAGES)
+    ]
     return rows
 
 
