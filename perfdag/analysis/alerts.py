@@ -18,7 +18,7 @@ from urllib.parse import quote
 import orjson
 
 from perfdag.analysis.gate_result import Alert, CheckResult, GateResult, Kind, State
-from perfdag.analysis.history import Series
+from perfdag.analysis.history import Series, Step
 from perfdag.analysis.verdict import NOT_JUDGED, RANK, percent
 from perfdag.identity import grouped
 from perfdag.redaction import logger
@@ -117,19 +117,18 @@ def case_alerts(gate: GateResult) -> list[Alert]:
 
 def worse_alerts(gate: GateResult, series: Iterable[Series]) -> list[Alert]:
     """Return an alert for each benchmark and step of which `series` are worse."""
-    groups: dict[tuple[str, str], list[Series]] = {}
-    for line in series:
-        if line.verdict.kind == "worse" and line.worsening:
-            groups.setdefault((line.info.benchmark, line.worsening.decided), []).append(line)
+    worse = [
+        (line, line.worsening) for line in series if line.verdict.kind == "worse" and line.worsening
+    ]
+    groups = grouped(worse, lambda pair: (pair[0].info.benchmark, pair[1].decided))
     return [_worse(gate, group) for group in groups.values()]
 
 
-def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
-    worst = max(group, key=lambda line: abs(line.verdict.effect or 0))
+def _worse(gate: GateResult, group: Sequence[tuple[Series, Step]]) -> Alert:
+    """Return the alert of series that one run showed to be worse, each with the step of it."""
+    worst, step = max(group, key=lambda pair: abs(pair[0].verdict.effect or 0))
     info = worst.info
     verdict = worst.verdict
-    step = worst.worsening
-    assert step is not None  # worse_alerts looks at it
     title = f"WORSE {gate.suite}/{worst.label} {verdict.text.removeprefix('worse ')}"
     wish = f" ({info.better} is better)" if info.better in ("higher", "lower") else ""
     noise = percent(verdict.noise, verdict.unit, sign=False)
@@ -144,12 +143,12 @@ def _worse(gate: GateResult, group: Sequence[Series]) -> Alert:
     ]
     if step.changes.bisect:
         lines.append(f"bisect  {step.changes.bisect}")
-    also = "; ".join(f"{line.label} {line.verdict.size}" for line in group if line is not worst)
+    also = "; ".join(f"{line.label} {line.verdict.size}" for line, _ in group if line is not worst)
     if also:
         lines.append(f"also    {shorten(also)}")
     compare = gate.compare(step.run_before)
     lines += [f"do      {gate.report}   {compare}", gate.accept(worst.name, step.run)]
-    keys = [line.info.series_id for line in group]
+    keys = [line.info.series_id for line, _ in group]
     return Alert("worse", title, "\n".join(lines), keys, step.run)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from perfdag.benchmark import registry
+from perfdag.identity import grouped
 from perfdag.units import plain, short, written
 
 
@@ -85,12 +86,9 @@ def differences_by_point(
     `points` are (entry, point id, settings). Settings of the shape, and what is false or unset, are
     left out where the rest tells the points apart.
     """
-    entries: dict[str, dict[str, Mapping[str, str]]] = {}
-    for entry, point, of_point in points:
-        entries.setdefault(entry, {})[point] = of_point
     differences: dict[str, dict[str, str]] = {}
-    for group in entries.values():
-        settings = list(group.values())
+    for group in grouped(points, lambda point: point[0]).values():
+        _, ids, settings = zip(*group, strict=True)
         names = sorted(set[str]().union(*settings))
         varied = [name for name in names if len({texts.get(name) for texts in settings}) > 1]
         chosen = [{name: texts[name] for name in varied if name in texts} for texts in settings]
@@ -100,7 +98,7 @@ def differences_by_point(
             fewer = [{k: text for k, text in texts.items() if rule(k, text)} for texts in chosen]
             if len({tuple(texts.items()) for texts in fewer}) == distinct:
                 chosen = fewer
-        differences |= zip(group, chosen, strict=True)
+        differences |= zip(ids, chosen, strict=True)
     return differences
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -523,11 +523,10 @@ def _canary_moves(table: pa.Table) -> dict[str, float]:
 
 def _causes(points: Iterable[PointTrust]) -> list[str]:
     """Return each kind of reason once: with its figure where a single point has it."""
-    kinds: dict[str, list[str]] = {}
-    for trust in sorted(points, key=lambda trust: -trust.spread):
-        for kind, reason in trust.reasons.items():
-            kinds.setdefault(kind, []).append(reason)
-    return [reasons[0] if len(reasons) == 1 else kind for kind, reasons in kinds.items()]
+    widest_first = sorted(points, key=lambda trust: -trust.spread)
+    reasons = chain.from_iterable(trust.reasons.items() for trust in widest_first)
+    kinds = grouped(reasons, lambda reason: reason[0])
+    return [alike[0][1] if len(alike) == 1 else kind for kind, alike in kinds.items()]
 
 
 _KINDS = {value: kind for kind, value in VERDICT_VALUES.items()}
