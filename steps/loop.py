@@ -389,10 +389,8 @@ class MeasuringLoop:
                 write_reason(self.store, self.plan.run_id, note)
             for position in missing:
                 self._listener.started(self.plan.point_at(position), repetition)
-            if len(group) == 1:
-                records = [self._sample(group[0], batch)]
-            else:
-                records = self._group(group, batch)
+            is_alone = len(group) == 1
+            records = [self._sample(group[0], batch)] if is_alone else self._group(group, batch)
             for position, record in zip(group, records, strict=True):
                 if position in missing:
                     self.store.put(

@@ -603,8 +603,10 @@ def host(installation: Installation) -> Container:
         RUN: _RUN,
         SUITE: "{{workflow.outputs.parameters.suitename}}",
     }
-    for name in ("benchmark", "entry", "batch", "rank", "attempt"):
-        labels[f"{LABEL}/{name}"] = f"{{{{inputs.parameters.{name}}}}}"
+    labels |= {
+        f"{LABEL}/{name}": f"{{{{inputs.parameters.{name}}}}}"
+        for name in ("benchmark", "entry", "batch", "rank", "attempt")
+    }
     annotations = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         # Volcano's gang; the plan step creates its PodGroup, and other schedulers ignore it

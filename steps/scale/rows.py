@@ -307,10 +307,8 @@ def with_deletion(before: Sequence[Row], after: Iterable[Row]) -> list[Row]:
     for row in before:
         # VMIs of a set get new numbers when some of them are deleted, so match them by UID.
         # A number without a VMI has no UID of its own.
-        if row.index in of_sets:
-            end = by_uid.get((row.uid, row.stage))
-        else:
-            end = by_index.get((row.index, row.stage))
+        by_number = by_index.get((row.index, row.stage))
+        end = by_uid.get((row.uid, row.stage)) if row.index in of_sets else by_number
         merged.append(replace(end, index=row.index, name=row.name, uid=row.uid) if end else row)
     return merged
 
