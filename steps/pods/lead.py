@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -341,11 +342,13 @@ def forward(context: PodContext, store: Store, number: int, gang: GangPool) -> N
             except Failed as error:
                 raise Infrastructure(str(error)) from None
         for client in gang.hosts:
-            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE)]
-            for host, forwarding in reach:
-                if host is not client:
-                    for port in forwarding.ports:
-                        argv += [forwarding.address, str(port)]
+            targets = [
+                (forwarding.address, str(port))
+                for host, forwarding in reach
+                if host is not client
+                for port in forwarding.ports
+            ]
+            argv = [*PROGRAM, "connect", str(CONNECT_PATIENCE), *chain.from_iterable(targets)]
             finished = client.run(argv, timeout=2 * CONNECT_PATIENCE)
             if finished.code:
                 raise Infrastructure(
