@@ -33,6 +33,7 @@ from perfdag.charts.pictures import (
     to_svg,
 )
 from perfdag.charts.series import BANDS, figures_of
+from perfdag.identity import grouped
 from perfdag.plan import Plan
 from perfdag.results.labels import flatten, setting
 from perfdag.results.run_store import result_key
@@ -397,13 +398,11 @@ def _sample_facts(table: pa.Table) -> Iterator[tuple[str, str]]:
 
 def _facts(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return each fact once, with the first of its values."""
-    facts: dict[str, dict[str, None]] = {}
-    for name, value in pairs:
-        facts.setdefault(name, {})[value] = None
+    distinct_pairs = dict.fromkeys(pairs)
     rows = []
-    for name, values in facts.items():
-        ending = " | ..." if len(values) > FACTS else ""
-        rows.append((name, " | ".join(list(values)[:FACTS]) + ending))
+    for name, facts in grouped(distinct_pairs, lambda pair: pair[0]).items():
+        ending = " | ..." if len(facts) > FACTS else ""
+        rows.append((name, " | ".join(value for _, value in facts[:FACTS]) + ending))
     return rows
 
 
