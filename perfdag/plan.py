@@ -178,9 +178,7 @@ class Plan:
             )
 
 
-@cache
-def _reader() -> TypeAdapter[Plan]:
-    return TypeAdapter(Plan)
+_reader = cache(lambda: TypeAdapter(Plan))
 
 
 def read_plan(data: bytes) -> Plan:

@@ -608,8 +608,8 @@ def comparison_text(comparison: Comparison, *, everything: bool) -> str:
     lines.append(text_table(COMPARED, map(_compared_cells, rows), right=range(1, 5), styles=styles))
     if hidden := len(comparison.series) - len(rows):
         lines.append(f"{hidden} more that are no headlines (--all shows them)")
-    below = styled([*_notes(comparison), *LEGEND.splitlines()])
-    return "\n".join([*lines, below])
+    lines.append(styled([*_notes(comparison), *LEGEND.splitlines()]))
+    return "\n".join(lines)
 
 
 def _about_environment(changes: Changes) -> Iterator[str]:

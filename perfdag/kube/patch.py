@@ -467,8 +467,7 @@ def ssh_port(shape: Shape, run_id: str, rank: int) -> int:
 
 
 def _hash(text: str) -> int:
-    digest = hashlib.sha256(text.encode()).digest()
-    return int.from_bytes(digest[:4], "big")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def services(shape: Shape, run_id: str, workflow: tuple[str, str], batch: int) -> Iterator[Object]:

@@ -212,8 +212,7 @@ async def read_cluster_run(client: Kube, workflow: str, namespace: str) -> Clust
     """Return the state of the run of a Workflow. Raises KubeError."""
     body = await client.get(WORKFLOWS, workflow, namespace)
     items = await client.list("v1/Pod", namespace, labels=f"{WORKFLOW}={workflow}")
-    pods = await with_events(client, namespace, map(read_pod, items))
-    return ClusterRun(body, pods)
+    return ClusterRun(body, await with_events(client, namespace, map(read_pod, items)))
 
 
 class NoRun(RunError):

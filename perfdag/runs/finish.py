@@ -122,7 +122,6 @@ class Run:
     def data(self) -> dict[str, Any]:
         """Return the result as data for JSON."""
         summary = self.summary
-        trust = summary.trust
         return asdict(
             RunData(
                 run_id=self.plan.run_id,
@@ -132,9 +131,11 @@ class Run:
                 report=self.report,
                 exports=self.exports,
                 gate=self.gate.data() if self.gate else None,
-                trust={"level": trust.level, "text": trust.text},
+                trust={"level": summary.trust.level, "text": summary.trust.text},
                 verdicts=summary.verdicts,
-                points=[_point(state, trust.points.get(state.point)) for state in summary.points],
+                points=[
+                    _point(state, summary.trust.points.get(state.point)) for state in summary.points
+                ],
             )
         )
 

@@ -434,8 +434,7 @@ class Suite(model.Suite):
         KeyboardInterrupt, whose text is the command that goes on.
         """
         root = self.store if store is None else str(store)
-        plan = with_revisions(self.plan(only), load_model(self))
-        return run_plan(plan, root, charts=charts)
+        return run_plan(with_revisions(self.plan(only), load_model(self)), root, charts=charts)
 
     def submit(self, namespace: str = "perfdag", *, only: Sequence[str] = ()) -> str:
         """Start a run of the suite on the cluster of the current context; return the run id.

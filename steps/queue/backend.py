@@ -75,8 +75,7 @@ class Workload:
             sigma, kappa = law
             seconds *= 1 + sigma * (running - 1) + kappa * running * (running - 1)
         await asyncio.sleep(shorter(seconds, limit))
-        late = 0 < limit < seconds
-        return Outcome(0, limit, "Sleep timeout") if late else Outcome()
+        return Outcome(0, limit, "Sleep timeout") if 0 < limit < seconds else Outcome()
 
     async def _command(self, argv: Sequence[str], limit: float) -> Outcome:
         """Run a command; kill what it started when it ends, is late or cancelled."""
