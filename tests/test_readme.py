@@ -2,10 +2,13 @@
 current.
 """
 
+import itertools
 import json
 import re
 import shlex
+import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from perfdag.commands.main import main, parser
+from perfdag.hosts.base import CommandResult
+from perfdag.hosts.local import LocalHost
 from perfdag.plan import make_plan
 from perfdag.results.collect import write_rows
 from perfdag.store.base import FolderStore
@@ -124,6 +129,74 @@ def test_a_command_is_measured_and_its_report_opened(
     assert "wall time" in capsys.readouterr().out
     assert main(["open", "last"]) == 0
     assert [Path(url.removeprefix("file://")).name for url in opened] == ["report.html"]
+
+
+CHANGES_BY_RUN = (
+    (r"\d{8}T\d{6}Z-\w+", "RUN"),
+    (r"\b[0-9a-f]{10,40}\b", "REVISION"),
+    (r"\d{4}-\d\d-\d\d", "DAY"),
+    (r"[+-]?\d[\d.]*(e-\d+)?", "N"),
+    (r"N (ms|s)\b", "N UNIT"),
+    (r"(?i:\b(w|work|task)\b)", "NAME"),
+    (r"\bok\b.*|(?i:\b(worse|better|same|cannot tell)\b.*)|\S*/report.html ", ""),
+    (r"\s+", " "),
+)
+
+
+def form_of(line: str) -> str:
+    """Return a printed line without what differs between runs and machines."""
+    for pattern, name in CHANGES_BY_RUN:
+        line = re.sub(pattern, name, line)
+    return line.strip()
+
+
+def write_program(seconds: float, name: str = "work") -> None:
+    """Write a program and commit it, as the pages have it."""
+    Path(name).write_text(f"#!/bin/sh\n# sleep {seconds}\n")
+    subprocess.run(
+        f"chmod +x {name} && git init -q . && git add {name} && "
+        f"git -c user.name=a -c user.email=a@b.example commit -qm {seconds}",
+        shell=True,
+        check=True,
+    )
+
+
+def test_the_output_on_the_pages_is_what_is_printed(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run, `ab`, `history` and `check` print of a program that became slower.
+
+    The program ends at once, and its time is made from its text, so that none is noisy.
+    """
+    deviations = itertools.cycle((1.0, 1.01, 0.99, 1.02))
+    run_here = LocalHost.run
+
+    def run_steadily(self: LocalHost, argv: list[str], **options: Any) -> CommandResult:
+        finished = run_here(self, argv, **options)
+        if not argv[0].endswith("work"):
+            return finished
+        seconds = float(Path(argv[0]).read_text().split()[-1])
+        return replace(finished, seconds=seconds * next(deviations))
+
+    monkeypatch.setattr(LocalHost, "run", run_steadily)
+    write_program(0.1, "old-work")
+    write_program(0.1)
+    params = "repetitions: 6\nentries: [{benchmark: command, name: work, params: {argv: [./work]}}]"
+    Path("w.yaml").write_text(f"name: w\n{params}\n")
+    run = ["run", "w.yaml", "--no-report"]
+    printed = [cli(run).out for _ in range(5)]
+    write_program(0.16)
+    printed += [cli(run).out, cli(["check", "last"], 3).out, cli(["history", "w"]).out]
+    monkeypatch.setenv("COLUMNS", "80")
+    variants = ["--a", "work.argv=[./old-work]", "--b", "work.argv=[./work]"]
+    printed += [cli(["ab", "w.yaml", *variants]).out]
+    printed_forms = {form_of(line) for text in printed for line in text.splitlines()}
+    for page in ("README.md", "docs/first-run.md", "docs/regressions.md"):
+        for block in re.findall(r"^```text\n(.*?)```", PAGES[ROOT / page], re.M | re.S):
+            lines = block.replace("...\n", "\n").splitlines()
+            # What is said of trust, and so of a first run, depends on how busy this machine is.
+            forms = {form_of(line) for line in lines if not re.match("trust|.*first run", line)}
+            assert forms <= {*printed_forms, ""}, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
