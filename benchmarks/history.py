@@ -112,7 +112,7 @@ def main() -> int:
         reading = best_time(lambda: medians.read_run_medians(store, "net"))
         print(
             f"reading by the roll-up                {text_of(reading)}   "
-            f"{first[0] / reading[0]:.1f} times as fast as file by file"
+            f"{first[0] / reading[0]:.1f} times as fast as the first read"
         )
         trends = medians.read_run_medians(store, "net")
         result = series_of(trends, Tuning())

@@ -7,6 +7,15 @@ without a declaration has a chart of each of its first headline metrics.
 """
 
 import os
+import sys
+from contextlib import suppress
 
-# Figures of this package need no backend. Importing matplotlib fails where one is not installed.
-os.environ.pop("MPLBACKEND", None)
+if "matplotlib" not in sys.modules and (_backend := os.environ.pop("MPLBACKEND", "")):
+    # Importing matplotlib fails where the backend is not installed, as that of a notebook, and
+    # figures of this package need none. A script that draws windows gets its backend back.
+    try:
+        import matplotlib
+    finally:
+        os.environ["MPLBACKEND"] = _backend
+    with suppress(ValueError):
+        matplotlib.rcParams["backend"] = _backend
