@@ -126,7 +126,8 @@ def fill_rows(drawn: Sequence[Picture]) -> Sequence[Picture]:
         return drawn
     figure = draw()
     figure.set_figwidth(style.FULL.width)
-    return [*drawn[:-1], replace(drawn[-1], svg=to_svg(figure, hovers=True), wide=True)]
+    svg, png = to_bytes(figure)
+    return [*drawn[:-1], replace(drawn[-1], svg=svg, png=png, wide=True)]
 
 
 def charts(benchmark: str) -> Sequence[Chart]:
@@ -176,7 +177,7 @@ def _all(name: str, states: Sequence[PointState], rows: pa.Table) -> Iterator[tu
 @house()
 def _one(name: str, states: Sequence[PointState], rows: pa.Table, slug: str) -> Figure:
     """Return one chart of a benchmark."""
-    return dict(_all(name, states, rows))[slug]
+    return next(figure for of_chart, figure in _all(name, states, rows) if of_chart == slug)
 
 
 def file_name(text: str) -> str:

@@ -25,7 +25,8 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 def canonical(value: Any) -> str:
     """Return canonical JSON: sorted keys, no spaces, and whole floats as integers."""
-    text = orjson.dumps(value, default=dict, option=orjson.OPT_SORT_KEYS)
+    # A value that is no mapping, such as a set, has no items and is refused.
+    text = orjson.dumps(value, default=lambda item: dict(item.items()), option=orjson.OPT_SORT_KEYS)
     if b".0" in text:  # orjson writes every whole float of less than 2**53 so; few values have one
         text = orjson.dumps(_whole(value), option=orjson.OPT_SORT_KEYS)
     return text.decode()

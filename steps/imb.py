@@ -489,6 +489,8 @@ def _headlines(rows: list[dict[str, float]], params: ImbParams) -> list[Measurem
     if fast:
         peak = max(speed for speed, _ in fast)
         half = min(size for speed, size in fast if speed >= peak / 2)
-        figures = {"peak_bandwidth": peak, "half_bandwidth_size": half}
-        measurements += [Measurement(name, value) for name, value in figures.items()]
+        measurements += [
+            Measurement("peak_bandwidth", peak),
+            Measurement("half_bandwidth_size", half),
+        ]
     return measurements

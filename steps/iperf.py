@@ -616,8 +616,11 @@ def _cpu(
     if cores.get("shared") and client + server >= BUSY * int(cores["client"]):
         bound = True
     sender, receiver = (server, client) if params.reverse else (client, server)
-    figures = {"sender_cpu": sender, "receiver_cpu": receiver, "cpu_bound": float(bound)}
-    return [Measurement(name, value) for name, value in figures.items()]
+    return [
+        Measurement("sender_cpu", sender),
+        Measurement("receiver_cpu", receiver),
+        Measurement("cpu_bound", float(bound)),
+    ]
 
 
 # -- iperf 2 ---------------------------------------------------------------------------------------
@@ -654,9 +657,11 @@ def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurem
         Measurement("bytes", sum(size for size, _ in received)),
     ]
     for number, (size, _) in enumerate(received, 1):
-        figures = {"bytes": size, "stream_throughput": 8 * size / seconds}
         subject = f"stream {number}"
-        rows += [Measurement(name, value, subject=subject) for name, value in figures.items()]
+        rows += [
+            Measurement("bytes", size, subject=subject),
+            Measurement("stream_throughput", 8 * size / seconds, subject=subject),
+        ]
     return rows
 
 

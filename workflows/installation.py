@@ -18,6 +18,7 @@ from perfdag.kube.client import Object
 from perfdag.kube.patch import (
     HELPER,
     LEVEL,
+    MEASURING,
     PRIORITY_CLASSES,
     SSH_PORT,
     STORE,
@@ -98,6 +99,7 @@ def supporting_objects(
         baseline={LEVEL: "baseline", **SHARED},
         granted=grants,
         created_namespaces=created,
+        measuring={MEASURING: "true"},
         priority_classes=PRIORITY_CLASSES,
         ssh_port=SSH_PORT,
         site_name=SITE,

@@ -359,7 +359,7 @@ def card(run: RunVerdicts, suite: str, head: Sequence[str]) -> bytes:
     for place, tile in enumerate(tiles(run)[: 3 if lines else 6]):
         value = f"{tile.number} {tile.unit}" if tile.usable else "unusable"
         tone = style.INK if tile.usable else style.MUTED
-        if tile.level:
+        if tile.usable and tile.level:
             value += f"  {tile.change}"
             tone = _TONES[tile.kind]
         label = textwrap.shorten(tile.label, 40 if lines else 52, placeholder=" ...")

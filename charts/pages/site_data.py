@@ -267,9 +267,10 @@ def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
     benchmarks = np.array([info.benchmark for info in medians.series], dtype=str)
     measured = np.isfinite(medians.value)
     for benchmark in np.unique(benchmarks[benchmarks != "canary"]).tolist():
+        lines = np.flatnonzero(benchmarks == benchmark)
         for month in np.unique(months).tolist():
             columns = np.flatnonzero(months == month)
-            rows = np.flatnonzero((benchmarks == benchmark) & measured[:, columns].any(axis=1))
+            rows = lines[measured[np.ix_(lines, columns)].any(axis=1)]
             if rows.size:
                 data = _values(medians, rows.tolist(), columns.tolist())
                 yield f"values/{key_name(benchmark)}/{month}.js", data

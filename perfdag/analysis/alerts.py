@@ -297,7 +297,7 @@ def gate_lines(gate: GateResult) -> list[str]:
 
 
 def _series_lines(gate: GateResult) -> Iterator[str]:
-    """Yield the verdicts on the series of a run, and which of them cannot become worse."""
+    """Yield what is said of the series of a run: verdicts, what the base had, and what none has."""
     if gate.runs == 1:
         yield "verdict first run: there is none before it to compare with"
     elif gate.series:
@@ -361,10 +361,11 @@ def markdown(gate: GateResult) -> str:
         "",
     ]
     lines += [f"- {case.title}: {case.text}" for case in gate.broken[:MOST_LINES]]
+    if more := len(gate.broken[MOST_LINES:]):
+        lines.append(f"- and {more} more checks")
     lines += [f"- {alert.title}" for alert in gate.alerts if not alert.gates]
-    lines += [
-        f"- Changed with it: {line.worsening.changed}" for line in series[:1] if line.worsening
-    ]
+    causes = [line.worsening.changed for line in series if line.worsening]
+    lines += [f"- Changed with it: {cause}" for cause in causes[:1]]
     lines += ["", "<details><summary>What to do, and how to accept it</summary>", ""]
     return "\n".join([*lines, "```", *gate_lines(gate), "```", "</details>"])
 

@@ -431,33 +431,26 @@ class DuetResult:
         """
         # Each run's options name both sides.
         words_a, words_b = self.duet.a.options.words
-        data = DuetData(
-            a=Variant(self.duet.a.run_id, words_a),
-            b=Variant(self.duet.b.run_id, words_b),
-            suite=self.duet.a.suite,
-            blocks=self.duet.blocks,
-            series=self.series,
-            unpaired=self.unpaired,
-            damaged=self.damaged,
-            changes=self.changes,
+        return asdict(
+            DuetData(
+                a={"run_id": self.duet.a.run_id, "words": words_a},
+                b={"run_id": self.duet.b.run_id, "words": words_b},
+                suite=self.duet.a.suite,
+                blocks=self.duet.blocks,
+                series=self.series,
+                unpaired=self.unpaired,
+                damaged=self.damaged,
+                changes=self.changes,
+            )
         )
-        return asdict(data)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One variant of a duet: its run, and the settings that make it one."""
-
-    run_id: str
-    words: str
 
 
 @dataclass(frozen=True)
 class DuetData:
-    """A duet as `ab` prints it with --json."""
+    """A duet as `ab` prints it with --json. Its variants are their runs, and what makes them."""
 
-    a: Variant
-    b: Variant
+    a: dict[str, str]
+    b: dict[str, str]
     suite: str
     blocks: Sequence[str]
     series: Sequence[PairedSeries]

@@ -109,7 +109,7 @@ class GateResult:
 
     @property
     def broken(self) -> list[CheckResult]:
-        """The checks that fail the gate, but for those of series that became worse."""
+        """The checks that fail the gate with a cause of their own; what is worse has alerts."""
         return [case for case in self.cases if case.cause and case.state in ("failed", "absent")]
 
     @property
@@ -170,26 +170,26 @@ class GateResult:
         """Return the gate as data for JSON."""
         from perfdag.analysis.verdict import SeriesData
 
-        series = [
-            SeriesData(line.info, line.name, line.label, line.verdict, line.verdict.text)
-            for line in self.series
-        ]
-        data = GateData(
-            run_id=self.run,
-            suite=self.suite,
-            passed=not self.failed,
-            verdict=self.verdict,
-            runs=self.runs,
-            report=self.report,
-            revision=self.revision,
-            cases=self.cases,
-            alerts=self.alerts,
-            series=series,
-            suspects=[line.name for line in self.suspects],
-            rechecks=self.rechecks,
-            damaged=self.damaged,
+        return asdict(
+            GateData(
+                run_id=self.run,
+                suite=self.suite,
+                passed=not self.failed,
+                verdict=self.verdict,
+                runs=self.runs,
+                report=self.report,
+                revision=self.revision,
+                cases=self.cases,
+                alerts=self.alerts,
+                series=[
+                    SeriesData(line.info, line.name, line.label, line.verdict, line.verdict.text)
+                    for line in self.series
+                ],
+                suspects=[line.name for line in self.suspects],
+                rechecks=self.rechecks,
+                damaged=self.damaged,
+            )
         )
-        return asdict(data)
 
     def compare(self, before: str) -> str:
         """Return the command that compares this run with one of its history."""

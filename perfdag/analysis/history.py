@@ -329,12 +329,12 @@ def verdicts_by_run(series: Sequence[Series], medians: RunMedians) -> list[Verdi
         {"failed"} if run.failed else set() for run in medians.runs
     ]
     for line in series:
-        measured = line.levels.nights.at.tolist()
-        for before, run in pairwise(measured[:STEP]):
+        earliest = line.levels.nights.at[:STEP].tolist()
+        for before, run in pairwise(earliest):
             sides = line.band(before), line.band(run)
             kinds[run].add(compare_sides(*sides, line.levels, line.info.better).kind)
         for run, kind in _decided_kinds(line):
-            if run > measured[:STEP][-1]:
+            if run > earliest[-1]:
                 kinds[run].add(kind)
     if not medians.runs[-1].failed:
         present = [line for line in series if line.info.point in medians.planned_points]
@@ -480,17 +480,16 @@ def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
     for line in series:
         runs = [np.array(of_run) for of_run in values.get(line.info.series_id, {}).values()]
         repeated = [run for run in runs if run.size > 2 and run.mean()]
-        within = median(run.std(ddof=1) / abs(run.mean()) for run in repeated)
+        within = median(run.std(ddof=1) / abs(run.mean()) for run in repeated) if repeated else None
         level = line.levels.levels[-1]
         repetitions = None
-        if repeated and len(runs) >= 20 and not level.unit:
+        if within is not None and len(runs) >= 20 and not level.unit:
             # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs
             of_one = 1.57 * within**2
             of_runs = level.noise**2 - of_one / median(map(len, runs))
             least = (0.1 * level.noise) ** 2
             repetitions = min(10, max(3, math.ceil(of_one / max(of_runs, least))))
-        share = within if repeated else None
-        report.append(Noise(line.name, len(runs), share, level.noise, level.unit, repetitions))
+        report.append(Noise(line.name, len(runs), within, level.noise, level.unit, repetitions))
     return sorted(report, key=lambda noise: -noise.between)
 
 

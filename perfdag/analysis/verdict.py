@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 
 from perfdag.results.run_store import day_of
-from perfdag.results.summary import UNUSABLE_SPREAD, SeriesInfo
+from perfdag.results.summary import UNUSABLE_SPREAD, NamedSeries, SeriesInfo
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level, Levels
 from perfdag.stats.robust import Spread
@@ -191,12 +191,9 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class SeriesData:
+class SeriesData(NamedSeries):
     """A series with its verdict, as `check` and `history` print it with --json."""
 
-    info: SeriesInfo
-    name: str
-    label: str
     verdict: Verdict
     text: str
 
@@ -486,7 +483,7 @@ def _of_change(verdict: Verdict, kind: VerdictKind) -> Verdict:
 
 
 def worst_kind(kinds: Collection[VerdictKind | None]) -> VerdictKind | None:
-    """Return the verdict on a run: the first of RANK among the verdicts on its series."""
+    """Return the kind of verdict that matters most, the first of RANK; None where there is none."""
     return next((kind for kind in RANK if kind in kinds), None)
 
 

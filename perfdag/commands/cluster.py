@@ -111,7 +111,7 @@ INSTALLATION = (
         default=[],
         dest="site_hosts",
         metavar="NAME",
-        help="with --site: a name by which browsers reach it, such as that of an ingress; "
+        help="serve the site by this name too, such as that of an ingress; "
         "repeat the option to add more",
     ),
     "images",
@@ -219,7 +219,7 @@ def installation_of(args: argparse.Namespace) -> Installation:
     for name, namespaces in args.allow:
         allow[name] = tuple(dict.fromkeys((*allow.get(name, ()), *namespaces)))
     values |= {name: tuple(values[name]) for name in ("pull_secrets", "site_hosts")}
-    return Installation(**values | {"allow": allow})
+    return Installation(**values | {"allow": allow, "site": args.site or bool(args.site_hosts)})
 
 
 def installation_objects(installation: Installation) -> list[Object]:

@@ -235,28 +235,8 @@ class SeriesOverRunsData(SeriesData):
 
 def series_data(series: Series) -> SeriesOverRunsData:
     """Return what is printed of a series."""
-    drift = None
-    if slope := series.drift:
-        drift = DriftData(series.runs[slope.start], slope.begin, slope.end, slope.change)
-    levels = [
-        LevelData(series.runs[level.start], level.reference, level.noise)
-        for level in series.levels.levels
-    ]
-    steps = [
-        StepData(
-            run=step.run,
-            first=step.first,
-            last=step.last,
-            earlier=step.after.earlier,
-            decided=step.decided,
-            kind=step.kind,
-            effect=step.effect,
-            before=step.before.reference,
-            after=step.after.became,
-            changes=step.changes,
-        )
-        for step in series.steps
-    ]
+    line = series.drift
+    drift = DriftData(series.runs[line.start], line.begin, line.end, line.change) if line else None
     return SeriesOverRunsData(
         info=series.info,
         name=series.name,
@@ -266,8 +246,25 @@ def series_data(series: Series) -> SeriesOverRunsData:
         values=series.value.tolist(),
         low=series.low.tolist(),
         high=series.high.tolist(),
-        levels=levels,
-        steps=steps,
+        levels=[
+            LevelData(series.runs[level.start], level.reference, level.noise)
+            for level in series.levels.levels
+        ],
+        steps=[
+            StepData(
+                run=step.run,
+                first=step.first,
+                last=step.last,
+                earlier=step.after.earlier,
+                decided=step.decided,
+                kind=step.kind,
+                effect=step.effect,
+                before=step.before.reference,
+                after=step.after.became,
+                changes=step.changes,
+            )
+            for step in series.steps
+        ],
         drift=drift,
     )
 

@@ -34,7 +34,13 @@ from perfdag.commands.options import (
 )
 from perfdag.plan import Duet, duet_on_cluster, make_plan, prepare_duet, stored_duet, with_revisions
 from perfdag.redaction import print_now
-from perfdag.results.run_store import ANY, RunStore, put_plan, variants, with_learned_times
+from perfdag.results.run_store import (
+    ANY,
+    RunStore,
+    put_plan,
+    variants,
+    with_learned_times,
+)
 from perfdag.runs.local import (
     absent_program,
     check_samples,
@@ -333,8 +339,10 @@ def run_ab(args: argparse.Namespace) -> int:
         raise CommandError("--a-do and --b-do set this machine, and --submit measures on a cluster")
     if args.a_do and args.resume:
         raise CommandError("a run that goes on has its --a-do and --b-do already")
-    if args.submit and args.junit:
-        raise CommandError("--junit has the outcome: give it with --resume, once the run has ended")
+    if args.submit and (args.junit or args.card):
+        raise CommandError(
+            "--junit and --card have the outcome: give them with --resume, once the run has ended"
+        )
     if args.submit:
         return submit_variants(args)
     duet, root = plan_variants(args, args.store)

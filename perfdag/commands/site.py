@@ -66,9 +66,8 @@ def run_site(args: argparse.Namespace) -> None:
     if args.serve or args.serve_only:
         end_once()
         with server(store, args.port, args.hosts) as running, suppress(KeyboardInterrupt):
-            print_now(
-                f"serving http://{running.server_name}:{running.server_port}/ (Ctrl-C ends it)"
-            )
+            address = f"{[*args.hosts, 'localhost'][0]}:{running.server_port}"
+            print_now(f"serving http://{address}/ (Ctrl-C ends it)")
             running.serve_forever()
 
 
@@ -120,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         # A page of another site can make its own name resolve to this server (DNS rebinding), and
         # would then read the results. It cannot make the browser send another Host header.
         if self.headers.get("Host", "").partition(":")[0].lower() not in self.names:
-            return HTTPStatus.FORBIDDEN, b"this server has another name; use its address\n"
+            return HTTPStatus.FORBIDDEN, b"this server has another name: perfdag site --host NAME\n"
         if not path:
             return HTTPStatus.FOUND, b""
         if not SERVED.fullmatch(path):

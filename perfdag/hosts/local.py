@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -359,7 +359,7 @@ class LocalHost(Host):
         return facts
 
 
-@lru_cache  # every sample would cost a command over ssh
+@cache  # every sample would cost a command over ssh
 def allowed_cpus(host: Host, pins: str | None = None) -> frozenset[int]:
     """Return the CPUs that a process of a host may use; none where the system does not say.
 

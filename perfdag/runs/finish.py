@@ -317,13 +317,13 @@ def _lines(result: Run) -> list[str]:
     ]
     notes = [f"note    {text}" for text in _notes(summary)]
     for texts, kind in (
-        (verdicts, "verdicts"),
-        (reasons, "points with failed samples"),
+        (verdicts, "verdicts; the report has all"),
+        (reasons, "points with failed samples; the report has all"),
         (notes, "notes"),
     ):
         lines += texts[:MAX_REASONS]
         if len(texts) > MAX_REASONS:
-            lines.append(f"and {len(texts) - MAX_REASONS} more {kind}; the report has all")
+            lines.append(f"and {len(texts) - MAX_REASONS} more {kind}")
     lines += _precisions(result)
     if plan.merged:
         lines.append(f"{plural(plan.merged, 'equal point')} merged")

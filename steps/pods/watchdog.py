@@ -475,10 +475,10 @@ def record_end(context: PodContext, store: Store, plan: Plan, phase: str) -> str
         text = f"workflow {context.workflow} {ended or f'ended {phase}'}"
         rechecks = [stored_plan(store, run_id) for run_id in plan.options.rechecks]
         for member in [*variants(store, plan), *rechecks]:
-            # those under way ended with the Workflow, though their pods may have seen another cause
-            for reason in stored_reasons(store, member.run_id):
-                if ended and reason.kind == "sample":
-                    forget_reasons(store, member.run_id, reason.name)
+            if ended:  # with it those of samples under way, whatever their pods noted first
+                for reason in stored_reasons(store, member.run_id):
+                    if reason.kind == "sample":
+                        forget_reasons(store, member.run_id, reason.name)
             write_reason(store, member.run_id, MissingReason("workflow", "missing", text))
     if measured or ended or {reason.kind for reason in reasons} != {"batch"}:
         return None

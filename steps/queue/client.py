@@ -91,7 +91,7 @@ class Chain(NamedTuple):
 class ClientStats:
     """Statistics since the last reset.
 
-    Requests in flight survive a reset and count when they end. `chains` has those of each slot.
+    Requests in flight survive a reset and count when they end. `chains` has the Chain of each slot.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -159,7 +159,7 @@ class ClientStats:
         return {node: getattr(counts, name) for node, counts in self.nodes.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """Return all statistics; times in seconds, those of chains since the start."""
+        """Return all statistics: times in seconds (of chains since `start`), rates a second."""
         return {
             "seconds": self.seconds,
             "parallel": self.parallel,

@@ -42,6 +42,7 @@ REPLY = {
 }
 
 messages = logging.getLogger("perfdag.queue.messages")
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 """Logs every message sent or received at the level DEBUG."""
 
 Message = dict[str, Any]
@@ -78,7 +79,7 @@ def address(text: str) -> Address:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return a message as one compact JSON object, without a newline."""
-    data = json.dumps(message, separators=(",", ":")).encode()
+    data = _compact(message).encode()
     messages.debug("sent %s", data)
     return data
 

@@ -161,11 +161,6 @@ def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
     return [Tool(f"{argv[-3]} (Python){behind}", {}, advice)]
 
 
-def distinct(hosts: Sequence[Host]) -> list[Host]:
-    """Return the hosts, each once: copies may share one."""
-    return list({id(host): host for host in hosts}.values())
-
-
 @contextmanager
 def naming(run: str) -> Iterator[None]:
     """Name the run of an error in the block."""
@@ -226,7 +221,7 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
         return [params.argv()]
 
     def require(self, gang: Gang, params: W) -> None:
-        hosts = distinct(gang.hosts)
+        hosts = list(dict.fromkeys(gang.hosts))  # copies may share one
         with_gpus = hosts if params.device == "cuda" else []
         lacking = {
             tool.program: tool
@@ -243,13 +238,13 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
                 raise Skip(f"device cuda: {reason}")
 
     def run(self, gang: Gang, params: W) -> list[Measurement]:
-        hosts = distinct(gang.hosts)
-        names = {id(host): name for name, host in gpu_use.by_name(hosts).items()}
+        hosts = list(dict.fromkeys(gang.hosts))  # copies may share one
+        names = {host: name for name, host in gpu_use.by_name(hosts).items()}
         used: list[str | None] = []
         with gpu_use.watched(hosts if params.device == "cuda" else []) as watch:
             runs = self.measure(gang, params)
             for host, result in runs:
-                name = names[id(host)]
+                name = names[host]
                 watch.spans[name].append(result.span)
                 uuid = str(result.device.get("uuid", ""))
                 gpus = gpu_use.used(watch.hosts.get(name, {}).get("gpus", []), {uuid})
@@ -265,8 +260,8 @@ class WorkloadBenchmark(Benchmark[W], Generic[W]):
             output.tool = f"torch {torch}, {output.tool}"
         if "largest_rate" in first.raw:  # its figures do not compare with those of another load
             output.tool += ", at a searched rate"
-        for key in {"model", "device", "versions"} & first.raw.keys():
-            output.facts[key] = first.raw[key]
+        names_of_facts = ("model", "device", "versions")
+        output.facts |= {name: first.raw[name] for name in names_of_facts if name in first.raw}
         output.facts |= {"span": first.span, "devices": used}
         if watch.hosts:
             (_, lead), *peers = watch.hosts.items()

@@ -199,8 +199,10 @@ class Resnet50Overhead(WorkloadBenchmark[OverheadParams]):
         for side, of_side in by_side.items():
             for pair, run in enumerate(of_side):
                 at = {"side": SIDES[side], "pair": pair, **coords}
-                figures = {"cost": run.cost(scenario), "valid": float(run.valid)}
-                values += [Measurement(name, value, coords=at) for name, value in figures.items()]
+                values += [
+                    Measurement("cost", run.cost(scenario), coords=at),
+                    Measurement("valid", float(run.valid), coords=at),
+                ]
         reasons = [
             f"run {number} ({SIDES[side]}): {reason}"
             for number, (side, run) in enumerate(zip(order, runs, strict=True), 1)

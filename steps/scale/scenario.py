@@ -343,13 +343,14 @@ class Session:
             **figures,
         }
         all_calls = api_metrics.delta(self.scrapes[0], self.scrapes[-1]) if self.scrapes else []
+        notes = [*self.notes]
         if broken := self.kube.counts["watches broken"]:
-            self.notes.append(
+            notes.append(
                 f"watches broke {plural(broken, 'time')}: what changed meanwhile has no receive "
                 "time, but the API's, if any"
             )
         if self.observer.simulated is None:
-            self.notes.append("no permission to list nodes: whether they are simulated is unknown")
+            notes.append("no permission to list nodes: whether they are simulated is unknown")
         facts = {
             "run": self.context.run,
             "members": self.members,
@@ -358,7 +359,7 @@ class Session:
             "kube": dict(self.kube.counts),
             "absent_kinds": self.observer.absent,
             "generator": batches,
-            "notes": self.notes,
+            "notes": notes,
             "simulated": on_simulated(rows),
             **facts,
         }

@@ -44,7 +44,7 @@ INSTALLATIONS = {
         pull_secrets=("registry",),
         parallel_batches=3,
         site=True,
-        site_hosts=("bench.example",),
+        site_hosts=("bench.example", "it's: #1"),
     ),
     "cluster": Installation(
         namespace="bench",

@@ -19,15 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from perfdag import __version__
 from perfdag.commands.options import EXIT_FAILED, EXIT_OK, CommandError
 from perfdag.identity import canonical, digest
 from perfdag.redaction import logger
-from perfdag.results.collect import write_rows
 from perfdag.results.run_store import result_key, runs_with_rows
-from perfdag.results.schema import SAMPLES, SCHEMA_VERSION, read_rows
 from perfdag.revision import CHANGES
 from perfdag.store.base import Store, store_option
 from perfdag.store.s3 import open_store
@@ -231,6 +227,8 @@ def identify_all(
 
     Another file of this name without a series in common has runs of its own beside it.
     """
+    from perfdag.results.schema import read_rows
+
     for rows in runs:
         for number in itertools.count():
             history.identify(rows, number)
@@ -271,6 +269,11 @@ def suite_of(args: argparse.Namespace, default: str) -> str:
 
 def store_history(history: History, args: argparse.Namespace) -> int:
     """Store the runs of a history, and list what is unusual in it. Return 1 if one has no time."""
+    import pyarrow as pa  # `import` of a suite needs none
+
+    from perfdag.results.collect import write_rows
+    from perfdag.results.schema import SAMPLES, SCHEMA_VERSION
+
     suite = history.suite
     store = open_store(args.store)
     history.note_directions()
