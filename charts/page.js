@@ -41,12 +41,13 @@ function sortable(table, { most = Infinity, filtered = () => {} } = {}) {
   const groups = [...new Set(rows.map(group))];
   const draw = () => {
     const kept = sorted.filter((row) => matches([...row.cells].map((cell) => `${cell.textContent} ${cell.dataset.value ?? ""}`).join(" "), filter.value));
-    body.replaceChildren(...kept.slice(0, limit));
+    const visible = kept.slice(0, limit);
+    body.replaceChildren(...visible);
     // A point is named once above its values.
     kept.forEach(({ cells: [first] }, i) => first.classList.toggle("again", first.textContent === kept[i - 1]?.cells[0].textContent));
     count.textContent = kept.length === rows.length ? `${rows.length} rows` : `${kept.length} of ${rows.length} rows`;
     more.hidden = kept.length <= limit;
-    filtered(kept);
+    filtered(kept, visible);
   };
   heads.forEach((head, column) => {
     const button = make("button", { type: "button", title: `sort by ${head.textContent}` }, head.textContent);

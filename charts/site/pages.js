@@ -11,10 +11,11 @@ const newestMonths = (head, enough) => [...new Set(head.runs.slice(-enough).map(
 async function pointsOf(series, monthsOf) {
   const points = new Map();
   for (const head of new Set(series.map((line) => line.head))) {
+    const clusterOf = new Map(head.runs.map(([run, cluster]) => [run, cluster]));
     const folders = [...new Set(series.filter((line) => line.head === head).map((line) => line.folder))];
     for (const block of await loadAll(head, ...folders.flatMap((folder) => monthsOf(head).map((month) => `values/${folder}/${month}.js`)))) {
       for (const [id, [value, low, high, n]] of Object.entries(block.series)) {
-        const own = block.runs.map((run, i) => ({ run, value: value[i], low: low[i], high: high[i], n: n[i] }));
+        const own = block.runs.map((run, i) => ({ run, cluster: clusterOf.get(run), value: value[i], low: low[i], high: high[i], n: n[i] }));
         points.set(id, [...points.get(id) ?? [], ...own.filter((point) => point.value !== null)]);
       }
     }
@@ -160,7 +161,7 @@ function changeText(change) {
   return `${dayOf(change.run)}: ${change.size} ${change.verdict}, ${change.step}. Changed: ${change.changed}.`;
 }
 
-const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ run }) => series.head.runs.some(([id, cluster]) => id === run && cluster === series.cluster));
+const ownPoints = (series, points) => (points.get(series.id) ?? []).filter(({ cluster }) => cluster === series.cluster);
 
 /** Return one chart of one series with its changes, which a link can name, and with its alert as the caption. */
 function seriesChart(series, points, caption) {
@@ -191,9 +192,9 @@ async function tableWithCharts(columns, all, chart, most, monthsOf, kind = "") {
   let chosen = all;
   const draw = () => charts.replaceChildren(...[...chosen].sort((a, b) => (b.id === named()) - (a.id === named())).slice(0, most).map((series) => chart(series, points)));
   addEventListener("hashchange", () => { draw(); document.getElementById(named())?.scrollIntoView(); });
-  const filtered = (rows) => {
+  const filtered = (rows, visible) => {
     chosen = rows.map((row) => row.item);
-    for (const cell of rows.map((row) => row.querySelector(".runs"))) {
+    for (const cell of visible.map((row) => row.querySelector(".runs"))) {
       const series = byId.get(cell.dataset.value), line = cell.firstChild?.nodeType === 1 ? null : chartOf(series, ownPoints(series, points).slice(-SQUARES), 140, 30);
       if (line) cell.replaceChildren(line);
     }
