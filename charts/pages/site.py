@@ -99,9 +99,8 @@ class _Folder:
 
     def runs(self) -> dict[str, site_data.Data]:
         """Return the runs of the earlier site by id, without files that are absent or damaged."""
-        paths = [path for path in self.old if path.startswith("runs/")]
-        months = filter(None, map(self.data, paths))
-        return {run["id"]: run for month in months for run in month["runs"]}
+        months = [self.data(path) for path in self.old if path.startswith("runs/")]
+        return {run["id"]: run for month in months if month for run in month["runs"]}
 
 
 def write_site(store: Store, suite: str | None = None) -> str:
@@ -160,8 +159,8 @@ def _write_suite(store: Store, suite: str) -> None:
     for benchmark, lines in site_data.series_data(clusters, failed).items():
         name = site_data.key_name(benchmark)
         folder.put(f"series/{name}.js", {"folder": name, "series": lines})
-    for path, block in site_data.values(medians):
-        folder.put(path, block)
+    for path, mark, block in site_data.values(medians):
+        folder.put(path, block, mark)
     head = {
         "format": FORMAT,
         "suite": suite,

@@ -2,7 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -111,7 +112,6 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 def _of_rows(table: pa.Table) -> Data:
     summary = summarise(table)
     reasons = chain.from_iterable(state.reasons for state in summary.points)
-    trust = summary.trust
     verdicts = worst_of_points(summary.verdicts)
     start = pc.min(table["started_at"]).as_py()
     end = pc.max(table["finished_at"]).as_py()
@@ -119,15 +119,15 @@ def _of_rows(table: pa.Table) -> Data:
     return {
         "statuses": summary.statuses,
         "reasons": list(dict.fromkeys(reasons))[:REASONS],
-        "trust": trust.level,
-        "why": trust.text,
+        "trust": summary.trust.level,
+        "why": summary.trust.text,
         "benchmark_verdict": verdicts[0][0].kind if verdicts else None,
         "benchmark_verdict_text": verdicts[0][0].text if verdicts else "",
         "failed": [
             {"id": state.point, "benchmark": state.benchmark, "name": state.name}
             | {"label": state.full_title, "text": state.why}
             for state in summary.points
-            if state.why and state.point in trust.points
+            if state.why and state.point in summary.trust.points
         ],
         "seconds": seconds,
         "duration": short_seconds(seconds) if seconds is not None else "-",
@@ -258,32 +258,38 @@ def _pair_verdicts(line: Series) -> Data:
     }
 
 
-def values(medians: RunMedians) -> Iterator[tuple[str, Data]]:
-    """Yield path and values of the series of each benchmark in each month.
+def values(medians: RunMedians) -> Iterator[tuple[str, str, Callable[[], Data]]]:
+    """Yield path, mark and values of the series of each benchmark in each month.
 
-    They are the runs, and the values, lows, highs and n of each series.
+    The values are made only where they are written, because a run changes those of one month.
     """
     months = np.array([month_of(run.run_id) for run in medians.runs])
     benchmarks = np.array([info.benchmark for info in medians.series], dtype=str)
-    measured = np.isfinite(medians.value)
+    arrays = (medians.value, medians.low, medians.high, medians.n)
     for benchmark in np.unique(benchmarks[benchmarks != "canary"]).tolist():
         lines = np.flatnonzero(benchmarks == benchmark)
         for month in np.unique(months).tolist():
             columns = np.flatnonzero(months == month)
-            rows = lines[measured[np.ix_(lines, columns)].any(axis=1)]
+            rows = lines[np.isfinite(medians.value[np.ix_(lines, columns)]).any(axis=1)]
             if rows.size:
-                data = _values(medians, rows.tolist(), columns.tolist())
-                yield f"values/{key_name(benchmark)}/{month}.js", data
+                runs = [medians.runs[i].run_id for i in columns]
+                series = [medians.series[i].series_id for i in rows]
+                figures = [array[np.ix_(rows, columns)] for array in arrays]
+                mark = digest(*runs, *series, *(block.tobytes().hex() for block in figures))
+                yield (
+                    f"values/{key_name(benchmark)}/{month}.js",
+                    mark,
+                    partial(_values, runs, series, figures),
+                )
 
 
-def _values(medians: RunMedians, rows: list[int], columns: list[int]) -> Data:
-    cells = np.ix_(rows, columns)
-    arrays = (medians.value, medians.low, medians.high, medians.n)
-    series: Data = {}
-    for row, *figures, n in zip(rows, *(array[cells].tolist() for array in arrays), strict=True):
-        shown = [list(map(rounded, values)) for values in figures]
-        series[medians.series[row].series_id] = [*shown, n]
-    return {"runs": [medians.runs[i].run_id for i in columns], "series": series}
+def _values(runs: list[str], series: list[str], figures: Sequence[np.ndarray]) -> Data:
+    """Return the runs, and the values, lows, highs and n of each series by its id."""
+    by_id: Data = {}
+    for name, *sizes, n in zip(series, *(block.tolist() for block in figures), strict=True):
+        shown = [list(map(rounded, values)) for values in sizes]
+        by_id[name] = [*shown, n]
+    return {"runs": runs, "series": by_id}
 
 
 def rounded(value: float) -> float | None:
