@@ -167,6 +167,17 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             ],
             id="long",
         ),
+        pytest.param(
+            "{benchmark: command, params: {argv: [x]}, permutations: {product: "
+            f"{{env.A: [{90 * 'y'}, {90 * 'y'}1, {90 * 'y'}2], env.B: [a, b]}}}}}}",
+            "isolation: pod, repetitions: 1",
+            [
+                f"command, env.A=yyyyy...{end}, env.B={b}, round 1 of 1"
+                for end in ("", 1, 2)
+                for b in "ab"
+            ],
+            id="that differ behind what is cut",
+        ),
     ],
 )
 def test_the_item_of_a_batch_says_what_it_measures(
