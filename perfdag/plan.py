@@ -71,15 +71,14 @@ class Batch:
 class Options:
     """What the steps of a run are told beside its samples.
 
-    `pending_limit` is in seconds. `repeats` is the run that a recheck repeats, `rechecks` has the
-    rechecks of a run. The others are of `perfdag ab`: the run of the other variant, the names of A
-    and B for people, the order of the blocks, what B may cost, whether a cluster measures, the
-    command that makes this variant of the machine, and how often the blocks are looked at.
+    `pending_limit` is in seconds. `rechecks` has the rechecks of a run. The others are of
+    `perfdag ab`: the run of the other variant, the names of A and B for people, the order of the
+    blocks, what B may cost, whether a cluster measures, the command that makes this variant of the
+    machine, and how often the blocks are looked at.
     """
 
     pending_limit: float = 600.0
     priority: Annotated[int, Strict()] = 0
-    repeats: RunId | None = None
     rechecks: list[RunId] = field(default_factory=list)
     other: RunId | None = None
     words: tuple[str, str] = ("A", "B")

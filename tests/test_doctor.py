@@ -124,10 +124,10 @@ def test_an_interpreter_of_resnet50_without_perfdag_is_missing_before_anything_i
     params = f"{{system: stub, python: {python}}}"
     suite = write_suite(f"name: bare\nentries:\n  - {{benchmark: resnet50, params: {params}}}\n")
     doctor = cli(["doctor", str(suite)], 1).out
-    for package in ("perfdag", "pydantic", "mlperf_loadgen"):
-        advice = f"{python} -m pip install 'perfdag[torch]'"
-        need = f"missing  resnet50: {package} (Python) is not installed\n         -> {advice}"
-        assert need in doctor
+    advice = f"{python} -m pip install 'perfdag[torch]'"
+    packages = "perfdag (Python), pydantic (Python), mlperf_loadgen (Python)"
+    need = f"missing  resnet50: {packages} are not installed\n         -> {advice}"
+    assert need in doctor
     assert "perfdag (Python) is not installed" in cli(["run", str(suite), "--no-report"], 1).err
 
 

@@ -39,6 +39,12 @@ class Odd(Benchmark[Params]):
         gang.output = Output({"stdout": "1"})
         PARSE
 '''
+NAMED = ODD.replace("Benchmark[Params]", "Benchmark[Named]").replace(
+    "class Odd",
+    "from pydantic import Field\n\n"
+    "class Named(Params):\n    to: str = Field('a', pattern='^[a-z]+$')\n\nclass Odd",
+)
+"""Its parameter has a pattern without words."""
 
 
 def install(site: Path, name: str, code: str, cls: str = "Odd") -> None:
@@ -132,7 +138,8 @@ def test_a_broken_package_breaks_no_other(site: Path, tmp_path: Path, cli: Comma
     assert "iperf" in listed.stdout
     assert all(sentence in listed.stderr for sentence in sentences)
     assert sentences[0] in cli(["benchmarks", "broken"], 2).err
-    cli(["benchmarks", "iperf"])
+    install(site, "named", NAMED)
+    assert " ^[a-z]+$ " in perfdag(site, "benchmarks", "named").stdout
     suite = tmp_path / "suite.yaml"
     suite.write_text("name: s\nentries:\n  - benchmark: broken\n  - benchmark: useless\n")
     refused = cli(["plan", str(suite)], 2).err

@@ -43,6 +43,7 @@ from perfdag.results.summary import (
     RunSeries,
     RunTrust,
     Summary,
+    facts_of_samples,
     points_of,
     statuses_text,
     worst_of_points,
@@ -389,11 +390,9 @@ def _canary(run: RunVerdicts, limit: int) -> Values:
 
 def _sample_facts(table: pa.Table) -> Iterator[tuple[str, str]]:
     """Yield the facts of samples, such as the file system of a target, and their tools."""
-    columns = [table[name].to_pylist() for name in ("benchmark", "env", "tool")]
-    for benchmark, env, tool in sorted(set(zip(*columns, strict=True)), key=str):
-        facts = orjson.loads(env or "{}").get("sample") or {}
-        for name, text in _flat({"tool": tool} | facts):
-            yield f"{benchmark}: {name}", text
+    for row, facts in facts_of_samples(table, "benchmark", "tool"):
+        for name, text in _flat({"tool": row["tool"]} | facts):
+            yield f"{row['benchmark']}: {name}", text
 
 
 def _facts(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

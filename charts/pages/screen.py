@@ -23,6 +23,7 @@ from perfdag.analysis.verdict import percent
 from perfdag.charts import style
 from perfdag.charts.pictures import to_bytes
 from perfdag.charts.series import amount, figures_of
+from perfdag.results.run_store import start_of
 from perfdag.results.summary import PointState, RunSeries
 from perfdag.stats.evidence import STEP
 from perfdag.units import plural
@@ -202,8 +203,7 @@ class Past:
         self.first = max(0, len(line.value) - RUNS)
         measured = np.flatnonzero(np.isfinite(line.value))
         self.measured = measured[measured >= self.first]
-        moments = [datetime.strptime(f"{run[:15]}+0000", "%Y%m%dT%H%M%S%z") for run in line.runs]
-        self.times = np.array([moment.timestamp() for moment in moments]) / DAY
+        self.times = np.array([start_of(run).timestamp() for run in line.runs]) / DAY
         shown = self.times[self.first :]
         self.margin = (shown[-1] - shown[0]) / 60 or 0.01
         middles = (shown[1:] + shown[:-1]) / 2

@@ -26,7 +26,7 @@ from perfdag.plan import gc_paused
 from perfdag.results.labels import differences_by_point, words
 from perfdag.results.run_store import PARTIAL, month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, is_measured, numbers, objects, read_rows
-from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, values_by_series
+from perfdag.results.summary import SERIES_COLUMNS, SeriesInfo, first_rows, values_by_series
 from perfdag.stats.robust import spread
 from perfdag.stats.scale import Array, Nights
 from perfdag.store.base import Store, StoreError
@@ -195,16 +195,15 @@ class MonthlyRollup:
         rows = table.select([*SERIES_COLUMNS, "value"]).filter(is_measured(table))
         if trigger == "ab" or not rows.num_rows:
             return
-        groups, ids = codes(rows["series_id"])
-        numbers_of_ids, first = np.unique(groups, return_index=True)
-        is_new = [ids[number] not in self.series for number in numbers_of_ids]
-        for row in rows.select(SERIES_COLUMNS).take(pa.array(first[is_new])).to_pylist():
-            self.series[row["series_id"]] = SeriesInfo.of(row)
-        bands = map(spread, values_by_series(rows).values())
-        figures = [(band.middle, band.low, band.high, band.n) for band in bands]
-        columns = rows.select(["series_id", "unit"]).take(pa.array(first)).columns
-        columns = [pa.repeat(run_id, len(first)), *columns, *zip(*figures, strict=True)]
-        self.rows.append(pa.table(columns, schema=_ROLLUP))
+        values = values_by_series(rows)
+        medians = []
+        for row in first_rows(rows, ["series_id"], SERIES_COLUMNS):
+            series_id = row["series_id"]
+            self.series.setdefault(series_id, SeriesInfo.of(row))
+            band = spread(values[series_id])
+            figures = (band.middle, band.low, band.high, band.n)
+            medians.append((run_id, series_id, row["unit"], *figures))
+        self.rows.append(pa.table([*zip(*medians, strict=True)], schema=_ROLLUP))
 
 
 def medians_of_rows(table: pa.Table, suite: str) -> RunMedians:

@@ -63,6 +63,9 @@ QUANTITIES = {
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
 """Keys of JSON Schema that limit a number, and how they are printed."""
 
+KINDS = ("const", "pattern", "type", "$ref")
+"""Keys of JSON Schema that say what a value is, the first of which is printed."""
+
 
 def describe_benchmarks(name: str | None = None) -> list[Description]:
     """Describe every benchmark, or the one called `name`. Raises CommandError."""
@@ -126,8 +129,8 @@ def _allowed(schema: dict[str, Any]) -> str:
     if "patternErrorMessage" in schema:
         return str(schema["patternErrorMessage"])
     bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
-    kind = schema.get("const") or schema.get("type") or schema.get("$ref", "").rpartition("/")[2]
-    return " ".join([str(kind), *bounds])
+    kind = next((schema[key] for key in KINDS if key in schema), "")
+    return " ".join([str(kind).removeprefix("#/$defs/"), *bounds])
 
 
 def details_text(benchmark: Description) -> str:

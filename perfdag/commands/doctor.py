@@ -26,6 +26,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.hosts import base, disturbance, facts, local
+from perfdag.identity import grouped
 from perfdag.kube.client import (
     Kube,
     KubeError,
@@ -173,8 +174,10 @@ def _lacks(name: str, params: Params | None, gang: Gang) -> Iterator[Finding]:
             load_config()
         benchmark.require(gang, params)
     except NotInstalled as error:
-        for program, remedy in {tool.program: tool.remedy for tool in error.tools}.items():
-            yield Finding("missing", f"{program} is not installed", remedy)
+        for remedy, tools in grouped(error.tools, lambda tool: tool.remedy).items():
+            programs = [*dict.fromkeys(tool.program for tool in tools)]
+            verb_form = "are" if len(programs) > 1 else "is"
+            yield Finding("missing", f"{', '.join(programs)} {verb_form} not installed", remedy)
     except (SampleError, KubeError) as error:
         yield Finding("missing", str(error))
 

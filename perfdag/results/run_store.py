@@ -74,10 +74,14 @@ def day_of(run_id: str) -> str:
     return f"{month_of(run_id)}-{run_id[6:8]}"
 
 
+def start_of(run_id: str) -> datetime:
+    """Return when a run began, by its id."""
+    return datetime.strptime(f"{run_id[:15]}+0000", "%Y%m%dT%H%M%S%z")
+
+
 def age_of(run_id: str) -> float:
     """Return the seconds since a run began, by its id."""
-    began = datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return (datetime.now(UTC) - began).total_seconds()
+    return (datetime.now(UTC) - start_of(run_id)).total_seconds()
 
 
 def is_of_future(run_id: str) -> bool:
@@ -388,7 +392,6 @@ def recheck_plans(plan: Plan, points: set[str]) -> list[Plan]:
         points=[plan.points[i] for i in indices],
         order=order,
         trigger="recheck",
-        options=replace(plan.options, repeats=plan.run_id),
     )
     batches = batches_by_kind(recheck)
     run_ids = sorted(new_run_id() for _ in range(ROUNDS))
@@ -400,7 +403,8 @@ def put_rechecks(store: Store, plan: Plan, points: set[str]) -> list[Plan]:
     rechecks = recheck_plans(plan, points)
     for recheck in rechecks:
         put_plan(store, recheck)
-    plan.options.rechecks = [recheck.run_id for recheck in rechecks]
+    run_ids = [recheck.run_id for recheck in rechecks]
+    plan.options = replace(plan.options, rechecks=run_ids)  # the rechecks share the former
     put_plan(store, plan)
     return rechecks
 

@@ -8,7 +8,7 @@ store.
 import fnmatch
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import date
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -138,11 +138,10 @@ BASELINES = "baselines.json"
 
 
 class Baseline(BaseModel):
-    """Runs of one suite under a name, and when it was given (ISO 8601)."""
+    """Runs of one suite under a name."""
 
     runs: list[str]
     note: str = ""
-    set_at: str = ""
 
 
 def baselines(store: Store) -> dict[str, dict[str, Baseline]]:
@@ -181,8 +180,6 @@ def put_baseline(store: Store, name: str, selection: Selection, note: str = "") 
     Other suites under that name stay.
     """
     stored = baselines(store)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    new = Baseline(runs=list(selection.runs), note=note, set_at=now)
-    stored.setdefault(name, {})[selection.suite] = new
+    stored.setdefault(name, {})[selection.suite] = Baseline(runs=list(selection.runs), note=note)
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
     store.put(BASELINES, orjson.dumps(stored, default=Baseline.model_dump, option=options))

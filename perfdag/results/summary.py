@@ -266,13 +266,13 @@ def points_of(table: pa.Table) -> list[PointState]:
     is_shown = pc.and_(pc.equal(table["phase"], "measure"), is_point)
     rows = table.select(_COLUMNS).filter(is_shown)
     points: dict[str, PointState] = {}
-    first = list(_first_rows(rows, ("point",), POINT_COLUMNS))
+    first = list(first_rows(rows, ("point",), POINT_COLUMNS))
     labels = _labels(tuple(tuple(row.values()) for row in first))
     for row in first:
         state = _point(row)
         state.differences, state.title = labels[state.point]
         points[state.point] = state
-    for row in _first_rows(rows, ("point", "repetition", "variant"), SAMPLE_COLUMNS):
+    for row in first_rows(rows, ("point", "repetition", "variant"), SAMPLE_COLUMNS):
         points[row["point"]].add_sample(row)
     for series in _series_of(rows.filter(is_measured(rows))):
         points[series.point].series.append(series)
@@ -290,10 +290,22 @@ def _point(row: Mapping[str, Any]) -> PointState:
 def _series_of(rows: pa.Table) -> Iterator[RunSeries]:
     """Yield the series of measured rows in their order, each with its values in their order."""
     by_series = values_by_series(rows)
-    for row in _first_rows(rows, ("series_id",), SERIES_COLUMNS):
+    for row in first_rows(rows, ("series_id",), SERIES_COLUMNS):
         series = RunSeries.of(row)
         series.values = by_series[series.series_id]
         yield series
+
+
+def facts_of_samples(
+    table: pa.Table, *names: str
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the distinct values of some columns, and what the samples with them say of themselves.
+
+    These are their notes, and facts such as the file system of a target.
+    """
+    columns = (*names, "env")
+    for row in first_rows(table, columns, columns):
+        yield row, parsed(row["env"] or "{}").get("sample") or {}
 
 
 def values_by_series(rows: pa.Table) -> dict[str, list[float]]:
@@ -307,7 +319,7 @@ def values_by_series(rows: pa.Table) -> dict[str, list[float]]:
     return dict(zip([ids[group] for group in groups], parts, strict=True))
 
 
-def _first_rows(
+def first_rows(
     table: pa.Table, keys: Sequence[str], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield some columns of the first row of each group, in the order of the table.

@@ -28,14 +28,13 @@ from perfdag.results.run_store import (
     stored_plan,
     variants,
 )
-from perfdag.results.schema import objects
 from perfdag.results.summary import (
     BenchmarkVerdict,
     PointState,
     PointTrust,
     RunSeries,
     Summary,
-    parsed,
+    facts_of_samples,
     statuses_text,
     summarise,
     worst_of_points,
@@ -337,10 +336,8 @@ def _lines(result: Run) -> list[str]:
 def _notes(summary: Summary) -> list[str]:
     """Return what readers of the figures should know of the samples of an entry, each once."""
     notes: dict[str, None] = {}
-    entries, environments = (objects(summary.table[name]) for name in ("entry", "env"))
-    for entry, env in sorted(set(zip(entries, environments, strict=True)), key=str):
-        of_sample = parsed(env or "{}").get("sample", {})
-        notes |= dict.fromkeys(f"{entry}: {text}" for text in of_sample.get("notes", ()))
+    for row, facts in facts_of_samples(summary.table, "entry"):
+        notes |= dict.fromkeys(f"{row['entry']}: {text}" for text in facts.get("notes", ()))
     return [*notes]
 
 
