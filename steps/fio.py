@@ -688,17 +688,15 @@ def options(params: FioParams, target: Target) -> dict[str, object]:
         "slat_percentiles": 1,
         "percentile_list": ":".join(f"{p:g}" for p in _PERCENTILES),
     }
-    if "rw" in params.rw:
-        job["rwmixread"] = params.rwmixread
-    if params.percentage_random != 100:
-        job["percentage_random"] = params.percentage_random
-    if params.runtime is not None:
-        job |= {"time_based": 1, "runtime": f"{round(params.runtime * 1e6)}us"}
-    if params.ramp:
-        job["ramp_time"] = f"{round(params.ramp * 1e6)}us"
-    if params.fsync:
-        job["fsync"] = params.fsync
-    return job
+    optional: dict[str, object] = {
+        "rwmixread": params.rwmixread if "rw" in params.rw else None,
+        "percentage_random": params.percentage_random if params.percentage_random != 100 else None,
+        "time_based": None if params.runtime is None else 1,
+        "runtime": None if params.runtime is None else f"{round(params.runtime * 1e6)}us",
+        "ramp_time": f"{round(params.ramp * 1e6)}us" if params.ramp else None,
+        "fsync": params.fsync or None,
+    }
+    return job | {name: value for name, value in optional.items() if value is not None}
 
 
 def job_file(params: FioParams, target: Target) -> str:

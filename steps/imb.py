@@ -25,6 +25,7 @@ from perfdag.benchmark.contract import (
     Shape,
     ShortForm,
     Tool,
+    argv_of,
     need_tools,
 )
 from perfdag.steps import mpi
@@ -360,12 +361,16 @@ def openmpi_command(gang: Gang, mpirun: str, params: ImbParams) -> list[str]:
 
 def arguments(params: ImbParams) -> list[str]:
     """Return the arguments of IMB-MPI1."""
-    options = f"-npmin {params.ranks} -iter {params.iterations} -time {params.time_per_size:g}"
-    if params.benchmark not in SYNCS:
-        options += f" -msglog {params.min_log}:{params.max_log}"
-    if params.benchmark not in SYNCS and params.memory() > GIB:  # what IMB allows without -mem
-        options += f" -mem {params.memory() / GIB + 1e-6:.6f}"
-    return [params.benchmark, *options.split()]
+    has_sizes = params.benchmark not in SYNCS
+    is_large = has_sizes and params.memory() > GIB  # what IMB allows without -mem
+    options = {
+        "-npmin": params.ranks,
+        "-iter": params.iterations,
+        "-time": f"{params.time_per_size:g}",
+        "-msglog": f"{params.min_log}:{params.max_log}" if has_sizes else None,
+        "-mem": f"{params.memory() / GIB + 1e-6:.6f}" if is_large else None,
+    }
+    return [params.benchmark, *argv_of(options)]
 
 
 def parse(texts: Mapping[str, str], params: ImbParams) -> list[Measurement]:

@@ -333,9 +333,8 @@ class Iperf(Benchmark[IperfParams]):
             head = about.stdout + about.stderr
         else:
             program = "iperf3"
-            serve = (
-                f"iperf3 --server --bind {server.address} --one-off --json --port {port}".split()
-            )
+            once = {"--server": True, "--bind": server.address, "--one-off": True}
+            serve = ["iperf3", *argv_of({**once, "--json": True, "--port": port})]
             connect = client_command(params, server.target, port)
             head = ""  # its report has the version
         with server.serve(serve, port=port, cpus=cpus.server) as serving:
@@ -628,15 +627,19 @@ def _cpu(
 
 def iperf2_command(params: IperfParams, role: str, address: str, port: int) -> list[str]:
     """Return the argv of iperf 2 as `--client` or `--server` (options: iperf(1))."""
-    # The role comes first, because iperf forgets the streams that were named before it.
     is_client = role == "--client"
-    options = f"{address} --time {params.duration:.0f}" if is_client else f"--bind {address}"
-    command = f"iperf {role} {options} --port {port} --reportstyle C --parallel {params.streams}"
-    if ":" in address:
-        command += " --ipv6_domain"
-    if is_client and params.reverse:
-        command += " --reverse"
-    return command.split()
+    options: dict[str, object] = {
+        # The role comes first, because iperf forgets the streams that were named before it.
+        role: address if is_client else True,
+        "--time": f"{params.duration:.0f}" if is_client else None,
+        "--bind": None if is_client else address,
+        "--port": port,
+        "--reportstyle": "C",
+        "--parallel": params.streams,
+        "--ipv6_domain": ":" in address,
+        "--reverse": is_client and params.reverse,
+    }
+    return ["iperf", *argv_of(options)]
 
 
 def parse_iperf2(texts: Mapping[str, str], params: IperfParams) -> list[Measurement]:

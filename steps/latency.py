@@ -23,6 +23,7 @@ from perfdag.benchmark.contract import (
     ShortForm,
     Size,
     Tool,
+    argv_of,
     needed,
 )
 
@@ -126,8 +127,8 @@ class Latency(Benchmark[LatencyParams]):
         client, server = gang.hosts
         port = params.port or server.free_port()
         # -D keeps the server in the foreground, -N without a log file.
-        family = _family(server.address)
-        serve = f"netserver -D -N {family} -L {server.address} -p {port}".split()
+        serve = ["netserver", "-D", "-N", _family(server.address)]
+        serve += argv_of({"-L": server.address, "-p": port})
         # A server cannot have the address of a Service: the client is told the port of the data
         # connection, which otherwise goes to the server's address.
         data = (
@@ -166,12 +167,20 @@ def client_command(params: LatencyParams, target: str, port: int, data: Sequence
 
     `data` are the options of the data connection.
     """
-    command = (
-        f"netperf {_family(target)} -H {target} -p {port} -t {params.test} -l {params.duration:.0f}"
-        f" -j -P 0 -- {' '.join(data)} -r {params.request_size},{params.response_size}"
-        f" -k {','.join((*_NUMBERS, *_HEADERS))}"
-    )
-    return command.split()
+    of_netperf = {
+        _family(target): True,
+        "-H": target,
+        "-p": port,
+        "-t": params.test,
+        "-l": f"{params.duration:.0f}",
+        "-j": True,
+        "-P": 0,
+    }
+    of_test = {
+        "-r": f"{params.request_size},{params.response_size}",
+        "-k": ",".join((*_NUMBERS, *_HEADERS)),
+    }
+    return ["netperf", *argv_of(of_netperf), "--", *data, *argv_of(of_test)]
 
 
 def parse(texts: Mapping[str, str], params: LatencyParams) -> list[Measurement]:

@@ -25,6 +25,7 @@ from perfdag.benchmark.contract import (
     Shape,
     ShortForm,
     Skip,
+    argv_of,
     bins,
     needed,
 )
@@ -352,13 +353,15 @@ def commit_of(host: Host, folder: str) -> str:
 
 def arguments(params: TorchbenchParams) -> list[str]:
     """Return run.py's arguments."""
-    # *_peak_mem would reset torch's count of the peak after the measured batches and run others.
-    metrics = "--metrics ttfb"
-    precision = f"--precision {params.precision}" if params.precision else ""
-    return (
-        f"{params.model} -d {params.device} -t {params.test} --bs {params.batch_size}"
-        f" {metrics} {precision}"
-    ).split()
+    options = {
+        "-d": params.device,
+        "-t": params.test,
+        "--bs": params.batch_size,
+        # *_peak_mem would reset torch's count of the peak after the measured batches and run others
+        "--metrics": "ttfb",
+        "--precision": params.precision,
+    }
+    return [params.model, *argv_of(options)]
 
 
 def read(text: str) -> dict[str, Any]:
