@@ -37,8 +37,6 @@ COMMIT = "0e83c440a51cd63464fee34724d01b7c814ce39b"
 RUNNER = Path(__file__).with_name("torchbench_runner.py")
 PARTS = 100
 """Most parts of a run for which the time of a batch is reported."""
-FIXED_BATCHES = {"llama": 2}
-"""Samples that these models feed, whatever the batch size (torchbenchmark/models/llama)."""
 OFFLINE = {
     **dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
@@ -76,7 +74,7 @@ class TorchbenchParams(Params):
         1,
         ge=1,
         le=65536,
-        description="samples of a batch; llama always feeds 2, and has a samples_rate for 2 alone",
+        description="samples of a batch; a model that feeds another number has no samples_rate",
     )
     precision: Literal["fp32", "tf32", "fp16", "bf16", "amp", "amp_fp16", "amp_bf16"] | None = (
         Field(
@@ -411,7 +409,7 @@ def _rows(report: dict[str, Any], params: TorchbenchParams) -> list[Measurement]
     if not n == len(walls) == params.iterations or not min(*batches, *walls) > 0:
         raise Failed(f"{n} of {params.iterations} iterations have a time")
     rows = [Measurement("batch_time", statistics.median(batches), n=n)]
-    if FIXED_BATCHES.get(params.model, params.batch_size) == params.batch_size:
+    if report["feeds_batch"]:
         rows.append(Measurement("samples_rate", params.batch_size / statistics.median(walls), n=n))
     spread = {"min": min(batches), "mean": statistics.fmean(batches), "max": max(batches)}
     spread |= {

@@ -13,7 +13,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
         else:
             report["wall_s"] = [float(row[0]) / 1e3 for row in result]
         report["batch_size"] = model.batch_size
+        report["feeds_batch"] = feeds_batch(model)
         report["precision"] = model.dargs.precision
         return summarise(result, model, *args, **named)
 
@@ -80,6 +81,34 @@ def run(checkout: str, warmup: int, iterations: int, arguments: list[str]) -> in
     report.update(final_report(module), process_s=time.monotonic() - start)
     sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
     return 0
+
+
+def feeds_batch(model: Any) -> bool:
+    """Return whether the inputs of a model have as many samples as its batch size says.
+
+    sam, for one, feeds one image whatever the batch size. A model that does not show its inputs is
+    taken at its word.
+    """
+    try:
+        _, inputs = model.get_module()
+    except NotImplementedError:
+        return True
+    return _has_samples(inputs, model.batch_size)
+
+
+def _has_samples(inputs: Any, count: int) -> bool:
+    """Return whether a tensor or a list among nested inputs is that long.
+
+    A tuple has the arguments of a call, so its length says nothing.
+    """
+    if isinstance(inputs, Mapping):
+        return any(_has_samples(value, count) for value in inputs.values())
+    if isinstance(inputs, list) and len(inputs) == count:
+        return True
+    if isinstance(inputs, list | tuple):
+        return any(_has_samples(value, count) for value in inputs)
+    shape: Sequence[int] = getattr(inputs, "shape", ())
+    return len(shape) > 0 and shape[0] == count
 
 
 @contextmanager

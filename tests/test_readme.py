@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -241,6 +242,16 @@ def test_the_recipes_for_sql_pandas_and_polars_give_the_same_series(
     depth_1 = [line for line in of_fio if (line["metric"], line["count"]) == ("iops", 12)]
     assert min(line["median"] for line in depth_1) == pytest.approx(21_400)
     assert not [line for line in lines if line["entry"] == "canary"]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_metrics_that_all_files_of_an_audit_have_are_found_as_the_page_says() -> None:
+    for run, metrics in {"a": "xyz", "b": "vxy", "c": "xvzy"}.items():
+        Path(run).mkdir()
+        values = json.dumps({"Values": {metric: {"value": 1} for metric in metrics}})
+        Path(run, "perf-audit-results.json").write_text(values)
+    [line] = re.findall(r"^ {4}(jq .*)$", PAGES[ROOT / "docs/from-perfscale.md"], re.M)
+    assert subprocess.check_output(line, shell=True, text=True) == "x,y\n"
 
 
 def test_the_quick_suite_is_what_the_readme_says() -> None:

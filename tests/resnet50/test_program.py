@@ -206,12 +206,6 @@ def test_a_run_takes_what_its_queries_take_to_arrive(
     assert get("resnet50").seconds(value) == pytest.approx(expected)
 
 
-def test_a_gpu_asked_of_the_cluster_but_not_used_is_refused() -> None:
-    shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
-    [problem] = get("resnet50").check(Workload(), shape)
-    assert problem.code == "idle-gpu"
-
-
 @pytest.mark.parametrize(("placement", "fits"), [("spread", 0), ("any", 0), ("packed", 1)])
 def test_copies_on_different_nodes_are_refused(placement: str, fits: bool) -> None:
     shape = Shape.model_validate({"hosts": {"count": 2, "placement": placement}})

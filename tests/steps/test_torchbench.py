@@ -44,13 +44,6 @@ def test_percentiles_are_nearest_rank_of_enough_batches(n: int, stats: set[str])
     assert values.get("p99", 0.455) == pytest.approx(0.455)
 
 
-def test_a_gpu_that_would_be_idle_is_refused() -> None:
-    shape = Shape.model_validate({"resources": {"nvidia.com/gpu": 1}})
-    [idle] = Torchbench().check(TorchbenchParams(), shape)
-    assert idle.code == "idle-gpu"
-    assert not list(Torchbench().check(TorchbenchParams(device="cuda"), shape))
-
-
 def test_arguments_are_those_of_run_py() -> None:
     """A peak of memory would clear torch's own count after the measured batches and run others."""
     argv = arguments(
@@ -106,15 +99,6 @@ def test_on_a_gpu_the_time_is_the_gpus_and_the_rate_is_by_the_wall_clock() -> No
     assert gpus == [1, 2, 5 << 20]
 
 
-@pytest.mark.parametrize(("batch", "counted"), [(1, False), (2, True), (32, False)])
-def test_llama_feeds_two_samples_whatever_the_batch_size(batch: int, counted: bool) -> None:
-    params, texts = recording("llama-eval-1", batch_size=batch)
-    rows = torchbench.parse(texts, params.model_copy(update={"batch_size": batch}))
-    metrics = [row.metric for row in rows]
-    assert ("samples_rate" in metrics) == counted
-    assert "batch_time" in metrics
-
-
 def test_a_missing_checkout_or_torch_is_skipped_with_what_to_do(
     tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +130,8 @@ def fake_checkout(
     need.
     """
     for name, text in {
-        "packages/torch.py": "",
+        "packages/torch.py": "__version__ = '2'\nget_num_threads = lambda: 1\n"
+        "class cuda: is_available = lambda: False\n",
         "packages/torchvision.py": "",
         "bench/torchbenchmark/__init__.py": PACKAGE,
         "bench/run.py": run_py,
@@ -205,6 +190,40 @@ def test_the_commit_is_of_the_series_and_an_unknown_one_is_skipped(
     (bench / ".perfdag-commit").unlink()
     with pytest.raises(Skip, match="does not say which commit of pytorch/benchmark it is"):
         Torchbench().run(gang, params)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "counted"),
+    [
+        ("(numpy.ones((32, 8)), 1)", True),  # llama: a tensor and a position
+        ("(numpy.ones((2, 2)), 1)", False),  # llama of March 2023: the same tensor for any batch
+        ("{'input_ids': numpy.ones((32, 8))}", True),
+        ("([{'image': numpy.ones((3, 9, 9)), 'size': (9, 9)}], False)", False),  # sam: one image
+        ("([{'image': numpy.ones((3, 9, 9))}] * 32,)", True),  # detectron2
+        ("nothing()", True),  # does not show them
+    ],
+)
+def test_a_model_that_feeds_another_batch_than_asked_has_no_rate(
+    inputs: str, counted: bool, tmp_path: Path, gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_py = f"""
+import argparse, numpy
+args = argparse.Namespace(device="cpu", test="eval")
+def nothing(): raise NotImplementedError
+class Model:
+    ttfb, batch_size, dargs = 1.0, 32, argparse.Namespace(precision="fp32")
+    def eval(self): pass
+    def get_module(self): return None, {inputs}
+def run_one_step(func, **named): return [[2.0]] * named["num_iter"]
+def printResultSummaryTime(*result): pass
+def main():
+    model = Model()
+    printResultSummaryTime(run_one_step(model.eval, model=model), model)
+"""
+    bench = fake_checkout(tmp_path, monkeypatch, run_py=run_py)
+    params = TorchbenchParams(model="vgg16", batch_size=32, path=str(bench))
+    rates = [row.value for row in Torchbench().run(gang, params) if row.metric == "samples_rate"]
+    assert rates == ([16_000] if counted else [])
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])
