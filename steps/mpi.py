@@ -24,6 +24,7 @@ from perfdag.benchmark.contract import (
     Shape,
     Skip,
     Tool,
+    argv_of,
 )
 from perfdag.hosts.local import allowed_cpus
 from perfdag.identity import grouped
@@ -276,32 +277,46 @@ def openmpi_mpirun(
         f"{f'[{address}]' if ':' in address else address}:{count}"
         for address, count in placed.items()
     )
-    argv = [mpirun, "-np", str(ranks), "--host", hosts, "--bind-to", "none", "--wdir", "/"]
-    options = {"pml_base_verbose": "10"}
-    if len(placed) > 1:
-        if len(set(placed.values())) == 1:
-            # By slot, Open MPI 5.0.7 counts one slot for the lead's own address, whatever it says.
-            argv += ["--map-by", f"ppr:{ranks // len(placed)}:node"]
-        argv.append("--leave-session-attached")
-        options |= {"plm_rsh_agent": "perfdag step rsh", "plm_rsh_no_tree_spawn": "1"}
-    if oversubscribe:
-        argv.append("--oversubscribe")
-        options["mpi_yield_when_idle"] = "1"
+    several = len(placed) > 1
+    even = several and len(set(placed.values())) == 1
+    options = {
+        "-np": ranks,
+        "--host": hosts,
+        "--bind-to": "none",
+        "--wdir": "/",
+        # By slot, Open MPI 5.0.7 counts one slot for the lead's own address, whatever it says.
+        "--map-by": f"ppr:{ranks // len(placed)}:node" if even else None,
+        "--leave-session-attached": several,
+        "--oversubscribe": oversubscribe,
+    }
+    settings = {
+        "pml_base_verbose": "10",
+        "plm_rsh_agent": "perfdag step rsh" if several else None,
+        "plm_rsh_no_tree_spawn": "1" if several else None,
+        "mpi_yield_when_idle": "1" if oversubscribe else None,
+    }
     export = dict(export or {})
     if transport == "rdma":
-        options |= {"pml": "ucx", "osc": "ucx"}
+        settings |= {"pml": "ucx", "osc": "ucx"}
         export["UCX_TLS"] = tls
     else:
-        # vader copies between ranks of one host. Its kernel-assisted copy needs ptrace rights,
-        # which restricted pods lack. 1 is the lowest level that reports the BTL of each pair.
-        options |= {"pml": "ob1", "btl": layers, "btl_base_verbose": "1"}
-        options["btl_vader_single_copy_mechanism"] = "none"
-        if named := interface or gang.shape.network.interface:
-            options["btl_tcp_if_include"] = named
-            if len(placed) > 1:  # Open MPI 5 does not start daemons on loopback.
-                options["oob_tcp_if_include"] = named
-    for name, value in options.items():
-        argv += ["--mca", name, value]
+        named = interface or gang.shape.network.interface or None
+        settings |= {
+            "pml": "ob1",
+            "btl": layers,
+            # the lowest level that reports the BTL of each pair
+            "btl_base_verbose": "1",
+            # vader copies between ranks of one host. Its kernel-assisted copy needs ptrace rights,
+            # which restricted pods lack.
+            "btl_vader_single_copy_mechanism": "none",
+            "btl_tcp_if_include": named,
+            # Open MPI 5 does not start daemons on loopback.
+            "oob_tcp_if_include": named if several else None,
+        }
+    argv = [mpirun, *argv_of(options)]
+    for name, value in settings.items():
+        if value is not None:
+            argv += ["--mca", name, value]
     for name, value in export.items():
         argv += ["-x", f"{name}={value}"]
     return argv

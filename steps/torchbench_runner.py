@@ -165,21 +165,19 @@ def final_report(module: Any) -> dict[str, Any]:
     return report
 
 
-def main(argv: list[str]) -> int:
-    """Run the command line and return the exit code; print the usage if it fits no form."""
+def main(mode: str, checkout: str, *words: str) -> int:
+    """Run the command line and return the exit code."""
     # This file's folder comes first in sys.path, where `queue` would hide the standard module.
     sys.path[:] = [
         entry
         for entry in sys.path
         if Path(entry or ".").resolve() != Path(__file__).resolve().parent
     ]
-    if len(argv) == 3 and argv[0] == "construct":
-        return construct(argv[1], argv[2])
-    if len(argv) >= 5 and argv[0] == "run":
-        return run(argv[1], int(argv[2]), int(argv[3]), argv[4:])
-    sys.stderr.write(str(__doc__))
-    return 2
+    if mode == "construct":
+        return construct(checkout, *words)
+    warmup, iterations, *arguments = words
+    return run(checkout, int(warmup), int(iterations), arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from perfdag.benchmark.contract import argv_of
 from perfdag.kube.client import IN_POD, Cluster, Kube, KubeError, Object
 from perfdag.redaction import logger
 from perfdag.steps.scale.cluster import (
@@ -178,16 +179,19 @@ def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> lis
         raise ValueError(f"the Run:ai CLI submits {', '.join(RUNAI_KINDS)}; choose it with -t")
     distributed = params.template == "distributed"
     verb = "submit-pytorch" if distributed else "submit"
-    argv = [settings.runai_cli_path, verb, "{name}", "--project", "{project}", "-i", settings.image]
-    argv += ["--image-pull-policy", "IfNotPresent", "-g", str(params.gpus)]
-    if distributed:
-        argv += ["--clean-pod-policy", "none", "--workers", str(params.workers)]
-    if params.template == "interactive":
-        argv += ["--interactive"]
-    if params.pvc:
-        claim = "ephemeral,size=1Mi,accessmode-rwo,path=/path-new"
-        claim += f",storageclass={params.storage_class or RUNAI_STORAGE},claimname=my-pvc"
-        argv += ["--new-pvc", claim]
+    storage = params.storage_class or RUNAI_STORAGE
+    claim = f"ephemeral,size=1Mi,accessmode-rwo,path=/path-new,storageclass={storage}"
+    options = {
+        "--project": "{project}",
+        "-i": settings.image,
+        "--image-pull-policy": "IfNotPresent",
+        "-g": params.gpus,
+        "--clean-pod-policy": "none" if distributed else None,
+        "--workers": params.workers if distributed else None,
+        "--interactive": params.template == "interactive",
+        "--new-pvc": f"{claim},claimname=my-pvc" if params.pvc else None,
+    }
+    argv = [settings.runai_cli_path, verb, "{name}", *argv_of(options)]
     return [*argv, "--command", "--", "sleep", "infinity"]
 
 
