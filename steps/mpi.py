@@ -171,7 +171,6 @@ def intel_environment(
 
     impi-rt has no rpath, so each rank needs LD_LIBRARY_PATH.
     """
-    is_tcp = transport == "tcp"
     env = {
         "PATH": f"{root}/bin:/usr/local/bin:/usr/bin:/bin",
         # The first entry is impi-rt's layout, the others are those of Intel's own installer.
@@ -181,15 +180,17 @@ def intel_environment(
         "I_MPI_DEBUG": "3",  # the lowest level that reports provider and interface
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_FABRICS": "shm" if transport == "shm" else "ofi",
+    }
+    if oversubscribe:
         # A waiting rank sleeps: with 4 ranks on 2 cores a message takes 0.1 ms instead of 20 ms.
-        "I_MPI_THREAD_YIELD": "3" if oversubscribe else None,
+        env["I_MPI_THREAD_YIELD"] = "3"
+    if transport != "shm":
         # Collectives would use shared memory between ranks of one host, whatever the fabric:
         # 0.3 us for a Barrier "over tcp".
-        "I_MPI_COLL_INTRANODE": None if transport == "shm" else "pt2pt",
-        "FI_PROVIDER": "tcp" if is_tcp else None,
-        "FI_TCP_IFACE": interface_of(gang) if is_tcp else None,
-    }
-    return {name: value for name, value in env.items() if value is not None}
+        env["I_MPI_COLL_INTRANODE"] = "pt2pt"
+    if transport == "tcp":
+        env |= {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface_of(gang)}
+    return env
 
 
 def intel_mpirun(gang: Gang, root: str, ranks: int) -> list[str]:

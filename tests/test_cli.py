@@ -261,7 +261,7 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         "import ctypes, sys; libc = ctypes.CDLL(None); libc.__cxa_atexit(libc.abort, None, "
         "None); sys.argv[1:] = {!r}; {}"
     )
-    for argv, expected in ((["--version"], 0), (["plan", "no-such.yaml"], 2)):
+    for argv, expected in ((["--version"], 0), (["no-such"], 2)):
         result = subprocess.run(
             [sys.executable, "-c", code.format(argv, "import perfdag.__main__")],
             capture_output=True,
@@ -271,7 +271,7 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
         assert result.stdout or result.stderr
     for closed in ("1", "2"):
         result = subprocess.run(
-            ["sh", "-c", f'exec "$0" -m perfdag plan no-such.yaml {closed}>&-', sys.executable],
+            ["sh", "-c", f'exec "$0" -m perfdag no-such {closed}>&-', sys.executable],
             capture_output=True,
             check=False,
         )
@@ -286,7 +286,7 @@ def test_an_interpreter_that_aborts_at_its_end_does_not_change_the_exit_code() -
 def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
     left: str, write_suite: SuiteWriter
 ) -> None:
-    names = ", ".join(f"{{NAME: {'n' * 60}{number}}}" for number in range(100))
+    names = ", ".join(f"{{NAME: {'n' * 250}{number}}}" for number in range(40))
     suite = write_suite(
         "name: failing\nrepetitions: 1\nentries:\n  - benchmark: command\n"
         "    params: {argv: ['false']}\n"
@@ -300,24 +300,22 @@ def test_a_reader_that_has_left_hides_neither_samples_nor_the_exit_code(
     os.close(writer)
     assert (result.returncode, "Traceback" in (result.stderr or "")) == (1, False), result.stderr
     [run] = Path("perfdag-results/runs").iterdir()
-    assert len(list(run.glob("parts/*-1.json"))) == 100
+    assert len(list(run.glob("parts/*-1.json"))) == 40
 
 
 @pytest.mark.parametrize(
     ("verb", "unbuffered", "redirect", "cause"),
     [
-        ("ls", "", ">/dev/full", "No space left on device"),
-        ("ls", "", ">&-", "Bad file descriptor"),
-        ("completion bash", "", ">/dev/full", "No space left on device"),
+        ("init", "", ">/dev/full", "No space left on device"),
+        ("plan --schema", "", ">/dev/full", "No space left on device"),
         ("--version", "", ">&-", "Bad file descriptor"),
         ("run --help", "1", ">/dev/full", "No space left on device"),
     ],
 )
 def test_a_stdout_that_takes_nothing_is_named_with_its_cause(
-    verb: str, redirect: str, cause: str, write_suite: SuiteWriter, unbuffered: str
+    verb: str, redirect: str, cause: str, unbuffered: str
 ) -> None:
     """Also without a buffer, where the first line fails and not the flush at the end."""
-    assert main(["run", str(write_suite.sleeps(1, 1)), "--no-report"]) == 0
     command = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m perfdag {verb} {redirect}"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     lines = [f"perfdag: standard output: {cause}; it is incomplete"]

@@ -4,13 +4,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import duckdb
-import pandas
-import polars
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 
 from perfdag.commands.main import main
 from perfdag.results.schema import SAMPLES, load_rows
@@ -20,6 +16,8 @@ from tests.stats import synthetic
 
 
 def with_pandas(folder: str, s3: Any) -> Any:
+    import pandas
+
     frame = pandas.read_parquet(folder.removeprefix("s3://"), filesystem=s3)
     return frame.columns.tolist(), frame.groupby("suite").value.count().to_dict()
 
@@ -31,6 +29,8 @@ def with_pyarrow(folder: str, s3: Any) -> Any:
 
 
 def with_duckdb(folder: str, s3: Any) -> Any:
+    import duckdb
+
     with duckdb.connect() as connection:
         connection.register_filesystem(s3)
         rows = connection.sql(f"SELECT * FROM read_parquet('{folder}/**/*.parquet')")
@@ -39,6 +39,8 @@ def with_duckdb(folder: str, s3: Any) -> Any:
 
 
 def with_polars(folder: str, s3: Any) -> Any:
+    import polars
+
     dataset = pa_dataset.dataset(folder.removeprefix("s3://"), filesystem=s3)
     frame = polars.scan_pyarrow_dataset(dataset).collect()
     counts = frame.group_by("suite").agg(polars.col("value").count())
@@ -56,6 +58,8 @@ def test_a_bucket_is_read_as_it_is(
     assert main(["run", str(write_suite.sleeps(2, 3)), *root]) == 0
     assert main(["run", *root, "--", "false"]) == 1
     synthetic.nights(store, 2, lambda night, point: 1e10, first=26)
+    import s3fs
+
     s3 = s3fs.S3FileSystem(
         endpoint_url=os.environ["AWS_ENDPOINT_URL"], skip_instance_cache=True, asynchronous=False
     )

