@@ -300,6 +300,9 @@ class Torchbench(Benchmark[TorchbenchParams]):
             if report.get(name) is not None:
                 gang.output.facts[name] = report[name]
         rows = parse(gang.output.texts, params)
+        if not report["feeds_batch"]:
+            note = f"no samples_rate: {params.model} feeds other than {params.batch_size} samples"
+            gang.output.notes.append(note)
         if watch.against:
             raise Invalid(watch.against, measurements=rows)
         return rows
