@@ -122,7 +122,7 @@ class Figure(Params):
             matches = [*re.finditer(regex, text, re.M)]
             if matches:
                 last = matches[-1]
-                return float(last[1]) * self._factor(text[last.end(1) :])
+                return self._value_of(last[1], text[last.end(1) :])
         raise ValueError(f"nothing matches {regex!r}")
 
     def _read_json(self, text: str, path: str) -> float:
@@ -132,11 +132,15 @@ class Figure(Params):
             raise ValueError(f"no {path!r} in the JSON")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f"{path} is no number")
-        number_and_unit = r"\s*([+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*"
-        with_unit = re.fullmatch(number_and_unit, str(value))
-        if with_unit is None:
-            return float(value) * to_base(self.unit)[1]
-        return float(with_unit[1]) * self._factor(with_unit[2])
+        return self._value_of(str(value))
+
+    def _value_of(self, printed: str, after: str = "") -> float:
+        """Return what a tool prints as a number, whose unit is part of that or follows it."""
+        number_and_unit = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s.,]*)\s*"
+        number = re.fullmatch(number_and_unit, printed)
+        if number is None:
+            raise ValueError(f"{printed!r} is no number")
+        return float(number[1]) * self._factor(number[2] or after)
 
     def _factor(self, after: str) -> float:
         """Return the factor to the base unit, by the unit that follows a number.

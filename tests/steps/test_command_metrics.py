@@ -83,6 +83,8 @@ def test_a_figure_that_is_not_printed_fails_the_sample() -> None:
     ("figure", "texts", "value"),
     [
         ({"regex": r"took (\S+) ms", "unit": "ms"}, {"stdout": "", "stderr": "took 5 ms"}, 0.005),
+        ({"regex": "took (.*)", "unit": "s"}, {"stdout": "took 5 ms\n"}, 0.005),
+        ({"regex": "x=(.*)"}, {"stdout": "x=nan"}, "'nan' is no number"),
         ({"regex": "^x=(.*)$"}, {"stdout": "x=1\nx=2\n"}, 2.0),
         # a unit that moves with the figure is read with it
         ({"regex": r", ([\d.]+)", "unit": "MB/s"}, {"stdout": "in 1 s, 1.1 GB/s\n"}, 1.1e9),
@@ -91,7 +93,7 @@ def test_a_figure_that_is_not_printed_fails_the_sample() -> None:
         ({"regex": r"size ([\d.]+)", "unit": "KiB"}, {"stdout": "size 4KB"}, 4096),
         ({"regex": r"size ([\d.]+)", "unit": "B"}, {"stdout": "size 4 blocks of 1 MB"}, 4),
         ({"json": "x", "unit": "ms"}, {"stdout": '{"x": "2.5 s"}'}, 2.5),
-        ({"json": "x"}, {"stdout": '{"x": "1,5"}'}, "could not convert"),
+        ({"json": "x"}, {"stdout": '{"x": "1,5"}'}, "'1,5' is no number"),
         ({"json": "jobs.0.read.bw"}, {"stdout": json.dumps(PRINTED)}, 12.5),
         ({"json": "jobs.-1.read.bw"}, {"stdout": f"\ufeff {json.dumps(PRINTED, indent=1)}"}, 12.5),
         ({"json": "a.99.000000.b"}, {"stdout": '{"a": {"99.000000": {"b": 4711}}}'}, 4711),
@@ -103,7 +105,7 @@ def test_a_figure_that_is_not_printed_fails_the_sample() -> None:
         ({"json": "jobs.0.read.ok"}, {"stdout": json.dumps(PRINTED)}, "is no number"),
         ({"json": "jobs"}, {"stdout": json.dumps(PRINTED)}, "is no number"),
         ({"json": "jobs.0.read.bw"}, {"stdout": json.dumps(PRINTED)[:20]}, "line 1 column"),
-        ({"regex": "x=(.*)"}, {"stdout": "x=1,5"}, "could not convert"),
+        ({"regex": "x=(.*)"}, {"stdout": "x=1,5"}, "'1,5' is no number"),
     ],
 )
 def test_where_a_figure_is_read(
