@@ -498,8 +498,8 @@ class RdmaBandwidth(Rdma[BandwidthParams]):
 
     def arguments(self, params: BandwidthParams, size: int | None) -> list[str]:
         program, *shared = super().arguments(params, size)
-        both = ["-b"] if params.bidirectional else []
-        return [program, "-q", str(params.qps), "--report_gbits", *both, *shared]
+        options = {"-q": params.qps, "--report_gbits": True, "-b": params.bidirectional}
+        return [program, *argv_of(options), *shared]
 
 
 def parse_latency(texts: Mapping[str, str], params: RdmaParams) -> list[Measurement]:

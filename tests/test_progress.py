@@ -178,7 +178,7 @@ def test_a_lead_prints_the_time_left_and_status_reads_it(
     plan = planned()
     left = TimeLeft()
     left.add(plan, range(len(plan.order)))
-    progress = ProgressReporter(2, left)
+    progress = ProgressReporter(2, left, 1)
     point = plan.points[0]
     progress.started(point, 1)
     progress.finished(point, SampleRecord(point.id, 1, "ok"))
@@ -192,7 +192,7 @@ def test_a_lead_reports_no_progress_shortly_before_the_end_until_argo_looks_afte
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
     monkeypatch.setattr(lead, "SUMMARY", str(tmp_path / "summary"))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    progress = ProgressReporter(100)  # each sample takes a second
+    progress = ProgressReporter(100, TimeLeft(), 0)  # each sample takes a second
     reported = {file.read_text()}
     for repetition in range(100):
         progress.skipped(planned().points[0], repetition, PRECISE)

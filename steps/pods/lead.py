@@ -376,7 +376,7 @@ class ProgressReporter:
     points the samples are of.
     """
 
-    def __init__(self, total: int, time_left: TimeLeft | None = None, points: int = 0) -> None:
+    def __init__(self, total: int, time_left: TimeLeft, points: int) -> None:
         self.total = total
         self.done = 0
         self._points = points
@@ -395,10 +395,8 @@ class ProgressReporter:
         self.done += 1
         name = f"{point.full_title}, repetition {record.repetition}"
         error = f": {record.error}" if record.error else self._figure(point, record)
-        remaining = ""
-        if self._time:
-            self._time.done(point, record.repetition, time.monotonic() - self._started)
-            remaining = f" (about {short_seconds(self._time.seconds())} left)"
+        self._time.done(point, record.repetition, time.monotonic() - self._started)
+        remaining = f" (about {short_seconds(self._time.seconds())} left)"
         print(f"{self.done}/{self.total} {record.status} {name}{error}{remaining}", flush=True)  # noqa: T201
         self._report()
 
@@ -427,8 +425,7 @@ class ProgressReporter:
     def skipped(self, point: Point, repetition: int, why: str) -> None:
         """Count a sample that `until` does not need. The total excludes samples stored before."""
         if why == PRECISE:
-            if self._time:
-                self._time.done(point, repetition)
+            self._time.done(point, repetition)
             self.done += 1
             self._report()
 

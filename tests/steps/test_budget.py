@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perfdag.plan import Plan, make_plan
+from perfdag.plan import Plan, TimeLeft, make_plan
 from perfdag.results.run_store import recheck_plans
 from perfdag.results.samples import stored_samples
 from perfdag.steps.loop import LocalPool
@@ -37,7 +37,7 @@ def plan() -> Plan:
 
 def measure(store: FolderStore, plan: Plan) -> int:
     """Measure the batch of a plan; return how many samples are stored."""
-    lead.measure_batch(store, [plan], LocalPool(), 0, ProgressReporter(2))
+    lead.measure_batch(store, [plan], LocalPool(), 0, ProgressReporter(2, TimeLeft(), 0))
     return len(
         [name for name in stored_samples(store, plan.run_id) if not name.startswith("canary")]
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfdag.plan import Duet, Plan, duet_on_cluster, prepare_duet, stored_duet
+from perfdag.plan import Duet, Plan, TimeLeft, duet_on_cluster, prepare_duet, stored_duet
 from perfdag.results.run_store import stored_plan, variants
 from perfdag.results.samples import SampleRecord, read_sample, sample_key, stored_samples
 from perfdag.steps.loop import LocalPool
@@ -60,7 +60,7 @@ def test_variants_that_need_other_pods_are_refused(b: str, keys: str) -> None:
 def _measure(store: FolderStore, duet: Duet) -> None:
     for plan in (duet.a, duet.b):
         store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
-    lead.measure_batch(store, [duet.a, duet.b], LocalPool(), 0, ProgressReporter(32))
+    lead.measure_batch(store, [duet.a, duet.b], LocalPool(), 0, ProgressReporter(32, TimeLeft(), 0))
 
 
 def _parts(store: FolderStore, plan: Plan) -> list[SampleRecord]:

@@ -10,7 +10,7 @@ import pytest
 from perfdag.benchmark.contract import Infrastructure
 from perfdag.hosts.local import LocalHost
 from perfdag.kube.pods import Pod, selector
-from perfdag.plan import make_plan
+from perfdag.plan import TimeLeft, make_plan
 from perfdag.results.samples import SampleRecord
 from perfdag.shape import Shape
 from perfdag.steps.loop import PRECISE
@@ -169,7 +169,7 @@ def test_progress_is_told_to_argo(
     file = tmp_path / "progress"
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(file))
     monkeypatch.setattr("perfdag.steps.pods.lead.SUMMARY", str(tmp_path / "summary"))
-    progress = ProgressReporter(4)
+    progress = ProgressReporter(4, TimeLeft(), 0)
     assert file.read_text() == "0/4\n"
     point = make_plan(parse_suite(SLEEPS)).points[0]
     progress.finished(point, SampleRecord(point.id, 1, "failed", "it broke"))
@@ -179,7 +179,7 @@ def test_progress_is_told_to_argo(
     progress.skipped(point, 4, PRECISE)
     assert file.read_text() == "2/4\n", "what `until` does not need is not waited for"
     assert capsys.readouterr().out.splitlines() == [
-        f"1/4 failed command, {point.title}, repetition 1: it broke"
+        f"1/4 failed command, {point.title}, repetition 1: it broke (about 0 ms left)"
     ]
 
 
@@ -201,7 +201,7 @@ def test_the_output_of_a_node_is_its_best_headline(
     monkeypatch.setattr("perfdag.steps.pods.lead.SUMMARY", str(tmp_path / "summary"))
     text = "{name: s, entries: [{benchmark: iperf, permutations: {product: {streams: [1, 4, 8]}}}]}"
     points = make_plan(parse_suite(text)).points
-    progress = ProgressReporter(5, points=3)
+    progress = ProgressReporter(5, TimeLeft(), 3)
     assert (tmp_path / "summary").read_text() == "0 of 3 points"
     for point, repetition, value in (
         (points[0], -1, 9e9),
@@ -220,7 +220,7 @@ def test_progress_that_cannot_be_written_costs_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "no" / "such" / "folder"))
-    ProgressReporter(2).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
+    ProgressReporter(2, TimeLeft(), 0).skipped(make_plan(parse_suite(SLEEPS)).points[0], 4, PRECISE)
 
 
 def test_an_interrupt_while_all_peers_are_there_is_no_lost_gang() -> None:
