@@ -7,17 +7,20 @@ const perfdag = {
   add(name, data) { this.arrived.set(name, data); },
 };
 
-/** Return the data of a file below data/, which is loaded once. `mark` changes with its content. */
 const files = new Map();
+
+/** Return the data of a file below data/, which is loaded once. `mark` changes with its content. */
 function load(name, mark = Date.now()) {
   const src = `data/${name.split("/").map(encodeURIComponent).join("/")}?${mark}`;
-  if (!files.has(src)) {
-    files.set(src, new Promise((resolve, reject) => {
-      const onerror = () => reject(new Error(`cannot load ${src}; write the site again: perfdag site`));
-      document.head.append(make("script", { src, onload: () => resolve(perfdag.arrived.get(name)), onerror }));
-    }));
-  }
+  if (!files.has(src)) files.set(src, loadScript(src).then(() => perfdag.arrived.get(name)));
   return files.get(src);
+}
+
+function loadScript(src) {
+  return new Promise((resolve, reject) => {
+    const onerror = () => reject(new Error(`cannot load ${src}; write the site again: perfdag site`));
+    document.head.append(make("script", { src, onload: resolve, onerror }));
+  });
 }
 
 /** Return all files of a suite whose paths begin so. */
@@ -51,38 +54,65 @@ const RATES = ["", "k", "M", "G", "T", "P"].map((prefix, i) => [1000 ** i, prefi
 /** Return a value in the unit of its series, or in another step of it where that would lose its digits. */
 function shown(value, { factor, unit }) {
   if (value === null || value === undefined) return "-";
-  const scaled = Math.abs(value / factor), time = TIMES.some(([, name]) => name === unit);
-  if (value && (scaled < 0.1 || scaled >= 1e4)) {
-    const steps = time ? TIMES : /i?B$/.test(unit) && !unit.includes("/") ? SIZES : /\/s$|IOPS$/.test(unit) ? RATES : [];
-    const prefix = steps.find(([size]) => size === factor)?.[1], fitting = steps.filter(([size]) => size <= Math.abs(value)).at(-1) ?? steps[0];
-    if (prefix !== undefined) return `${digits(value / fitting[0])} ${fitting[1]}${time ? "" : unit.slice(prefix.length)}`;
-  }
-  return `${digits(value / factor)} ${unit}`.trim();
+  const scaled = Math.abs(value / factor);
+  const losesDigits = value !== 0 && (scaled < 0.1 || scaled >= 1e4);
+  const text = losesDigits ? inFittingStep(value, factor, unit) : null;
+  return text ?? `${digits(value / factor)} ${unit}`.trim();
 }
-const percent = (part, unit = "%") => part === null || !isFinite(part)
-  ? "-" : `${part >= 0 ? "+" : ""}${(100 * part).toFixed(Math.abs(part) < 0.9995 ? 1 : 0)} ${unit}`;
+
+/** Return a value in the largest step of its unit that it reaches, or null for a unit without steps. */
+function inFittingStep(value, factor, unit) {
+  const steps = stepsOf(unit);
+  const prefix = steps.find(([size]) => size === factor)?.[1];
+  if (prefix === undefined) return null;
+  const [size, name] = steps.filter(([some]) => some <= Math.abs(value)).at(-1) ?? steps[0];
+  return `${digits(value / size)} ${name}${steps === TIMES ? "" : unit.slice(prefix.length)}`;
+}
+
+function stepsOf(unit) {
+  if (TIMES.some(([, name]) => name === unit)) return TIMES;
+  if (/i?B$/.test(unit) && !unit.includes("/")) return SIZES;
+  return /\/s$|IOPS$/.test(unit) ? RATES : [];
+}
+
+/** Return the spread of the samples of a run of a series, and their number. */
+const spreadOf = ({ low, high, n }, { factor }) => `${digits(low / factor)} to ${digits(high / factor)}, n ${n}`;
+
+function percent(part, unit = "%") {
+  if (part === null || !isFinite(part)) return "-";
+  const text = (100 * part).toFixed(Math.abs(part) < 0.9995 ? 1 : 0); // 100 % and more without decimals
+  return `${part >= 0 ? "+" : ""}${text} ${unit}`;
+}
 
 /** Return the change of a value of a series: in %, or in its unit where that says more, which of a share is points. */
-const changeOf = (series, before, after) => series.relative !== false ? percent(before ? after / before - 1 : NaN)
-  : series.unit === "%" ? percent(after - before, "points") : `${after >= before ? "+" : ""}${shown(after - before, series)}`;
+function changeOf(series, before, after) {
+  if (series.relative !== false) return percent(before ? after / before - 1 : NaN);
+  if (series.unit === "%") return percent(after - before, "points");
+  return `${after >= before ? "+" : ""}${shown(after - before, series)}`;
+}
 
 const colours = { good: "good", better: "good", noisy: "noisy", unusable: "noisy", unclear: "noisy", failed: "failed", invalid: "failed", missing: "failed", worse: "bad" };
 
-/** Return a text in the colour of a word, by default of itself. */
-const word = (text, title = "", of = text) => make("span", { className: colours[of] ?? "muted", title }, text ?? "-");
+/** Return a text in the colour of a verdict, a status or a trust; by default the text is one. */
+const coloured = (text, title = "", state = text) => make("span", { className: colours[state] ?? "muted", title }, text ?? "-");
 
 /** Return a table. A column is {name, cell(row), value(row), number}: `value` sorts where the text of a cell cannot. */
 function table(columns, rows, options) {
-  const row = (item) => Object.assign(make("tr", {}, ...columns.map((column) => {
+  const cellOf = (column, item) => {
     const cell = make("td", { className: column.number ? "n" : column.kind ?? "" }, column.cell(item) ?? "-");
     cell.dataset.name = column.name;
     if (column.value) cell.dataset.value = column.value(item) ?? "";
     return cell;
-  })), { item });
+  };
+  const rowOf = (item) => {
+    const row = make("tr", {}, ...columns.map((column) => cellOf(column, item)));
+    row.item = item; // for those who filter
+    return row;
+  };
   const heads = columns.map((column) => make("th", { className: column.number ? "n" : "" }, column.name));
-  const own = make("table", { className: "stack" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows.map(row)));
-  const whole = make("div", {}, make("div", { className: "scroll" }, own));
-  sortable(own, options);
+  const element = make("table", { className: "stack" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows.map(rowOf)));
+  const whole = make("div", {}, make("div", { className: "scroll" }, element));
+  sortable(element, options);
   return whole;
 }
 
@@ -92,16 +122,17 @@ function select(label, choices, chosen, change) {
   return make("label", {}, `${label} `, make("select", { ariaLabel: label, onchange: (event) => change(event.target.value) }, ...options));
 }
 
-/** Show a page: a title, and what `content` returns. An error becomes one line. */
+/** Show a page: a title, and what `content` returns, of which parts of class "head" stand beside the title. An error becomes one line. */
 async function show(title, content) {
   const main = document.querySelector("main");
   document.title = title;
   main.replaceChildren(make("p", { className: "muted" }, "loading"));
-  const parts = await content().catch((error) => [warning(error.message)]);
+  const parts = (await content().catch((error) => [warning(error.message)])).filter(Boolean);
+  const isHead = (part) => part.classList.contains("head");
   const clock = document.body.dataset.wall ? make("span", { className: "muted" }, `as of ${new Date().toISOString().slice(11, 16)} UTC`) : null;
   const home = document.body.dataset.page === "index" ? null : make("nav", {}, link("All suites", "index.html"));
-  const shown = parts.filter(Boolean), isHead = (part) => part.classList.contains("head");
-  main.replaceChildren(make("header", {}, make("h1", {}, main.dataset.title ?? title), clock, ...shown.filter(isHead), home), ...shown.filter((part) => !isHead(part)));
+  const heading = make("h1", {}, main.dataset.title ?? title);
+  main.replaceChildren(make("header", {}, heading, clock, ...parts.filter(isHead), home), ...parts.filter((part) => !isHead(part)));
   document.querySelectorAll(".card .plot").forEach((element) => element.draw());
   document.body.dataset.ready = Math.round(performance.now());
 }
