@@ -175,17 +175,25 @@ def problem(host: Host) -> str | None:
 
 
 def visible(host: Host) -> list[str]:
-    """Return the uuids of the NVIDIA GPUs that a CUDA program sees on a host."""
-    uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", _listing(host), re.M)
+    """Return the uuids of the NVIDIA GPUs that a CUDA program sees on a host.
+
+    CUDA_VISIBLE_DEVICES has positions or the beginnings of uuids. CUDA shows nothing of what stands
+    behind a choice that names no device.
+    """
+    listing = _listing(host)
+    uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M)
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return uuids
-    by_index = {str(index): uuid for index, uuid in enumerate(uuids)}
-    return [
-        by_index.get(choice, choice)
-        for choice in chosen.split(",")
-        if choice in by_index or choice.startswith(("GPU-", "MIG-"))
-    ]
+    by_position = {str(position): uuid for position, uuid in enumerate(uuids)}
+    shown = list[str]()
+    for choice in chosen.replace(" ", "").split(","):
+        begins = re.search(rf"UUID: ({re.escape(choice)}[^)]*)", listing) if "-" in choice else None
+        uuid = begins[1] if begins else by_position.get(choice)
+        if uuid is None:
+            break
+        shown.append(uuid)
+    return shown
 
 
 def count(host: Host, resource: str) -> int:
