@@ -218,7 +218,7 @@ class Sampler:
         beside = self.pool.beside()
         try:
             hosts = self.pool.hosts_for(shape)
-            starter = hosts[0] if hosts else None
+            starter = hosts[0]
             of_gang = shape
             if point.pair is not None:
                 numbered = by_number(hosts, self.pool.zones)
@@ -302,12 +302,11 @@ class Sampler:
                 facts = pool.map(lambda host: host.facts(), new.values())
                 self.host_facts |= zip(new, facts, strict=True)
         record.nodes = [host.name for host in hosts]
-        if hosts:
-            first = record.nodes[0]
-            record.env = self.host_facts[first]
-            record.env_class = env_class(*(self.host_facts[name] for name in record.nodes))
-            if peers := {name: self.host_facts[name] for name in record.nodes if name != first}:
-                record.env = {**record.env, "peers": peers}
+        first = record.nodes[0]
+        record.env = self.host_facts[first]
+        record.env_class = env_class(*(self.host_facts[name] for name in record.nodes))
+        if peers := {name: self.host_facts[name] for name in record.nodes if name != first}:
+            record.env = {**record.env, "peers": peers}
 
     def canary(self, batch: int) -> SampleRecord:
         """Return the record of a canary: a short fixed load that shows changes of the machine."""
