@@ -119,7 +119,7 @@ def test_an_interrupted_run_and_duet_go_on_with_what_is_printed(
             patch.setattr(MeasuringLoop, "measure", Mock(side_effect=KeyboardInterrupt))
             stopped = cli([verb, *where, *more], 130)
         assert "delay" in pasted(cli, stopped.err, verb)
-    known = RunStore(FolderStore(STORE)).known
+    known = RunStore(FolderStore(STORE)).suites_by_run
     [a] = [run for run in known if run.endswith("a") and f"{run[:-1]}b" in known]
     shown = cli(["check", a, "--store", STORE], 2).err
     assert "delay" in pasted(cli, shown.replace("`perfdag ab`", "ab"), "ab")

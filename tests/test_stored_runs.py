@@ -75,7 +75,7 @@ def test_the_newest_run_and_its_suite_need_no_name(store: FolderStore, cli: Comm
 def test_a_run_is_named_by_each_workflow_that_measured_it(
     store: FolderStore, cli: CommandLine
 ) -> None:
-    first, second = RunStore(store).known
+    first, second = RunStore(store).suites_by_run
     for run, workflow in ((first, "perfdag-sleeps-4kx7p"), (second, "perfdag-sleeps-9wq2z")):
         plan = stored_plan(store, run)
         earlier = {"uid-1": {"workflow": f"{workflow}-before"}}
@@ -121,7 +121,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ls_shows_the_runs_of_a_store(
     store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
-    first, second = RunStore(store).known
+    first, second = RunStore(store).suites_by_run
     duet = add_duet(store, write_suite)
     store.put(f"runs/{second}/report.html", b"")
     heading, *lines = cli(["ls"]).out.splitlines()
@@ -165,7 +165,7 @@ def test_show_prints_the_table_and_writes_nothing(store: FolderStore, cli: Comma
 def test_open_gives_the_report_to_a_browser_and_prints_its_path(
     store: FolderStore, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = [*RunStore(store).known][-1]
+    run_id = [*RunStore(store).suites_by_run][-1]
     (rows,) = [key for key in store.list("results") if run_id in key]
     data = store.get(rows)
     store.delete(rows)  # as of a run under way
@@ -203,7 +203,7 @@ def test_last_is_explained_after_ab(
     write_suite: SuiteWriter,
     cli: CommandLine,
 ) -> None:
-    last, duet = [*RunStore(store).known][-1], add_duet(store, write_suite)
+    last, duet = [*RunStore(store).suites_by_run][-1], add_duet(store, write_suite)
     output = cli([verb, "last"])
     command = f"perfdag ab --resume {duet.run_id} --store ./perfdag-results"
     assert output.err == (
@@ -217,17 +217,19 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
     expired: str, store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
     """A bucket may expire `runs/`, or the samples in it, before the results."""
-    old, whole = copy_run(store, "20200102"), [*RunStore(store).known][-1]
+    old, whole = copy_run(store, "20200102"), [*RunStore(store).suites_by_run][-1]
     suite = str(write_suite.sleeps(2, 3))
     time.sleep(1 - time.time() % 1)  # ids order runs by the second
     assert main(["run", suite, "--only", "*POINT*1*", "--no-report", "--no-recheck"]) == 0
-    *_, part = RunStore(store).known
+    *_, part = RunStore(store).suites_by_run
 
     def answers() -> list[object]:
-        shown = [orjson.loads(cli(["show", run, "--json"]).out) for run in RunStore(store).known]
+        shown = [
+            orjson.loads(cli(["show", run, "--json"]).out) for run in RunStore(store).suites_by_run
+        ]
         listed = orjson.loads(cli(["ls", "--json"]).out)
         known = orjson.loads(cli(["history", "sleeps", "--json"]).out)["runs"]
-        assert [run["run_id"] for run in listed] == known == [*RunStore(store).known]
+        assert [run["run_id"] for run in listed] == known == [*RunStore(store).suites_by_run]
         return [shown, listed, cli(["check", "last"]).out]
 
     assert "kept" not in cli(["collect", whole]).out
@@ -246,9 +248,10 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
     assert {key: store.get(key) for key in store.list("results")} == rows
     assert cli(["prune", "--keep", "90d"]).out.split()[:2] == [old, "1"]
     assert main(["rm", part]) == 0
-    assert cli(["ls"]).out.count("6 ok") == len(RunStore(store).known) == 2
+    assert cli(["ls"]).out.count("6 ok") == len(RunStore(store).suites_by_run) == 2
     assert store.list(f"results/sleeps/{part[:4]}-{part[4:6]}") == [
-        f"results/sleeps/{run[:4]}-{run[4:6]}/{run}.parquet" for run in RunStore(store).known
+        f"results/sleeps/{run[:4]}-{run[4:6]}/{run}.parquet"
+        for run in RunStore(store).suites_by_run
     ]
 
 
@@ -256,7 +259,7 @@ def test_every_verb_knows_the_runs_whose_samples_were_removed(
 def test_last_is_the_newest_run_with_rows_where_rows_are_read(
     store: FolderStore, cli: CommandLine
 ) -> None:
-    whole, plan = [*RunStore(store).known][-1], RunStore(store).plan("last")
+    whole, plan = [*RunStore(store).suites_by_run][-1], RunStore(store).plan("last")
     plan.run_id = SOON + plan.run_id[16:]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
     assert re.search(rf"{plan.run_id} .* sleeps +0 of 6 stored", cli(["ls"]).out)
@@ -269,7 +272,7 @@ def test_last_is_the_newest_run_with_rows_where_rows_are_read(
 def test_a_run_of_the_future_is_neither_last_nor_keeps_a_suite_fresh(
     store: FolderStore, cli: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = RunStore(store).known
+    first, second = RunStore(store).suites_by_run
     future = copy_run(store, "29990101")
     output = cli(["check", "last"])
     note = f"note: `last` is {second}; {future} is of the future, as its clock was wrong"
@@ -285,17 +288,17 @@ def test_a_run_of_the_future_is_neither_last_nor_keeps_a_suite_fresh(
 def test_rm_removes_a_run_and_what_belongs_to_it(
     store: FolderStore, write_suite: SuiteWriter, cli: CommandLine
 ) -> None:
-    first, second = RunStore(store).known
+    first, second = RunStore(store).suites_by_run
     duet = add_duet(store, write_suite)
     assert main(["history", "sleeps"]) == 0  # which writes a roll-up
     assert main(["rm", first]) == 0
     assert main(["rm", duet.run_id]) == 0
-    assert [*RunStore(store).known] == [second]
+    assert [*RunStore(store).suites_by_run] == [second]
     assert all(second in key for key in store.list("results"))
     assert first not in cli(["history", "sleeps"]).out
     assert main(["baseline", "set", "v1", "last"]) == 0
     assert f"run {second} belongs to baseline v1" in cli(["rm", "last"], 2).err
-    assert [*RunStore(store).known] == [second]
+    assert [*RunStore(store).suites_by_run] == [second]
 
 
 def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
@@ -310,7 +313,7 @@ def test_a_run_that_measures_is_neither_removed_nor_measured_twice(
     argv = orjson.dumps(["sh", "-c", f"{script}true"]).decode()
     suite = write_suite(f"name: own\nentries: [{{benchmark: command, params: {{argv: {argv}}}}}]")
     cli(["run", str(suite), "--no-report", "--store", str(root)])
-    [run_id] = RunStore(FolderStore(str(root))).known
+    [run_id] = RunStore(FolderStore(str(root))).suites_by_run
     reason = (
         f"another process of this machine measures run {run_id}; wait for it, or end it with Ctrl-C"
     )
@@ -406,7 +409,7 @@ def test_a_dead_run_and_a_run_above_this_one_hold_nobody_up(
 def test_a_second_rm_removes_what_a_failing_store_kept(
     store: FolderStore, reached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recheck, plan = (stored_plan(store, run_id) for run_id in RunStore(store).known)
+    recheck, plan = (stored_plan(store, run_id) for run_id in RunStore(store).suites_by_run)
     # one of its rechecks is gone
     plan.options.rechecks = ["20260101T000000Z-00000000", recheck.run_id]
     store.put(f"runs/{plan.run_id}/plan.json", plan.dump())
@@ -470,7 +473,7 @@ def test_json_has_these_keys(store: FolderStore, cli: CommandLine, place: str) -
 
 
 def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: CommandLine) -> None:
-    new = RunStore(store).known
+    new = RunStore(store).suites_by_run
     old, kept = copy_run(store, "20200102"), copy_run(store, "20200103")
     damaged = copy_run(store, "20200104")
     assert main(["baseline", "set", "v1", kept]) == 0
@@ -479,9 +482,11 @@ def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: Com
         output = cli(["prune", "--keep", "90d", *options])
         assert output.out.split()[:2] == [old, "1"]
         assert f"kept {damaged}" in output.err
-        assert [*RunStore(store).known] == [*left, damaged, *new]
+        assert [*RunStore(store).suites_by_run] == [*left, damaged, *new]
     assert main(["prune", "--keep", "9999999d"]) == 0
-    assert [*RunStore(store).known] == [kept, damaged, *new], "longer than years of four digits"
+    assert [*RunStore(store).suites_by_run] == [kept, damaged, *new], (
+        "longer than years of four digits"
+    )
     cli(["prune", "--keep", "90 moons"], 2)
 
 
@@ -498,7 +503,7 @@ def test_prune_keeps_what_a_baseline_is_rechecked_by_and_a_run_that_may_still_me
     measuring = copy_run(store, yesterday)
     store.delete(f"results/sleeps/{yesterday[:4]}-{yesterday[4:6]}/{measuring}.parquet")
     assert f"kept {measuring}: it has no rows yet" in cli(["prune", "--keep", "1h"]).err
-    assert [*RunStore(store).known][:3] == [old, recheck, measuring]
+    assert [*RunStore(store).suites_by_run][:3] == [old, recheck, measuring]
 
 
 @pytest.mark.parametrize(
@@ -510,7 +515,7 @@ def test_an_empty_name_removes_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = RunStore(store).known
+    before = RunStore(store).suites_by_run
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert main(argv) in (2, 4)
-    assert RunStore(store).known == before
+    assert RunStore(store).suites_by_run == before

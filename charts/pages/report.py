@@ -241,16 +241,19 @@ def _history(line: Series, wide: bool) -> Picture:
     return picture_of("history", line.info.series_id, screen.history(line, wide), narrow)
 
 
-def _charts(pictures: Sequence[Picture], room: int) -> dict[str, list[Markup | str]]:
-    """Return the charts of each benchmark in `room` bytes. Those that do not fit are names."""
-    charts: dict[str, list[Markup | str]] = {}
+LEFT_OUT = Markup('<p class="muted wide">Chart left out for its size: {} beside this file.</p>')
+
+
+def _charts(pictures: Sequence[Picture], room: int) -> dict[str, list[Markup]]:
+    """Return the charts of each benchmark in `room` bytes. Those that do not fit are named."""
+    charts: dict[str, list[Markup]] = {}
     by_name = [
         fill_rows(list(of_name)) for _, of_name in groupby(pictures, lambda drawn: drawn.benchmark)
     ]
     for number, drawn in enumerate(chain.from_iterable(by_name), 1):
-        chart: Markup | str = inline_picture(drawn, number)
+        chart = inline_picture(drawn, number)
         if len(chart.encode("utf-8", "replace")) > room:
-            chart = f"{drawn.name}.svg"
+            chart = LEFT_OUT.format(f"{drawn.name}.svg")
         room -= len(chart.encode("utf-8", "replace"))
         charts.setdefault(drawn.benchmark, []).append(chart)
     return charts

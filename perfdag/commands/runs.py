@@ -168,7 +168,7 @@ def run_open(args: argparse.Namespace) -> int:
     try:
         data = store.get(key)
     except NotStoredError:
-        if not runs.known[plan.run_id]:  # it may be under way
+        if not runs.suites_by_run[plan.run_id]:  # it may be under way
             raise CommandError(
                 f"run {plan.run_id} has no report; draw it: "
                 f"perfdag report {plan.run_id} {store_option(store.root)}"
@@ -271,7 +271,7 @@ def run_prune(args: argparse.Namespace) -> None:
     runs = RunStore(store)
     protected = _protected_runs(runs)
     removed = 0
-    for run_id, suite in runs.known.items():
+    for run_id, suite in runs.suites_by_run.items():
         age = age_of(run_id)
         if age <= args.keep or run_id in protected:
             continue
@@ -310,8 +310,8 @@ COLUMNS = ("suite", "kind", "revision", "samples", "trust", "verdict", "headline
 
 def _lines(runs: RunStore, suite: str | None) -> Iterator[Line]:
     """Yield the runs of a suite, or of all, the newest first."""
-    for run_id in reversed(runs.known):
-        if suite and runs.known[run_id] not in (None, suite):
+    for run_id in reversed(runs.suites_by_run):
+        if suite and runs.suites_by_run[run_id] not in (None, suite):
             continue
         line = _line(runs, run_id)
         is_of_suite = not suite or line["suite"] in (suite, "-")
@@ -338,7 +338,7 @@ def _runs_table(lines: Sequence[Line]) -> str:
 def _line(runs: RunStore, run_id: str) -> Line:
     """Return a run as `ls` shows it, by its rows, or by its plan where it has no rows."""
     files = runs.store.list(f"runs/{run_id}")
-    suite = runs.known[run_id]
+    suite = runs.suites_by_run[run_id]
     line: Line = {
         "run_id": run_id,
         "suite": suite or "-",

@@ -156,7 +156,7 @@ class RunStore:
         self.store = store
 
     @cached_property
-    def known(self) -> dict[str, str | None]:
+    def suites_by_run(self) -> dict[str, str | None]:
         """The suite of each run by its id, oldest first. It is None without rows: see the plan."""
         planned = dict.fromkeys(filter(is_run_id, self.store.folders("runs")))
         return dict(sorted((planned | runs_with_rows(self.store)).items()))
@@ -175,7 +175,7 @@ class RunStore:
         run of the future is neither. With `of_ab` they count only variants of `perfdag ab`.
         `suites` has the runs that count, by default all. An error names similar runs.
         """
-        suites = self.known if suites is None else suites
+        suites = self.suites_by_run if suites is None else suites
         if selector in suites:
             return selector
         if last := LAST.fullmatch(selector):
@@ -239,7 +239,7 @@ class RunStore:
         try:
             return stored_plan(self.store, run_id)
         except NotStoredError:
-            if (suite := self.known.get(run_id)) is None:
+            if (suite := self.suites_by_run.get(run_id)) is None:
                 raise
             return Plan(run_id, suite, 0, [], [], [], [], trigger=self.trigger(run_id))
 
@@ -253,7 +253,7 @@ class RunStore:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        data = self.store.get(result_key(self.known[run_id] or "", run_id))
+        data = self.store.get(result_key(self.suites_by_run[run_id] or "", run_id))
         try:  # read_table would import pyarrow.dataset and pandas
             rows = pq.ParquetFile(pa.BufferReader(data)).read([column])
         except (pa.ArrowInvalid, OSError):
@@ -288,8 +288,8 @@ class RunStore:
 
     def newer_note(self, run_id: str) -> str | None:
         """Say which newer run of the suite `last` does not mean, and why. Or None."""
-        suite = self.known[run_id] or self.plan(run_id).suite
-        for newer in reversed([run for run in self.known if run > run_id]):
+        suite = self.suites_by_run[run_id] or self.plan(run_id).suite
+        for newer in reversed([run for run in self.suites_by_run if run > run_id]):
             try:
                 plan = self.plan_or_rows(newer)
             except StoreError:

@@ -237,7 +237,7 @@ def load(
         raise SelectionError(
             f"store {runs.store.root}: no suite {suite}{choices(suite, suites, 'there are')}"
         )
-    chosen = {run_id: of for run_id, of in runs.known.items() if suite in (None, of)}
+    chosen = {run_id: of for run_id, of in runs.suites_by_run.items() if suite in (None, of)}
     table = load_rows(
         runs.store,
         runs=[*chosen] if run is None else [runs.find(run, chosen)],

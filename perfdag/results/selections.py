@@ -33,7 +33,7 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
     if selector.startswith("baseline:"):
         return baseline(runs.store, selector.removeprefix("baseline:"), suite)
     where = store_option(runs.store.root)
-    stored = {run: of for run, of in runs.known.items() if of and suite in (None, of)}
+    stored = {run: of for run, of in runs.suites_by_run.items() if of and suite in (None, of)}
     if not stored:
         if (suites := runs.suites()) and suite:
             names = choices(suite, suites, "there are")
@@ -43,7 +43,7 @@ def select(runs: RunStore, selector: str, suite: str | None = None) -> Selection
         )
     if "=" in selector:
         return _conditions(runs, selector, stored)
-    if selector in runs.known and runs.known[selector] is None:
+    if selector in runs.suites_by_run and runs.suites_by_run[selector] is None:
         raise SelectionError(
             f"run {selector} has samples but no results yet: `perfdag collect {selector} {where}`"
         )

@@ -27,8 +27,8 @@ ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Return code, timeout (the limit in seconds if hit, else 0) and error text ("" for none)."""
+class ItemEnd:
+    """How an item ended: return code, timeout (the limit in s if hit, else 0), error text or ""."""
 
     retcode: int = 0
     timeout: float = 0.0
@@ -58,7 +58,7 @@ class Workload:
             raise ValueError(f"workload {head} is not an executable file here")
         substitute(self.command, self.device)
 
-    async def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> Outcome:
+    async def run(self, args: Sequence[str] | None, limit: float, running: int = 1) -> ItemEnd:
         """Run it once with the client's arguments and limit (seconds); the shorter limit applies.
 
         `running`: items that run in the queue; only `usl` uses it.
@@ -70,14 +70,14 @@ class Workload:
                 return await self._command(argv, limit)
             seconds, *law = _numbers(argv)
         except ValueError as error:
-            return Outcome(1, 0.0, str(error))
+            return ItemEnd(1, 0.0, str(error))
         if law:
             sigma, kappa = law
             seconds *= 1 + sigma * (running - 1) + kappa * running * (running - 1)
         await asyncio.sleep(shorter(seconds, limit))
-        return Outcome(0, limit, "Sleep timeout") if 0 < limit < seconds else Outcome()
+        return ItemEnd(0, limit, "Sleep timeout") if 0 < limit < seconds else ItemEnd()
 
-    async def _command(self, argv: Sequence[str], limit: float) -> Outcome:
+    async def _command(self, argv: Sequence[str], limit: float) -> ItemEnd:
         """Run a command; kill what it started when it ends, is late or cancelled."""
         output = DEVNULL if self.null_out else None
         try:
@@ -90,17 +90,17 @@ class Workload:
                 start_new_session=True,
             )
         except OSError as error:
-            return Outcome(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
+            return ItemEnd(127, 0.0, f"{argv[0]} did not start: {error.strerror}")
         try:
             async with asyncio.timeout(limit or None):
                 code = await process.wait()
         except TimeoutError:
-            return Outcome(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
+            return ItemEnd(124, limit, f"{argv[0]} ran past its limit of {limit:g} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-        return Outcome(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
+        return ItemEnd(code, 0.0, f"{argv[0]} returned error code {code}" if code else "")
 
 
 def check_program(program: str) -> None:

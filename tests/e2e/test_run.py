@@ -48,7 +48,7 @@ def _here(suite: Path, folder: Path, *more: str) -> list[dict[str, Any]]:
     result = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     store = open_store(str(folder / "s"))
-    table, _ = gather(store, stored_plan(store, [*RunStore(store).known][-1]))
+    table, _ = gather(store, stored_plan(store, [*RunStore(store).suites_by_run][-1]))
     return [row for row in table.to_pylist() if row["benchmark"] != "canary"]
 
 

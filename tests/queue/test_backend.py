@@ -14,7 +14,7 @@ from perfdag.benchmark.contract import Failed, Gang
 from perfdag.hosts.local import LocalHost
 from perfdag.shape import Shape
 from perfdag.steps.queue import backend, sites
-from perfdag.steps.queue.backend import Backend, Outcome, Workload
+from perfdag.steps.queue.backend import Backend, ItemEnd, Workload
 from perfdag.steps.queue.client import ClientStats, Load
 from perfdag.steps.queue.frontend import Frontend
 from perfdag.steps.queue.protocol import Address
@@ -44,15 +44,15 @@ async def test_limit_kills_the_whole_process_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "limit", "outcome"),
     [
-        (["sleep"], ["0.01"], 0, Outcome()),
-        (["sleep", "60"], None, 0.05, Outcome(0, 0.05, "Sleep timeout")),
-        (["sleep"], None, 0, Outcome(1, 0.0, "Sleep time (seconds) argument missing")),
-        (["sleep"], ["x"], 0, Outcome(1, 0.0, "invalid sleep time value 'x'")),
-        (["sleep", "nan"], None, 0, Outcome(1, 0.0, "invalid sleep time value 'nan'")),
+        (["sleep"], ["0.01"], 0, ItemEnd()),
+        (["sleep", "60"], None, 0.05, ItemEnd(0, 0.05, "Sleep timeout")),
+        (["sleep"], None, 0, ItemEnd(1, 0.0, "Sleep time (seconds) argument missing")),
+        (["sleep"], ["x"], 0, ItemEnd(1, 0.0, "invalid sleep time value 'x'")),
+        (["sleep", "nan"], None, 0, ItemEnd(1, 0.0, "invalid sleep time value 'nan'")),
     ],
 )
 async def test_built_in_sleep(
-    command: list[str], arguments: list[str] | None, limit: float, outcome: Outcome
+    command: list[str], arguments: list[str] | None, limit: float, outcome: ItemEnd
 ) -> None:
     assert await Workload(command).run(arguments, limit) == outcome
 
@@ -60,7 +60,7 @@ async def test_built_in_sleep(
 async def test_built_in_usl_follows_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = AsyncMock()
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert await Workload(["usl", "0.02", "0.5", "0.1"]).run(None, 0, running=3) == Outcome()
+    assert await Workload(["usl", "0.02", "0.5", "0.1"]).run(None, 0, running=3) == ItemEnd()
     sleep.assert_awaited_once_with(pytest.approx(0.02 * (1 + 0.5 * 2 + 0.1 * 6)))
 
 

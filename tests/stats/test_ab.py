@@ -279,14 +279,14 @@ def test_commands_make_the_variants_and_leave_the_machine_as_a(cli: CommandLine)
     assert "-33.3 %" in out
     assert "no recorded difference: perfdag records nothing of what --a-do and --b-do set" in out
     assert setting.read_text() == "300\n"
-    [a, b] = RunStore(FolderStore("perfdag-results")).known
+    [a, b] = RunStore(FolderStore("perfdag-results")).suites_by_run
     setting.write_text("mine")
     assert "-33.3 %" in cli(["ab", "--resume", a]).out
     assert setting.read_text() == "mine", "nothing was left to measure"
     commands[3] = "echo refused >&2; exit 7"
     refused = cli(["ab", "suite.yaml", *commands], 2).err
     assert "perfdag ab: --b-do: echo refused >&2; exit 7 exited 7: refused" in refused
-    assert [*RunStore(FolderStore("perfdag-results")).known] == [a, b]
+    assert [*RunStore(FolderStore("perfdag-results")).suites_by_run] == [a, b]
     assert "give both" in cli(["ab", "suite.yaml", *commands[:2]], 2).err
     assert "measures on a cluster" in cli(["ab", "suite.yaml", *commands, "--submit"], 2).err
 
@@ -302,7 +302,7 @@ def test_a_duet_ends_when_it_is_decided_or_its_time_is_up(cli: CommandLine) -> N
     out = cli([*commands, "echo 200 >setting"], 3).out
     assert "10 blocks of ABBA or BAAB; interval: 99 % interval of the median, n=10" in out
     assert "+50.0 % (+50.0 % to +50.0 %) beyond" in out
-    [a, _] = RunStore(FolderStore("perfdag-results")).known
+    [a, _] = RunStore(FolderStore("perfdag-results")).suites_by_run
     assert stored_plan(FolderStore("perfdag-results"), a).budget is None
     assert out == cli(["ab", "--resume", a], 3).out
     slow = ["echo 1 >setting", "--set", "command.argv=[sleep, '1']", "--for", "1s"]
