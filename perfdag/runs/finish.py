@@ -335,10 +335,12 @@ def _lines(result: Run) -> list[str]:
 
 def _notes(summary: Summary) -> list[str]:
     """Return what readers of the figures should know of the samples of an entry, each once."""
-    notes: dict[str, None] = {}
-    for row, facts in facts_of_samples(summary.table, "entry"):
-        notes |= dict.fromkeys(f"{row['entry']}: {text}" for text in facts.get("notes", ()))
-    return [*notes]
+    notes = (
+        f"{row['entry']}: {text}"
+        for row, facts in facts_of_samples(summary.table, "entry")
+        for text in facts.get("notes", ())
+    )
+    return [*dict.fromkeys(notes)]
 
 
 def _precisions(result: Run) -> Iterator[str]:
