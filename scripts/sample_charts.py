@@ -99,10 +99,10 @@ def _queue_scaling(params: dict[str, Any], f: float) -> Values:
     for n, each in rate.items():
         at = {"replicas": n}
         yield Measurement("throughput", each, coords=at)
-        yield Measurement("efficiency", each / n / rate[1], coords=at)
         for stat, times in (("p50", 1.0), ("p95", 1.3)):
             yield Measurement("latency", n / each * times, stat, at)
         if n > 1:
+            yield Measurement("efficiency", each / n / rate[1], coords=at)
             for stat, shift in (("value", 0.0), ("lower", -0.04), ("upper", 0.04)):
                 yield Measurement("gain", each / rate[n // 2] + shift, stat, at)
 

@@ -453,7 +453,8 @@ def measurements_of(result: Result) -> Iterator[Measurement]:
         at = {"replicas": step["replicas"]}
         latency = step["latency"]
         yield Measurement("throughput", step["per_second"], coords=at, n=len(step["windows"]))
-        yield Measurement("efficiency", step["efficiency"], coords=at)
+        if step["replicas"] > 1:  # that of one replica is 1 by definition
+            yield Measurement("efficiency", step["efficiency"], coords=at)
         for p in ("p50", "p95", "p99"):
             if latency.get(p) is not None:
                 yield Measurement("latency", latency[p], p, at, latency["count"])
