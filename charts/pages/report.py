@@ -90,6 +90,33 @@ SCRATCH = r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+"
 """The scratch folder of a sample, in its command."""
 
 
+@dataclass
+class Values:
+    """A table of series: its columns with their classes, and how many more rows there are."""
+
+    columns: list[tuple[str, str]]
+    rows: list[dict[str, Any]]
+    more: int
+    caption: str
+
+
+@dataclass
+class Section:
+    """What the page says of a benchmark.
+
+    `about` is its summary and clock, and `common` the parameters that all its points share. Of its
+    values, the table of the important ones stands `first`.
+    """
+
+    name: str
+    file: str
+    about: tuple[str, str]
+    common: list[tuple[str, str]]
+    first: Values
+    rest: Values
+    commands: list[str]
+
+
 @cache
 def templates() -> Environment:
     """Return the templates of the pages. They escape every text."""
@@ -193,22 +220,23 @@ def report(
     return template.render(context, charts=_charts(others, room))
 
 
-def _section(run: RunVerdicts, name: str, limit: int) -> dict[str, Any]:
+def _section(run: RunVerdicts, name: str, limit: int) -> Section:
     """Return what the page says of a benchmark."""
     states = [state for state in run.summary.points if state.benchmark == name]
     measured = list(chain.from_iterable(state.series for state in states))
     important = [series for series in measured if series.headline] or measured[:1]
     names = {series.metric for series in important}
+    first = [series for series in measured if series.metric in names]
     rest = [series for series in measured if series.metric not in names]
-    return {
-        "name": name,
-        "file": file_name(name),
-        "about": _about(name),
-        "common": _common(states),
-        "first": _values(run, states, [s for s in measured if s.metric in names], limit),
-        "rest": _values(run, states, rest, limit),
-        "commands": _commands(run.summary.table, name),
-    }
+    return Section(
+        name,
+        file_name(name),
+        _about(name),
+        _common(states),
+        _values(run, states, first, limit),
+        _values(run, states, rest, limit),
+        _commands(run.summary.table, name),
+    )
 
 
 def card_of(summary: Summary, plan: Plan, gate: GateResult | None) -> bytes:
@@ -309,10 +337,6 @@ def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator
             yield [state.entry, state.title, samples, reasons]
 
 
-Values = dict[str, Any]
-"""A table of series: `columns` with their classes, `rows`, how many `more` there are, `caption`."""
-
-
 def _about(name: str) -> tuple[str, str]:
     """Return summary and clock of a benchmark, or nothing where it is not installed."""
     try:
@@ -338,16 +362,14 @@ def _values(
     by_point = {state.point: state for state in states}
     rows = [_cells(run, by_point[series.point], series) for series in measured[:limit]]
     columns = [name for name in COLUMNS if name == "unit" or any(row[name] for row in rows)]
-    bands = sorted({series.band.kind for series in measured} - {"none"}, reverse=True)
-    keys = [f"spread: {' or '.join(BANDS[kind] for kind in bands)}"] if bands else []
+    more = max(0, len(measured) - limit)
+    bands = {series.band.kind for series in measured} - {"none"}
     marks = {row[""] for row in rows}
-    keys += [text for mark, text in MARKS.items() if mark in marks]
-    return {
-        "columns": [(name, COLUMNS[name]) for name in columns],
-        "rows": rows,
-        "more": max(0, len(measured) - limit),
-        "caption": "; ".join(keys),
-    }
+    keys = [text for mark, text in MARKS.items() if mark in marks]
+    if bands:
+        kinds = " or ".join(BANDS[kind] for kind in sorted(bands, reverse=True))
+        keys.insert(0, f"spread: {kinds}")
+    return Values([(name, COLUMNS[name]) for name in columns], rows, more, "; ".join(keys))
 
 
 def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, Any]:
@@ -375,11 +397,12 @@ def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, 
 
 def _commands(table: pa.Table, name: str) -> list[str]:
     rows = table.filter(pc.equal(table["benchmark"], name))
-    commands = list(
-        dict.fromkeys(re.sub(SCRATCH, "SCRATCH", text) for text in distinct(rows["command"]))
-    )
-    more = len(commands) - COMMANDS
-    return commands[:COMMANDS] + ([f"({more} more in the rows)"] if more > 0 else [])
+    texts = (re.sub(SCRATCH, "SCRATCH", text) for text in distinct(rows["command"]))
+    commands = list(dict.fromkeys(texts))
+    shown = commands[:COMMANDS]
+    if len(commands) > COMMANDS:
+        shown.append(f"({len(commands) - COMMANDS} more in the rows)")
+    return shown
 
 
 def _canary(run: RunVerdicts, limit: int) -> Values:
@@ -388,7 +411,8 @@ def _canary(run: RunVerdicts, limit: int) -> Values:
     at = rows.schema.get_field_index("benchmark")
     named = pa.array(["canary rows"] * rows.num_rows, pa.string())
     states = points_of(rows.set_column(at, "benchmark", named))
-    return _values(run, states, list(chain.from_iterable(state.series for state in states)), limit)
+    measured = list(chain.from_iterable(state.series for state in states))
+    return _values(run, states, measured, limit)
 
 
 def _sample_facts(table: pa.Table) -> Iterator[tuple[str, str]]:
@@ -410,8 +434,11 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _flat(facts: Any, skip: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return facts as flat text, with units of what counts bytes."""
-    return [
-        (name, short(float(text), "B") if text.isdigit() and name.endswith("_bytes") else text)
-        for name, text in flatten(facts, skip)
-        if text not in UNSET
-    ]
+    set_facts = [(name, text) for name, text in flatten(facts, skip) if text not in UNSET]
+    return [(name, _fact_text(name, text)) for name, text in set_facts]
+
+
+def _fact_text(name: str, text: str) -> str:
+    if name.endswith("_bytes") and text.isdigit():
+        return short(float(text), "B")
+    return text

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from perfdag.analysis.alerts import AlertRecord
 from perfdag.analysis.compare import compare_selections
-from perfdag.analysis.history import Series, headline_series, verdicts_by_run
+from perfdag.analysis.history import Series, Step, headline_series, verdicts_by_run
 from perfdag.analysis.medians import RunInfo, RunMedians
 from perfdag.analysis.verdict import (
     RANK,
@@ -27,7 +27,7 @@ from perfdag.identity import digest, grouped
 from perfdag.plan import gc_paused
 from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
-from perfdag.results.summary import summarise, worst_of_points
+from perfdag.results.summary import PointState, summarise, worst_of_points
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level
 from perfdag.store.base import Store, is_key
@@ -44,6 +44,8 @@ DECIDING = {"failed": ("failed", "worse"), "same": ()}
 """The verdicts on series that decide the one on a run, where these are not the same."""
 
 Data = dict[str, Any]
+Cells = list[str | float | bool | None]
+"""Figures and texts that a page reads by position."""
 Clusters = Sequence[tuple[RunMedians, Sequence[Series]]]
 """The runs of each cluster, and the series with their verdicts."""
 
@@ -116,21 +118,29 @@ def _of_rows(table: pa.Table) -> Data:
     start = pc.min(table["started_at"]).as_py()
     end = pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
+    trust = summary.trust
+    lost = [state for state in summary.points if state.why and state.point in trust.points]
     return {
         "statuses": summary.statuses,
         "reasons": list(dict.fromkeys(reasons))[:REASONS],
-        "trust": summary.trust.level,
-        "why": summary.trust.text,
+        "trust": trust.level,
+        "why": trust.text,
         "benchmark_verdict": verdicts[0][0].kind if verdicts else None,
         "benchmark_verdict_text": verdicts[0][0].text if verdicts else "",
-        "failed": [
-            {"id": state.point, "benchmark": state.benchmark, "name": state.name}
-            | {"label": state.full_title, "text": state.why}
-            for state in summary.points
-            if state.why and state.point in summary.trust.points
-        ],
+        "failed": [_failed(state) for state in lost],
         "seconds": seconds,
         "duration": short_seconds(seconds) if seconds is not None else "-",
+    }
+
+
+def _failed(state: PointState) -> Data:
+    """Return the row of a point that failed."""
+    return {
+        "id": state.point,
+        "benchmark": state.benchmark,
+        "name": state.name,
+        "label": state.full_title,
+        "text": state.why,
     }
 
 
@@ -181,13 +191,11 @@ def series_data(clusters: Clusters, failed: Iterable[Data]) -> dict[str, list[Da
 
 
 def _series(line: Series) -> Data:
-    """Return a series for the pages.
-
-    A level is its first run, reference, low and high; a drift its first run, begin and end.
-    """
+    """Return a series for the pages."""
     info = line.info
-    factor, unit = scaled(info.display_unit, line.levels.levels[-1].reference)
-    drift = line.drift
+    verdict = line.verdict
+    levels = line.levels.levels
+    factor, unit = scaled(info.display_unit, levels[-1].reference)
     return {
         "id": info.series_id,
         "name": line.name,
@@ -195,36 +203,44 @@ def _series(line: Series) -> Data:
         "factor": factor,
         "unit": unit,
         "headline": info.headline,
-        "verdict": line.verdict.kind,
-        "text": line.verdict.text,
-        "noisy": line.verdict.noisy,
-        "noise": percent(line.verdict.noise, line.verdict.unit, sign=False),
+        "verdict": verdict.kind,
+        "text": verdict.text,
+        "noisy": verdict.noisy,
+        "noise": percent(verdict.noise, verdict.unit, sign=False),
         "newest": rounded(line.newest),
-        "levels": [
-            [
-                line.runs[level.start],
-                rounded(level.reference),
-                rounded(level.low),
-                rounded(level.high),
-            ]
-            for level in line.levels.levels
-        ],
+        "levels": [_level(line, level) for level in levels],
         # The run in which it left its good level.
         "left": line.worsening.run if line.worsening else None,
-        "drift": drift and [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)],
-        "changes": [
-            {
-                "run": step.run,
-                "first": step.first,
-                "last": step.last,
-                "before": step.run_before,
-                "verdict": step.kind,
-                "size": step.size,
-                "step": step.values(info),
-                "changed": step.changed,
-            }
-            for step in line.steps
-        ],
+        "drift": _drift(line),
+        "changes": [_change(line, step) for step in line.steps],
+    }
+
+
+def _level(line: Series, level: Level) -> Cells:
+    """Return the first run of a level, its reference, and its band."""
+    start = line.runs[level.start]
+    return [start, rounded(level.reference), rounded(level.low), rounded(level.high)]
+
+
+def _drift(line: Series) -> Cells | None:
+    """Return the first run of a drift, and the values between which it leads."""
+    drift = line.drift
+    if drift is None:
+        return None
+    return [line.runs[drift.start], rounded(drift.begin), rounded(drift.end)]
+
+
+def _change(line: Series, step: Step) -> Data:
+    """Return a step: its run, those between which it may have begun, and what else changed."""
+    return {
+        "run": step.run,
+        "first": step.first,
+        "last": step.last,
+        "before": step.run_before,
+        "verdict": step.kind,
+        "size": step.size,
+        "step": step.values(line.info),
+        "changed": step.changed,
     }
 
 
@@ -329,7 +345,7 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     }
 
 
-def _cells(verdict: Verdict) -> list[str | float | bool | None]:
+def _cells(verdict: Verdict) -> Cells:
     """Return kind, text, effect, noise, the figures compared, and whether they are too noisy."""
     noise = percent(verdict.noise, verdict.unit, sign=False)
     figures = rounded(verdict.before), rounded(verdict.value)
