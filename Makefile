@@ -35,7 +35,7 @@ PICTURES := tests/charts/test_every_chart.py
 
 # These compare real clocks under real load, and mostly wait. The longest comes first.
 LONGEST := tests/queue/test_validate.py
-CLOCKS := $(LONGEST) tests/resnet50/test_loadgen.py \
+CLOCKS := $(LONGEST) tests/resnet50/test_loadgen.py tests/scale/test_generate.py \
           $(filter-out $(LONGEST),$(wildcard tests/queue/test_*.py))
 
 # perfdag's own speed, with the limits it must hold: the benchmarks that need no cluster, one after the other.

@@ -214,7 +214,7 @@ DRAWN = """import hashlib
 from perfdag.charts.pictures import draw_pictures
 from perfdag.results.summary import summarise
 from tests.charts import rows
-pictures = draw_pictures(summarise(rows.fio((1, 2, 4))))
+pictures = draw_pictures(summarise(rows.fio((1, 2))))
 digests = [hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in pictures]
 """
 
