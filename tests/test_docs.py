@@ -35,17 +35,23 @@ def test_the_suite_on_the_page_of_a_benchmark_can_be_planned(name: str) -> None:
 
 
 def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
-    page = (ROOT / "docs/results.md").read_text()
+    page = PAGES[ROOT / "docs/results.md"]
     assert [name for name in SAMPLES.names if f"`{name}`" not in page] == []
 
 
+def test_the_page_of_queues_sizes_the_pods_of_a_gpu_by_commands() -> None:
+    section = PAGES[ROOT / "docs/queue.md"].partition("## Size the pods")[2]
+    commands = re.findall(r"^ {4}([^ ]+)", section, re.M)
+    assert commands == ["/usr/bin/time", "intel_gpu_top", "cd", "nvidia-smi", "ffmpeg"]
+
+
 def test_the_page_of_the_installation_names_extras_that_exist() -> None:
-    page = PAGES[ROOT / "docs/install.md"]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    listed = re.findall(r"^- (`[^:]*`):", page.partition("extras in brackets")[2], re.M)
-    assert {name for names in listed for name in re.findall(r"`([^`]+)`", names)} < set(extras)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listing = PAGES[ROOT / "docs/install.md"].partition("extras in brackets")[2]
+    listed = re.findall(r"^- (`[^:]*`):", listing, re.M)
+    assert {name for names in listed for name in re.findall(r"`([^`]+)`", names)} < set(
+        project["optional-dependencies"]
+    )
 
 
 YAML = [
