@@ -8,9 +8,8 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from perfdag.kube.patch import (
     shared_claim,
     ssh_port,
 )
-from perfdag.plan import Plan, gated, make_plan, place_hosts
+from perfdag.plan import Batch, Plan, gated, make_plan, place_hosts
 from perfdag.results.run_store import (
     ROUNDS,
     put_plan,
@@ -87,53 +86,18 @@ _LONG_IMAGE = "registry.of-a-usual-length.example/benchmarks/perfdag-{name}:1.0"
 def items(batches: "Batches", refusals: Refusals) -> list[dict[str, str]]:
     """Return what Argo fans out over: the text and the number of each batch, which nodes show.
 
-    The text is the entry, what varies, where, and which rounds. A batch that the cluster refuses
-    has no number, and its text says why.
+    A batch that the cluster refuses has no number, and its text says why.
     """
-    texts: dict[int, str] = {}
-    for entry, numbers in grouped(batches, lambda number: _entry(*batches[number])).items():
-        subjects = {number: _subject(*batches[number]) for number in numbers}
-        rounds = {number: _rounds(*batches[number]) for number in numbers}
-        length = ITEM_LENGTH - max(map(len, rounds.values()))
-        short = _shortened({*subjects.values()}, length)
-        for number in numbers:
-            texts[number] = short[subjects[number]] + rounds[number]
-            if number in refusals:
-                texts[number] = _plain(f"{entry}: {refusals[number][1]}")[:ITEM_LENGTH]
-    return [
-        {"benchmark": texts[number], "n": "" if number in refusals else str(number)}
-        for number in batches
-    ]
-
-
-def _entry(plan: Plan, index: int) -> str:
-    """Return the entry of the batch at an index of a plan."""
-    _, entry = plan.kind(plan.batches[index])
-    return entry
-
-
-def _shortened(texts: Set[str], length: int) -> dict[str, str]:
-    """Return texts -> at most `length` characters of each, which differ where the texts differ.
-
-    What is cut is what a text shares with others. Each place where it differs from one stays.
-    """
-    short = {text: text[:length] for text in texts}
-    if len({*short.values()}) == len(texts):
-        return short
-    gap = "..."
-    places: dict[str, set[int]] = {}
-    for text in texts:
-        differs_at = (len(commonprefix((text, peer))) for peer in texts - {text})  # noqa: RUF071
-        places[text] = {0, *differs_at}
-    # One width for all: texts that differ from one place on are cut alike up to it.
-    most = max(len(of_text) for of_text in places.values())
-    width = max((length + len(gap)) // most - len(gap), 1)
-    for text in texts:
-        if len(text) > length:
-            kept = {place + at for place in places[text] for at in range(width)}
-            masked = "".join(text[at] if at in kept else "\n" for at in range(len(text)))
-            short[text] = re.sub("\n+", gap, masked.rstrip("\n"))[:length]
-    return short
+    argo_items = []
+    for number, (plan, index) in batches.items():
+        batch = plan.batches[index]
+        item = {"benchmark": _text_of(plan, batch), "n": str(number)}
+        if number in refusals:
+            _, entry = plan.kind(batch)
+            refusal = _plain(f"{entry}: {refusals[number][1]}")
+            item = {"benchmark": refusal[:ITEM_LENGTH], "n": ""}
+        argo_items.append(item)
+    return argo_items
 
 
 def _plain(text: str) -> str:
@@ -141,31 +105,45 @@ def _plain(text: str) -> str:
     return re.sub(r"\{(?=\{)", "{ ", " ".join(text.split()))
 
 
-def _subject(plan: Plan, index: int) -> str:
-    """Return what a batch measures, for people: the entry, what varies, and where."""
-    batch = plan.batches[index]
-    points = [plan.points[at] for at in sorted({plan.order[sample][0] for sample in batch.samples})]
+def _text_of(plan: Plan, batch: Batch) -> str:
+    """Return what a batch measures, for people: the entry, what varies, where, and which rounds.
+
+    Argo shows nothing else that tells the batches of a point apart, so the rounds stay where
+    ITEM_LENGTH cuts the text, and the entry and its settings lose their middles alone.
+    """
+    samples = [plan.order[position] for position in batch.samples]
+    points = [plan.points[index] for index in sorted({index for index, _ in samples})]
     settings = " ".join(point.label for point in points).split()
     by_name = grouped(settings, key=lambda setting: setting.partition("=")[0])
     benchmark = points[0].benchmark
-    text = points[0].entry
+    parts = [points[0].entry]
     for name in reading_order(benchmark, by_name):
         values = [setting.partition("=")[2] for setting in by_name[name]]
-        text += f", {_setting(benchmark, name, values)}"
+        parts.append(_setting(benchmark, name, values))
+    place = ""
     shape = plan.shapes[batch.shape]
     if shape.volume:
-        text += f" on {shape.volume.storage_class or shape.volume.kind}"
+        place = f" on {shape.volume.storage_class or shape.volume.kind}"
     if shape.hosts.count > 1:
-        text += f" {network_of(shape)} network"
-    return text
+        place += f" {network_of(shape)} network"
+    end = ", warm-up"
+    if rounds := sorted({repetition for _, repetition in samples if repetition > 0}):
+        last = max(point.rounds for point in points)
+        end = f", round {_span([str(number) for number in rounds])} of {last}"
+    length = ITEM_LENGTH - len(end)
+    text = ", ".join(parts) + place
+    if len(text) > length:
+        share = length // len(parts) - len(", ")
+        text = ", ".join(_without_middle(part, share) for part in parts) + place
+    return text[:length] + end
 
 
-def _rounds(plan: Plan, index: int) -> str:
-    """Return which rounds a batch measures. Nothing else tells the batches of a point apart."""
-    samples = [plan.order[sample] for sample in plan.batches[index].samples]
-    rounds = sorted({repetition for _, repetition in samples if repetition > 0})
-    last = max(plan.points[point].rounds for point, _ in samples)
-    return f", round {_span([*map(str, rounds)])} of {last}" if rounds else ", warm-up"
+def _without_middle(text: str, length: int) -> str:
+    """Return the two ends of a long text, because values of one setting often differ at the end."""
+    if len(text) <= length:
+        return text
+    half = max((length - len("...")) // 2, 1)
+    return f"{text[:half]}...{text[-half:]}"
 
 
 def _setting(benchmark: str, name: str, values: Sequence[str]) -> str:
