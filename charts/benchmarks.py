@@ -192,9 +192,8 @@ def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
         xs = [second, second + 1, second + 1, second]
         ax.fill(xs, [first, first, first + 1, first + 1], gid="same-node", **hatch)
     failed = [place_of(state) for state in matrix.states if state.why]
-    rows, columns = np.array(failed).reshape(-1, 2).T + 0.5
     cross: Any = {"ls": "none", "marker": "X", "mfc": "none", "mec": style.INK, "ms": 8}
-    ax.plot(columns, rows, gid="failed", **cross)
+    ax.plot([x + 0.5 for _, x in failed], [y + 0.5 for y, _ in failed], gid="failed", **cross)
     step = max(1, count // (8 if style.is_narrow() else 24))
     places = np.arange(0, count, step) + 0.5
     ax.set_yticks(places, names[::step])
@@ -210,7 +209,7 @@ def _matrix_figure(matrix: PairMatrix, facts: Facts) -> Figure:
 def _matrix_notes(matrix: PairMatrix) -> Iterator[str]:
     """Yield the number of samples, their spread, and what is missing."""
     measured = matrix.series.values()
-    unit = scaled(matrix.info.display_unit, max(series.middle for series in measured))[1]
+    _, unit = scaled(matrix.info.display_unit, max(series.middle for series in measured))
     yield f"number: median in {unit} of n={span(len(series.values) for series in measured)}"
     parallel = int((matrix.states[0].shape.get("hosts") or {}).get("parallel_pairs", 1))
     yield f"concurrent: {parallel} pairs at once" if parallel > 1 else "one pair at a time"

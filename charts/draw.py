@@ -150,6 +150,7 @@ Groups = dict[str, dict[str, Item]]
 
 def dots_height(groups: Groups) -> float:
     """Return the height in inches of a panel of dots."""
+    # In rows: a line of a wrapped name takes 0.62, and the room between two names 0.25.
     count = sum(max(1, 0.62 * (style.wrap(row).count("\n") + 1)) + 0.25 for row in rows_of(groups))
     legend = 0.2 * len(groups) if style.is_narrow() else 0.25
     return count * ROW + 0.55 + (legend if len(groups) > 1 else 0)

@@ -119,6 +119,7 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
     """
     reached = [stage for stage in stages if stage.at]
     names = {stage.name for stage in reached}
+    # A name that is no total stays as it is, so a stage is not compared with itself.
     moments = [s for s in reached if re.sub(TOTAL, "", s.name) not in names - {s.name}]
     if not moments:
         return style.no_data("no stage was reached")

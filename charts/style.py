@@ -134,18 +134,18 @@ def figure(
     """
     size = PHONE if is_narrow() else FULL if wide else HALF
     subtitle = "; ".join(filter(None, remarks))
-    above = textwrap.wrap(title, size.title, break_on_hyphens=False)
-    below = textwrap.wrap(subtitle, size.subtitle, break_on_hyphens=False)
-    head = 0.2 * len(above) + 0.17 * len(below) + 0.1
+    title_lines = textwrap.wrap(title, size.title, break_on_hyphens=False)
+    subtitle_lines = textwrap.wrap(subtitle, size.subtitle, break_on_hyphens=False)
+    head = 0.2 * len(title_lines) + 0.17 * len(subtitle_lines) + 0.1
     height = sum(heights) + head
     room = (0, 0, 1, 1 - head / height)
     layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.03, hspace=0.03)
     fig = Figure(figsize=(size.width, height), layout=layout)
     axes = fig.subplots(len(heights), squeeze=False, height_ratios=heights, sharex=sharex)
     big: Any = {"fontsize": 11, "fontweight": "bold", "color": INK}
-    fig.text(0.002, 1 - 0.06 / height, "\n".join(above), va="top", gid="title", **big)
-    top = 1 - (0.09 + 0.2 * len(above)) / height
-    fig.text(0.002, top, "\n".join(below), va="top", gid="subtitle", color=MUTED)
+    fig.text(0.002, 1 - 0.06 / height, "\n".join(title_lines), va="top", gid="title", **big)
+    top = 1 - (0.09 + 0.2 * len(title_lines)) / height
+    fig.text(0.002, top, "\n".join(subtitle_lines), va="top", gid="subtitle", color=MUTED)
     return fig, list(axes.flat)
 
 

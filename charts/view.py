@@ -198,6 +198,7 @@ def _second(items: Items, x: str) -> str:
         columns = len({item.numbers[x] for item in on_grid})
         groups = by_name(on_grid, [name for name in keys if name != key])
         fewest = min(map(len, groups.values()), default=0)
+        # A map needs more than half of its cells.
         if 2 * fewest > rows * columns and rows >= SWEPT and columns <= COLUMNS:
             return key
     return ""
@@ -303,7 +304,7 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
     columns = len(across.values)
     rows = len(down.values)
     unit = usable[0].series.display_unit
-    name = scaled(unit, max(item.value for item in usable))[1]
+    _, name = scaled(unit, max(item.value for item in usable))
     key = f"number: median in {name}, hatched: none or unusable"
     height = max(1.6, 0.32 * rows + 0.9)
     fig, (ax,) = style.figure([height], plot.title(), [key, plot.note])
@@ -312,8 +313,8 @@ def _heat(plot: Plot, x: str, y: str) -> Figure:
         row = down.values.index(item.numbers[y])
         grid[row, across.values.index(item.numbers[x])] = item.value
     scale = LogNorm if draw.far_apart([item.value for item in usable]) else Normalize
-    room = columns <= COLUMNS // (2 if style.is_narrow() else 1)
-    texts = draw.cell_texts(grid, unit) if room else None
+    texts_fit = columns <= COLUMNS // (2 if style.is_narrow() else 1)
+    texts = draw.cell_texts(grid, unit) if texts_fit else None
     draw.heat(ax, grid, scale(np.nanmin(grid), np.nanmax(grid)), texts=texts)
     ax.set(xlabel=across.name, ylabel=down.name)
     ax.set_xticks(np.arange(columns) + 0.5, list(map(across.text, across.values)))

@@ -183,7 +183,7 @@ def report(
     squares = [_square(benchmarks.index(state.benchmark), state, summary.trust) for state in states]
     kinds = {square.kind for square in squares}
     # A benchmark has two tables: its important values, and the others.
-    limit = min(ROWS, max(40, ALL_ROWS // max(2 * len(benchmarks), 1)))
+    limit = min(ROWS, max(40, ALL_ROWS // (2 * len(benchmarks) or 1)))
     tiles = screen.tiles(run)
     hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in distinct(table["env"]))
     context = {
@@ -215,6 +215,7 @@ def report(
         "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
     }
     template = templates().get_template("report.html")
+    # What the page needs without charts says how much they may take.
     room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture not in first]
     return template.render(context, charts=_charts(others, room))

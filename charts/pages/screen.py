@@ -82,33 +82,29 @@ class Tile:
 def tiles(run: RunVerdicts) -> list[Tile]:
     """Return the headline values of the first screen: those that changed, then one a point.
 
-    Of the points of an entry, the best one stands first. One figure stands for a point: a bandwidth
-    is its IOPS times the block size.
+    Entries take turns, and of the points of an entry, the best one stands first. One figure stands
+    for a point: a bandwidth is its IOPS times the block size.
     """
     kinds = {series: line.verdict.kind for series, line in run.histories.items()}
     changed: list[Headline] = []
     groups: dict[tuple[str, str], list[Headline]] = {}
     for state in run.summary.points:
-        of_point = [(state, series) for series in state.headlines]
-        changed += [pair for pair in of_point if kinds.get(pair[1].series_id) in CHANGED]
-        if of_point and state.pair is None:  # a matrix shows pairs
-            first = of_point[0][1]
-            alike = [
-                pair
-                for pair in of_point
-                if pair[1].metric == first.metric and pair[1].stat == first.stat
-            ]
-            groups.setdefault((state.entry, first.metric), []).append(min(alike, key=_order))
+        headlines = state.headlines
+        changed += [(state, line) for line in headlines if kinds.get(line.series_id) in CHANGED]
+        if headlines and state.pair is None:  # a matrix shows pairs
+            first = headlines[0]
+            alike = [line for line in headlines if line.metric == first.metric]
+            best = min((line for line in alike if line.stat == first.stat), key=_order)
+            groups.setdefault((state.entry, first.metric), []).append((state, best))
     changed.sort(key=lambda pair: CHANGED.index(kinds[pair[1].series_id]))
-    ordered = [sorted(group, key=_order) for group in groups.values()]
+    ordered = [sorted(group, key=lambda pair: _order(pair[1])) for group in groups.values()]
     in_turn = filter(None, chain.from_iterable(zip_longest(*ordered)))
     shown = {series.series_id: (state, series) for state, series in [*changed, *in_turn]}
     return [_tile(run, *pair) for pair in list(shown.values())[:TILES]]
 
 
-def _order(pair: Headline) -> tuple[bool, float]:
+def _order(series: RunSeries) -> tuple[bool, float]:
     """Return what sorts the points of an entry: usable ones first, the best of them first."""
-    series = pair[1]
     return series.unusable, -series.middle if series.better == "higher" else series.middle
 
 
@@ -156,17 +152,21 @@ def spark(line: Series) -> Markup:
     if measured.size < STEP:
         return Markup()
     level = line.levels.levels[-1]
-    shown = np.array([level.low, level.high, *values[measured]])
-    low = float(np.nanmin(shown))
-    scale = (HIGH - 2 * MARGIN) / (float(np.nanmax(shown)) - low or 1.0)
+    has_band = bool(np.isfinite([level.low, level.high]).all())
+    shown = values[measured].tolist()
+    if has_band:
+        shown += [level.low, level.high]
+    low = min(shown)
+    scale = (HIGH - 2 * MARGIN) / (max(shown) - low or 1.0)
     step = (WIDE - 2 * MARGIN) / (len(values) - 1)
 
     def place(position: int, value: float) -> tuple[float, float]:
         return MARGIN + position * step, HIGH - MARGIN - (value - low) * scale
 
     band = ""
-    if np.isfinite(shown[:2]).all():
-        x, y = place(max(0, level.start - len(line.value) + len(values)), level.high)
+    if has_band:
+        oldest = len(line.value) - len(values)
+        x, y = place(max(0, level.start - oldest), level.high)
         size = f'width="{WIDE - x:.1f}" height="{(level.high - level.low) * scale:.1f}"'
         band = f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>'
     places = [place(position, values[position]) for position in measured.tolist()]
@@ -205,11 +205,13 @@ class Past:
         self.measured = measured[measured >= self.first]
         self.times = np.array([start_of(run).timestamp() for run in line.runs]) / DAY
         shown = self.times[self.first :]
+        # In days. A single run spans no time.
         self.margin = (shown[-1] - shown[0]) / 60 or 0.01
         middles = (shown[1:] + shown[:-1]) / 2
         self.edges = np.array([shown[0] - self.margin, *middles, shown[-1] + self.margin])
         distances = np.diff(self.times[self.measured])
         usual = np.median(distances) if distances.size else 0.0
+        # A gap stands before the run that ends it. One of two margins is too narrow to be seen.
         self.gaps = np.flatnonzero(distances > max(GAP * usual, 2 * self.margin)) + 1
 
     def edge(self, position: int) -> float:
@@ -317,16 +319,17 @@ def _set_axes(ax: Axes, past: Past) -> None:
     line = past.line
     bounds = chain.from_iterable((level.low, level.high) for level in line.levels.levels)
     shown = np.array([*line.value[past.measured], *bounds])
-    low = float(np.nanmin(shown))
-    high = float(np.nanmax(shown[np.isfinite(shown)]))
+    finite = shown[np.isfinite(shown)]
+    low = float(finite.min())
+    high = float(finite.max())
     days = past.edges[-1] - past.edges[0]
     form = "%-d %b %H:%M" if days < 2 else "%-d %b" if days < 300 else "%b %Y"
     ticks = 4 if style.is_narrow() else 8
     locator = AutoDateLocator(minticks=3, maxticks=ticks)  # type: ignore[no-untyped-call]
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: _date(moment, form)))
-    height = high - low
-    ax.set(xlim=past.edges[[0, -1]], ylim=(low - 0.08 * height, high + 0.3 * height or 1.0))
+    height = high - low or abs(high) or 1.0
+    ax.set(xlim=past.edges[[0, -1]], ylim=(low - 0.08 * height, high + 0.3 * height))
     unit = style.linear_axis(ax.yaxis, line.info.display_unit, high)
     label = style.axis_label(line.info.label, unit, line.info.better)
     ax.set_ylabel(label.replace(", ", "\n"))

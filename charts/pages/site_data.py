@@ -114,19 +114,20 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 def _of_rows(table: pa.Table) -> Data:
     summary = summarise(table)
     reasons = chain.from_iterable(state.reasons for state in summary.points)
-    verdicts = worst_of_points(summary.verdicts)
+    worst = next((verdict for verdict, _ in worst_of_points(summary.verdicts)), None)
     start = pc.min(table["started_at"]).as_py()
     end = pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
     trust = summary.trust
+    # A skipped point has no trust.
     lost = [state for state in summary.points if state.why and state.point in trust.points]
     return {
         "statuses": summary.statuses,
         "reasons": list(dict.fromkeys(reasons))[:REASONS],
         "trust": trust.level,
         "why": trust.text,
-        "benchmark_verdict": verdicts[0][0].kind if verdicts else None,
-        "benchmark_verdict_text": verdicts[0][0].text if verdicts else "",
+        "benchmark_verdict": worst.kind if worst else None,
+        "benchmark_verdict_text": worst.text if worst else "",
         "failed": [_failed(state) for state in lost],
         "seconds": seconds,
         "duration": short_seconds(seconds) if seconds is not None else "-",
@@ -250,20 +251,24 @@ def _pair_verdicts(line: Series) -> Data:
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
     has those about two in one level, and `between` those about two in different newest levels.
     Samples whose spread exceeds the median and `least` cannot be trusted, unless the series is
-    judged by `absolute` differences, nor can a point all of whose headline series spread so.
+    judged by `absolute` differences. A point cannot be either if all its headline series spread so.
     """
     better = line.info.better
     levels = line.levels.levels
     newest = levels[-LEVELS:]
+    # So few runs decide no level.
     first = line.levels.nights.at[:STEP].tolist()
     bands = [line.band(i) for i in first]
 
     def between(a: Level, b: Level) -> Any:
+        if a is b:
+            return None
         verdict = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
-        return _cells(verdict) if verdict and a is not b else None
+        return _cells(verdict) if verdict else None
 
     return {
         "point": line.info.point,
+        # The spread of a fraction is judged against 1 at least.
         "least": int(line.levels.fraction),
         "absolute": line.levels.absolute,
         "relative": not line.verdict.unit,
