@@ -10,12 +10,20 @@ import os
 import sys
 from contextlib import suppress
 
-if "matplotlib" not in sys.modules and (_backend := os.environ.pop("MPLBACKEND", "")):
+from perfdag.problems import PerfdagError
+
+if "matplotlib" not in sys.modules:
     # Importing matplotlib fails where the backend is not installed, as that of a notebook, and
     # figures of this package need none. A script that draws windows gets its backend back.
+    _backend = os.environ.pop("MPLBACKEND", "")
     try:
         import matplotlib
-    finally:
+    except UnicodeDecodeError as error:
+        raise PerfdagError(
+            f"no charts, because matplotlib cannot read your matplotlibrc as UTF-8: {error.reason} "
+            f"at byte {error.start}; mend it, then `perfdag report`"
+        ) from None
+    if _backend:
         os.environ["MPLBACKEND"] = _backend
-    with suppress(ValueError):
-        matplotlib.rcParams["backend"] = _backend
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = _backend

@@ -221,12 +221,15 @@ digests = [hashlib.sha256(drawn.svg + drawn.png).hexdigest() for drawn in pictur
 
 def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 3.75, 3\n")
-    settings = {"PYTHONHASHSEED": "1", "MPLBACKEND": "module://matplotlib_inline.backend"}
+    env = {**os.environ, "PYTHONHASHSEED": "1", "MPLBACKEND": "module://matplotlib_inline.backend"}
     argv = [sys.executable, "-c", f"{DRAWN}print(digests)"]
-    ended = subprocess.run(argv, env={**os.environ, **settings}, capture_output=True, check=True)
     here = dict[str, list[str]]()
     exec(DRAWN, here)
-    assert ended.stdout.decode() == f"{here['digests']}\n"
+    assert subprocess.check_output(argv, env=env, text=True) == f"{here['digests']}\n"
+    (tmp_path / "matplotlibrc").write_bytes("# grün\n".encode("latin-1"))
+    assert "PerfdagError: no charts, because matplotlib cannot read your" in (
+        subprocess.run(argv, env=env, stderr=subprocess.PIPE, text=True).stderr
+    )
 
 
 def test_a_chart_that_fails_is_a_picture_that_says_so(

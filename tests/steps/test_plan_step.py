@@ -189,8 +189,7 @@ def test_the_item_of_a_batch_says_what_it_measures(
     assert [item["n"] for item in fanned] == [str(number) for number in range(len(texts))]
     assert sorted(item["benchmark"] for item in fanned) == sorted(texts)
     assert all(len(text) <= ITEM_LENGTH for text in texts)
-    refused = items(left, {0: ("skipped", "4 nodes are needed, 3 fit")})[0]
-    assert refused == {
+    assert items(left, {0: ("skipped", "4 nodes are needed, 3 fit")})[0] == {
         "benchmark": f"{plan.points[0].entry}: 4 nodes are needed, 3 fit",
         "n": "",
     }
