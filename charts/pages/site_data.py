@@ -251,7 +251,7 @@ def _pair_verdicts(line: Series) -> Data:
     `early` has those about each two of the runs `first`, by their spreads. Of later runs, `within`
     has those about two in one level, and `between` those about two in different newest levels.
     Samples whose spread exceeds the median and `least` cannot be trusted, unless the series is
-    judged by `absolute` differences. A point cannot be either if all its headline series spread so.
+    judged by `absolute` differences. Neither can a point whose headline series all spread so.
     """
     better = line.info.better
     levels = line.levels.levels

@@ -109,7 +109,7 @@ def _text_of(plan: Plan, batch: Batch) -> str:
     """Return what a batch measures, for people: the entry, what varies, where, and which rounds.
 
     Argo shows nothing else that tells the batches of a point apart, so the rounds stay where
-    ITEM_LENGTH cuts the text, and the entry and its settings lose their middles alone.
+    ITEM_LENGTH cuts the text. A long entry or setting loses its middle, so that its ends stay.
     """
     samples = [plan.order[position] for position in batch.samples]
     points = [plan.points[index] for index in sorted({index for index, _ in samples})]

@@ -232,6 +232,17 @@ def test_processes_draw_equal_bytes_whatever_the_user_set_for_matplotlib(tmp_pat
     )
 
 
+def test_the_data_of_the_site_needs_no_matplotlib() -> None:
+    hidden = """import importlib.machinery, sys
+find = importlib.machinery.PathFinder.find_spec
+importlib.machinery.PathFinder.find_spec = lambda name, *rest: (
+    None if name == "matplotlib" else find(name, *rest)
+)
+import perfdag.charts.pages.site
+"""
+    subprocess.run([sys.executable, "-c", hidden], check=True)
+
+
 def test_a_chart_that_fails_is_a_picture_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
