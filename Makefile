@@ -20,7 +20,7 @@ test: $(VENV)/dev.stamp tools
 	 $(BIN)/python -m pytest -q -n 4 --dist load --maxschedchunk 1 -m "not cluster and not argo" -o cache_dir=.pytest_cache/clocks $(CLOCKS) \
 	   >$(VENV)/clocks.log 2>&1 & clocks=$$!; \
 	 trap 'kill $$clocks $$lint; exit 130' INT TERM; \
-	 nice -n 10 $(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES) --ignore tests/e2e; others=$$?; \
+	 nice -n 10 $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not cluster and not argo" $(CLOCKS:%=--ignore %) --ignore $(PICTURES) --ignore tests/e2e; others=$$?; \
 	 wait $$clocks; clocks=$$?; cat $(VENV)/clocks.log; wait $$lint; lint=$$?; cat $(VENV)/lint.log; \
 	 echo "$$others $$clocks" >$(VENV)/tests.codes; [ "$$others$$clocks$$lint" = 000 ]
 
