@@ -87,14 +87,25 @@ def require(hosts: Sequence[Host], ranks: int, oversubscribe: bool, transport: s
     """
     if not oversubscribe:
         _require_cpus(hosts, ranks // len(hosts))
-    if transport != "rdma":
-        return
-    for host in hosts:
-        if not host.run(["ls", "/sys/class/infiniband"], timeout=10).stdout.strip():
-            raise Skip(
-                f"{host.name} has no RDMA device: nothing in /sys/class/infiniband"
-                " (ask for a device resource, or transport: tcp)"
-            )
+    if transport == "rdma":
+        for host in hosts:
+            require_rdma(host)
+
+
+def require_rdma(host: Host) -> None:
+    """Raise Skip if a host lacks an RDMA device, or a container the files of it in /dev."""
+    listing = host.run(["ls", "/sys/class/infiniband"], timeout=10)
+    if not listing.stdout.split():
+        how = "empty" if listing.code == 0 else "absent"
+        raise Skip(
+            f"{host.name} has no RDMA device: /sys/class/infiniband is {how}"
+            " (a driver such as mlx5_ib, rdma_rxe or siw makes one)"
+        )
+    if "uverbs" not in host.run(["ls", "/dev/infiniband"], timeout=10).stdout:
+        raise Skip(
+            f"{host.name} has {', '.join(listing.stdout.split())}, but /dev/infiniband/uverbs* is"
+            " not in the container; ask for the device plugin's resource"
+        )
 
 
 def _require_cpus(hosts: Sequence[Host], per_host: int) -> None:
@@ -254,7 +265,7 @@ def openmpi_mpirun(
     transport: Transport,
     *,
     oversubscribe: bool = False,
-    export: Mapping[str, str] | None = None,
+    export: Mapping[str, str] = {},
     layers: str = "self,vader,tcp",
     tls: str = f"{WIRE},sm",
     interface: str | None = None,
@@ -295,10 +306,9 @@ def openmpi_mpirun(
         "plm_rsh_no_tree_spawn": "1" if several else None,
         "mpi_yield_when_idle": "1" if oversubscribe else None,
     }
-    export = dict(export or {})
     if transport == "rdma":
         settings |= {"pml": "ucx", "osc": "ucx"}
-        export["UCX_TLS"] = tls
+        export = {**export, "UCX_TLS": tls}
     else:
         named = interface or gang.shape.network.interface or None
         settings |= {

@@ -396,8 +396,8 @@ def result_of(raw: Mapping[str, Any]) -> Result:
         }
         valid = keys["result_validity"] == "VALID"
         mean = keys["result_mean_latency_ns"] / 1e9
-    except KeyError as error:
-        raise Failed(f"no finished LoadGen test in the result: {error} is missing") from None
+    except (KeyError, ValueError) as error:
+        raise Failed(f"LoadGen's log is not that of a whole test: {error}") from None
     met = {name: keys[name] for name in _CONSTRAINTS if isinstance(keys.get(name), bool)}
     reasons = [f"{_CONSTRAINTS[name]} satisfied: NO" for name, held in met.items() if not held]
     reasons.append(str(keys.get("result_invalid_reason") or "").strip())
@@ -420,14 +420,11 @@ def result_of(raw: Mapping[str, Any]) -> Result:
 
 
 def mllog(detail: str) -> dict[str, Any]:
-    """Return the `:::MLLOG` pairs; the last value of a key wins, a cut last line is skipped."""
+    """Return the `:::MLLOG` pairs; the last of a key wins. Raises ValueError where one is cut."""
     keys: dict[str, Any] = {}
     for line in detail.splitlines():
         if line.startswith(":::MLLOG "):
-            try:
-                record = json.loads(line[9:])
-            except ValueError:
-                continue
+            record = json.loads(line[9:])
             keys[str(record.get("key"))] = record.get("value")
     return keys
 

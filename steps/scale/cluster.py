@@ -76,9 +76,17 @@ class ExclusiveRun:
         # The label lets `scale delete --run` find it.
         metadata = {"name": LEASE, "labels": {RUN_LABEL: self.run}}
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        spec = {"holderIdentity": self.run, "leaseDurationSeconds": LEASE_DURATION_S}
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        body["spec"] = {**spec, "renewTime": now}
+        spec = {
+            "holderIdentity": self.run,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": now,
+        }
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": spec,
+        }
         if lease is None:
             await self.kube.create(body, LEASE_NAMESPACE)
         else:
@@ -179,9 +187,8 @@ async def check_nodes(kube: Kube, count: int, per_node: int) -> dict[str, Any]:
             f"{count} VMIs{beside} on {len(usable)} nodes are more than {per_node} a node; use "
             f"{-(-(count + before) // per_node)} nodes, or raise per_node"
         )
-    kubevirts: list[Object] = []
-    with suppress(KubeError):  # there is none where KubeVirt is simulated
-        kubevirts = await kube.list("kubevirt.io/v1/KubeVirt")
+    # there is none where KubeVirt is simulated
+    kubevirts = await kube.list_readable("kubevirt.io/v1/KubeVirt") or []
     versions = [status_of(body).get("observedKubeVirtVersion") for body in kubevirts]
     return {
         "nodes": len(usable),

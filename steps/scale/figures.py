@@ -465,8 +465,7 @@ def _object_measurements(rows: Sequence[Row], coords: Mapping[str, Any]) -> list
 
 def call_name(figure: str) -> str:
     """Return the kind of request that a figure counts. Audit aliases of POST and PUT give none."""
-    counts_calls = figure.endswith("-count") and not figure.endswith("-phase-count")
-    if not counts_calls or figure.startswith(("CREATE-", "UPDATE-")):
+    if not _COUNT.fullmatch(figure) or figure.startswith(("CREATE-", "UPDATE-")):
         return ""
     return figure.removesuffix("-count")
 
@@ -562,5 +561,4 @@ def audit_key(figure: str) -> str:
     """
     if figure.startswith(f"{prometheus.REQUESTS}/"):
         return f"{figure.removeprefix(f'{prometheus.REQUESTS}/')}-count"
-    counts_requests = figure.endswith("-count") and not figure.endswith("-phase-count")
-    return f"apiserver/{figure}" if counts_requests else figure
+    return f"apiserver/{figure}" if _COUNT.fullmatch(figure) else figure

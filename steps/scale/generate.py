@@ -176,9 +176,7 @@ class Batch:
         """
         sent = [item for item in self.submissions if item.started_ns]
         done = self.created
-        span = 0.0
-        if done:
-            span = (max(item.answered_ns for item in done) - sent[0].started_ns) / 1e9
+        span = (max(item.answered_ns for item in done) - sent[0].started_ns) / 1e9 if done else 0.0
         lags = sorted((item.started_ns - item.intended_ns) / 1e9 for item in sent)
         planned = _span(item.intended_ns for item in sent)
         took = _span(item.started_ns for item in sent)

@@ -170,10 +170,9 @@ class Session:
             self.notes.append(f"the creation was stopped {self.wait_end(math.inf)}")
         return batch
 
-    def _remaining(self, timeout: float) -> float | None:
-        """Return the lesser of `timeout` and the time left for the sample; None without limit."""
-        remaining = min(timeout, self.context.deadline - time.monotonic())
-        return None if math.isinf(remaining) else max(0.0, remaining)
+    def _remaining(self, timeout: float) -> float:
+        """Return the lesser of `timeout` and the time left for the sample, infinity without any."""
+        return max(0.0, min(timeout, self.context.deadline - time.monotonic()))
 
     def wait_end(self, timeout: float) -> str:
         """Return in words when a wait of at most `timeout` seconds ended."""
@@ -193,7 +192,7 @@ class Session:
             names = [(item.namespace, item.name) for item in self.alive()]
             return all(counts.get(name, 0) >= (self.members or 1) for name in names)
 
-        return await self.observer.until(done, self._remaining(timeout) or 0.0)
+        return await self.observer.until(done, self._remaining(timeout))
 
     async def delete(self, items: Sequence[Submission], parallel: int, timeout: float) -> bool:
         """Delete workloads and the objects that belong to them.

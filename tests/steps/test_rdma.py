@@ -147,7 +147,7 @@ def test_over_ipv6_both_sides_negotiate_over_it_or_the_sample_is_skipped(
 *) cat {RECORDED / BANDWIDTH};;
 esac"""
     install(tmp_path, monkeypatch, ib_write_bw=script)
-    monkeypatch.setattr(rdma, "missing_device", lambda host: None)
+    monkeypatch.setattr(rdma, "require_rdma", lambda host: None)
     shape = Shape.model_validate({"network": {"family": family}})
     gang = Gang([LocalHost("::1"), LocalHost("::1")], shape, 20, str(tmp_path))
     if error:
@@ -175,20 +175,11 @@ def test_the_real_tool_without_a_device_is_skipped_with_what_the_node_lacks(
     benchmark, gang = RdmaBandwidth(), Gang([LocalHost(), LocalHost()], Shape(), 20, str(tmp_path))
     with pytest.raises(
         Skip,
-        match=(
-            r"ib_write_bw cannot run on .*: the node has no RDMA device: /sys/class/infiniband "
-            r"is absent"
-        ),
+        match=r" has no RDMA device: /sys/class/infiniband is absent",
     ):
         benchmark.require(gang, BandwidthParams())
     # even where the look beforehand finds nothing amiss, the tool's own words end in a skip
-    with pytest.raises(
-        Skip,
-        match=(
-            r"finds no RDMA device on .*Did not detect devices|finds no RDMA device on .*: the "
-            r"node has no RDMA device"
-        ),
-    ):
+    with pytest.raises(Skip, match=r"finds no RDMA device on .*Did not detect devices"):
         benchmark.run(gang, BandwidthParams())
     with pytest.raises(Skip, match="finds no RDMA device"):
         benchmark.run(gang, BandwidthParams(rdma_cm=True))
