@@ -597,9 +597,7 @@ def _cpu(
     With `bidirectional` the client counts as the sender. A side whose cores are not known has as
     many as threads.
     """
-    used = report["end"].get("cpu_utilization_percent")
-    if not used:
-        return []
+    used = report["end"]["cpu_utilization_percent"]
     threaded = _version(report) >= THREADED
     threads = params.streams * params.directions if threaded else 1
     client = float(used["host_total"]) / 100

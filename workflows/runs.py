@@ -241,11 +241,7 @@ _FIELDS = (
     ("month", 1, 12),
     ("day of week", 0, 6),
 )
-_MONTHS = {
-    **{"jan": 31, "feb": 29, "mar": 31, "apr": 30, "may": 31, "jun": 30},
-    **{"jul": 31, "aug": 31, "sep": 30, "oct": 31, "nov": 30, "dec": 31},
-}
-"""The most days of each month."""
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _NUMBERS = {name: number for number, name in enumerate(_MONTHS, 1)} | {
     name: number for number, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
 }
@@ -265,37 +261,23 @@ def check_schedule(schedule: str) -> None:
             f"schedule {schedule!r}: write five fields, minute, hour, day of month, month and day"
             " of week, for example '41 4 * * *'"
         )
-    values: list[set[int]] = []
     for text, (name, lowest, highest) in zip(texts, _FIELDS, strict=True):
-        try:
-            ranges = [_values(part, lowest, highest) for part in text.split(",")]
-        except ValueError as error:
-            how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
-            raise ValueError(f"schedule {schedule!r}: {name} {str(error)!r}: {how}") from None
-        values.append(set().union(*ranges))
-    _, _, days, months, _ = values
-    longest_month = max(most for month, most in enumerate(_MONTHS.values(), 1) if month in months)
-    # cron takes either of the two days where both are restricted
-    if texts[-1] in ("*", "?") and min(days) > longest_month:
-        never = f"no such month has a day {min(days)}, so it never starts a run"
-        raise ValueError(f"schedule {schedule!r}: {never}")
+        for part in text.split(","):
+            if not _is_part(part, lowest, highest):
+                how = f"write {lowest} to {highest}, *, */2, 1-5 or 1,3"
+                raise ValueError(f"schedule {schedule!r}: {name} {part!r}: {how}")
 
 
-def _values(part: str, lowest: int, highest: int) -> range:
-    """Return the values of a part of a field, such as `1-5`. Raises ValueError with the part."""
-    match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([1-9][0-9]*))?", part)
-    if not match:
-        raise ValueError(part)
-    step = int(match[3] or 1)
-    if not match[1]:
-        return range(lowest, highest + 1, step)
+def _is_part(part: str, lowest: int, highest: int) -> bool:
+    """Return whether a text is a part of a field, such as `*/2` or `1-5`."""
+    match = re.fullmatch(r"(?:[*?]|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/[1-9][0-9]*)?", part)
+    if match is None:
+        return False
+    if match[1] is None:  # * or ?
+        return True
     first = _number(match[1])
     last = _number(match[2] or match[1])
-    if match[3] and not match[2]:  # 5/10 is 5, 15, 25 ...
-        last = highest
-    if not lowest <= first <= last <= highest:
-        raise ValueError(part)
-    return range(first, last + 1, step)
+    return lowest <= first <= last <= highest
 
 
 def _number(text: str) -> int:

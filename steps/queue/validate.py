@@ -290,9 +290,9 @@ def _agree(windows: Sequence[float], tolerance: float) -> bool:
 
 
 def _by_device(nodes: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a figure of the nodes by `device_name`."""
+    """Return a figure of the nodes by the subject of its row: a node, or one of its devices."""
     return {
-        device_name(node, device): value
+        f"{node}/{device}" if device else node: value
         for node, of_node in nodes.items()
         for device, value in of_node[name].items()
     }
@@ -440,11 +440,6 @@ def least_squares(columns: Sequence[Sequence[float]]) -> list[float]:
                 factor = row[i] / pivot[i]
                 table[j] = [a - factor * b for a, b in zip(row, pivot, strict=True)]
     return [float(row[-1] / row[i]) for i, row in enumerate(table)]
-
-
-def device_name(node: str, device: str) -> str:
-    """Return the subject of a row: a node, or one of its devices."""
-    return f"{node}/{device}" if device else node
 
 
 def measurements_of(result: Result) -> Iterator[Measurement]:

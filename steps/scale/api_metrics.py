@@ -86,8 +86,6 @@ _STARTED = b"process_start_time_seconds "
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SKIPPED = {"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 _SKIPPED_SUBRESOURCES = {"log", "exec", "portforward", "attach", "proxy"}
-Call = tuple[str, str, str]
-"""verb, resource[/subresource], scope."""
 _BULK = ("LIST", "DELETECOLLECTION")
 """Verbs of many objects: they have limits of their own and are not among single-object requests."""
 _ALIASES = {"POST": "CREATE", "PUT": "UPDATE"}
@@ -101,9 +99,12 @@ DELETION = "deletion"
 
 @dataclass
 class Scrape:
-    """The histograms of all API servers, and the start of their processes in Unix seconds."""
+    """The histograms of all API servers, and the start of their processes in Unix seconds.
 
-    calls: dict[Call, dict[float, float]] = field(default_factory=dict)
+    `calls` has them by verb, resource[/subresource] and scope.
+    """
+
+    calls: dict[tuple[str, str, str], dict[float, float]] = field(default_factory=dict)
     started: list[float | None] = field(default_factory=list)
 
 
@@ -160,10 +161,6 @@ class Calls:
     def end(self) -> float:
         """The upper end in seconds of the last bucket in use."""
         return min(bound for bound, count in self.buckets.items() if count >= self.count)
-
-
-Phases = Mapping[str, Sequence[Calls]]
-"""Calls by phase; a phase without a scrape at both ends is absent."""
 
 
 def delta(before: Scrape, after: Scrape) -> list[Calls]:
@@ -249,10 +246,10 @@ def latencies(calls: Sequence[Calls]) -> dict[str, float | None]:
     }
 
 
-def figures(phases: Phases) -> dict[str, float | None]:
+def figures(phases: Mapping[str, Sequence[Calls]]) -> dict[str, float | None]:
     """Return latencies and counts of the creation, and with `deletion/` before their names.
 
-    A phase without data has latencies of None and no counts.
+    A phase without a scrape at both ends is absent, and has latencies of None and no counts.
     """
     by_name: dict[str, float | None] = {}
     for phase, prefix in ((CREATION, ""), (DELETION, f"{DELETION}/")):

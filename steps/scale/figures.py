@@ -476,9 +476,9 @@ def messages(rows: Sequence[Row]) -> Counter[str]:
     return Counter(without_name(row.error or "", row.name) for row in bad.values())
 
 
-def failure_text(rows: Sequence[Row], notes: Sequence[str], limit: int = 5) -> str:
+def failure_text(rows: Sequence[Row], notes: Sequence[str]) -> str:
     """Return failure messages, most frequent first, and the notes, for a sample's error."""
-    parts = [f"{count} x {text}" for text, count in messages(rows).most_common(limit)]
+    parts = [f"{count} x {text}" for text, count in messages(rows).most_common(5)]
     return "; ".join([*parts, *notes])
 
 

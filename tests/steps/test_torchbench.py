@@ -52,7 +52,6 @@ def test_arguments_are_those_of_run_py() -> None:
     assert argv == [
         "alexnet", "-d", "cuda", "-t", "eval", "--bs", "3", "--metrics", "ttfb", "--precision", "bf16",  # noqa: E501
     ]  # fmt: skip
-    assert "peak_mem" not in " ".join(arguments(TorchbenchParams()))
 
 
 CUDA = {
