@@ -99,7 +99,14 @@ def test_every_block_of_yaml_is_a_suite_that_can_be_planned(block: str) -> None:
 
 
 FOREIGN = {"--service-account-max-token-expiration", "--endpoint-url", "--map-by", "--with"}
-FOREIGN |= {"--report_gbits", "--system", "--use_cuda", "--point", "--max-consolidation-preemptees"}
+FOREIGN |= {
+    "--no-cache",
+    "--report_gbits",
+    "--system",
+    "--use_cuda",
+    "--point",
+    "--max-consolidation-preemptees",
+}
 """Options of other programs, and of images/build, that stand alone in the text of a page."""
 
 

@@ -124,7 +124,7 @@ def test_an_interpreter_of_resnet50_without_perfdag_is_missing_before_anything_i
     params = f"{{system: stub, python: {python}}}"
     suite = write_suite(f"name: bare\nentries:\n  - {{benchmark: resnet50, params: {params}}}\n")
     doctor = cli(["doctor", str(suite)], 1).out
-    advice = f"{python} -m pip install 'perfdag[torch]'"
+    advice = f"{python} -m pip install '/path/to/perfdag[torch]'"
     packages = "perfdag (Python), pydantic (Python), mlperf_loadgen (Python)"
     need = f"missing  resnet50: {packages} are not installed\n         -> {advice}"
     assert need in doctor

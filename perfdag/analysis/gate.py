@@ -11,7 +11,7 @@ from textwrap import shorten
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from perfdag.analysis.alerts import (
     POINTS,
@@ -56,7 +56,7 @@ from perfdag.stats.robust import TooFewSamplesError, median, percentile
 from perfdag.stats.scale import Array, VerdictKind
 from perfdag.store.base import NotStoredError, Store, StoreError, store_option
 from perfdag.store.s3 import open_store
-from perfdag.suite.document import BadDocument, Document, explain, parse_document, read_document
+from perfdag.suite.document import BadDocument, Document, parse_document, read_document, validated
 from perfdag.suite.model import Check
 from perfdag.suite.points import Point
 from perfdag.units import plural, short
@@ -129,11 +129,7 @@ def put_acks(store: Store, file: str) -> list[Acknowledgement]:
 
 
 def _accepted(document: Document) -> list[Acknowledgement]:
-    try:
-        return Acks.model_validate(document.data or {}).acks
-    except ValidationError as errors:
-        problems = [explain(document, (), error, Acks) for error in errors.errors()]
-        raise BadDocument(problems) from None
+    return validated(document, document.data or {}, Acks).acks
 
 
 def check(

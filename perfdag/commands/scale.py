@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -42,6 +43,7 @@ from perfdag.steps.scale import (
     vmi,
     workloads,
 )
+from perfdag.suite.document import Document, validated
 from perfdag.terminal import text_table
 from perfdag.units import GoDuration, plural, short
 
@@ -68,7 +70,9 @@ FOLDER = (
         "--settings",
         type=Path,
         metavar="FILE",
-        help="YAML of settings: submitter, project, backend_times ...",
+        help="YAML with any of these: output_dir, project, submitter, runai_cli_path, "
+        "kubectl_path, image, storage_class, scheduler_event_times, backend_times (an entry point "
+        "of perfdag.backend_times)",
     ),
 )
 TYPE = {"metavar": "TYPE", "choices": tuple(workloads.RUNAI_KINDS)}
@@ -523,16 +527,26 @@ def _summary(result: figures.Result) -> dict[str, Any]:
 
 def unix_time(text: str) -> float:
     """Return Unix seconds of an RFC 3339 time with a zone. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no zone; write it as 2026-11-23T08:00:00Z or ...+01:00")
-    return moment.timestamp()
+    with suppress(ValueError, TypeError):
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo:
+            return moment.timestamp()
+    raise ValueError(f"{text!r} is no time with a zone, such as 2026-11-23T08:00:00Z")
+
+
+def _time(text: str) -> str:
+    """Return the time of an option as it is. Raises argparse.ArgumentTypeError."""
+    try:
+        unix_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 UnixTime = Annotated[float, BeforeValidator(unix_time)]
 
 
-class AuditThreshold(BaseModel):
+class AuditThreshold(BaseModel, extra="forbid"):
     """The most that a metric may have: a value, or `ratio` times another metric."""
 
     value: float = 0.0
@@ -546,7 +560,7 @@ class AuditThreshold(BaseModel):
         return figures.Gate(metric, "<=", self.value)
 
 
-class AuditConfig(BaseModel):
+class AuditConfig(BaseModel, extra="forbid"):
     """A configuration of KubeVirt's audit (kubevirt, tools/perfscale-audit/api/api.go).
 
     Times are Unix seconds, and the window is `duration` seconds long without a start.
@@ -558,6 +572,8 @@ class AuditConfig(BaseModel):
     end: UnixTime | None = Field(None, alias="endTime")
     duration: GoDuration = 600.0
     thresholds: dict[str, AuditThreshold] = Field({}, alias="thresholdExpectations")
+    verify: Any = Field(True, alias="prometheusVerifyTLS", description="always")
+    scrapes: Any = Field(None, alias="prometheusScrapeInterval", description="it is looked up")
 
 
 async def past_figures(
@@ -594,8 +610,8 @@ async def past_figures(
         help="configuration of perfscale-audit: Prometheus, window and thresholds",
     ),
     *prometheus_options("Prometheus of KubeVirt", False),
-    option("--from", dest="start", metavar="TIME", help="as 2026-11-23T08:00:00Z"),
-    option("--to", dest="end", metavar="TIME", help="end of the window (default: now)"),
+    option("--from", dest="start", type=_time, metavar="TIME", help="as 2026-11-23T08:00:00Z"),
+    option("--to", dest="end", type=_time, metavar="TIME", help="end (default: now)"),
     option(
         "--gate",
         action="append",
@@ -618,7 +634,7 @@ def audit_window(args: argparse.Namespace) -> int:
     body = runai.checked(dict[str, Any], body, args.config)
     options = {"prometheusURL": args.prometheus, "startTime": args.start, "endTime": args.end}
     body |= {key: value for key, value in options.items() if value}
-    config = runai.checked(AuditConfig, body, args.config)
+    config = validated(Document(str(args.config), "", lines={(): 0}), body, AuditConfig)
     if not config.prometheus:
         raise ValueError("no Prometheus: give --prometheus, or --config with prometheusURL")
     end = config.end or time.time()

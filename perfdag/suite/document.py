@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from perfdag.benchmark import registry
 from perfdag.problems import PerfdagError, Problem as Problem
 from perfdag.shape import SHAPE_KEYS
 
+Model = TypeVar("Model", bound=BaseModel)
 Where = tuple[str | int, ...]
 _TAGS: dict[type[yaml.Node], set[str]] = {
     yaml.ScalarNode: {"str", "int", "float", "bool", "null", "timestamp"},
@@ -211,6 +212,15 @@ class _Reader:
         return mapping
 
 
+def validated(document: Document, data: Any, model: type[Model], at: Where = ()) -> Model:
+    """Return the model of the data at `at` of a document. Raises BadDocument."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as errors:
+        problems = [explain(document, at, error, model) for error in errors.errors()]
+        raise BadDocument(problems) from None
+
+
 def error_path(error: Mapping[str, Any]) -> Where:
     """Return the path of a pydantic error without the parts that stand in no file."""
     return tuple(
@@ -285,7 +295,7 @@ _KINDS = {
 
 
 def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
-    """Return the field names of the model at `path` below `model`, or none."""
+    """Return the keys of the model at `path` below `model`, or none."""
     current: Any = model
     for part in path:
         if isinstance(part, int):
@@ -295,7 +305,7 @@ def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
         if not models:
             return set()
         current = models[0]
-    return set(current.model_fields)
+    return {info.alias or name for name, info in current.model_fields.items()}
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -15,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
-    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -26,13 +25,12 @@ from perfdag.problems import Form
 from perfdag.shape import Shape, Strict
 from perfdag.store.base import check_address
 from perfdag.suite.document import (
-    BadDocument,
     Document,
     Problem,
     Where,
     dotted,
-    explain,
     parse_document,
+    validated,
 )
 from perfdag.units import Duration, PositiveDuration, quantity
 
@@ -233,12 +231,10 @@ def checks_of(suite_text: str) -> tuple[Check, ...]:
     """
     document = parse_document(suite_text or "{}", "suite.yaml")
     raw = document.data.get("checks", []) if isinstance(document.data, dict) else []
-    try:
-        return tuple(Check.model_validate(check) for check in raw or [])
-    except ValidationError as error:
-        raise BadDocument(
-            [explain(document, ("checks",), problem, Check) for problem in error.errors()]
-        ) from None
+    return tuple(
+        validated(document, check, Check, ("checks", number))
+        for number, check in enumerate(raw or [])
+    )
 
 
 SuiteName = Annotated[

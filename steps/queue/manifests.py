@@ -7,18 +7,17 @@ import hashlib
 import secrets
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from perfdag import IMAGES
 from perfdag.problems import Form
 from perfdag.steps.queue import render
 from perfdag.steps.queue.backend import check_program
-from perfdag.suite.document import BadDocument, Document, explain
+from perfdag.suite.document import Document, Model, validated
 
-Model = TypeVar("Model", bound=BaseModel)
 NAMESPACE = Form(
     "the name of a namespace: 1 to 63 of a-z, 0-9 and -, a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
@@ -185,13 +184,8 @@ def load(file: str | None, lines: list[str], **shared: Any) -> Queues:
 
 def checked(model: type[Model], data: Any, source: str) -> Model:
     """Return data as a model. Raises BadDocument with each error, of a file or a command."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as errors:
-        document = Document(source, "", lines={(): 0})  # a merge key hides the lines
-        raise BadDocument(
-            explain(document, (), error, model) for error in errors.errors()
-        ) from None
+    document = Document(source, "", lines={(): 0})  # a merge key hides the lines
+    return validated(document, data, model)
 
 
 def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ def missing(host: Host, params: Workload, argv: Sequence[str]) -> list[Tool]:
     finished = host.run([*argv[:-2], "-c", code, *wanted], timeout=60)
     behind = f" behind {argv[0]}" if len(argv) > 3 else ""
     if finished.code == 0:
-        advice = f"{argv[-3]} -m pip install 'perfdag[torch]'" if params.python else ""
+        advice = f"{argv[-3]} -m pip install '/path/to/perfdag[torch]'" if params.python else ""
         names = finished.stdout.split()
         packages = {"pip": "'perfdag[torch]'"}
         return [Tool(f"{name} (Python){behind}", packages, advice) for name in names]

@@ -146,8 +146,8 @@ class Workload(Params):
     )
     python: Text | None = Field(
         None,
-        description="interpreter with perfdag, torch, torchvision and LoadGen, all of which"
-        " `pip install 'perfdag[torch]'` brings; unset: perfdag's own",
+        description="interpreter with perfdag, torch, torchvision and LoadGen, all of which its"
+        " `-m pip install '/path/to/perfdag[torch]'` brings; unset: perfdag's own",
     )
     wrapper: list[Text] = Field(
         [],

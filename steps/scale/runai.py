@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perfdag.benchmark.contract import argv_of
 from perfdag.kube.client import IN_POD, Cluster, Kube, KubeError, Object
@@ -52,6 +52,7 @@ from perfdag.steps.scale.objects import (
 from perfdag.steps.scale.rows import Row, on_simulated, summaries, write_rows
 from perfdag.steps.scale.watch import Observer, settled
 from perfdag.steps.scale.workloads import RUNAI_API, RUNAI_KINDS, ScaleParams
+from perfdag.suite.document import read_document, validated
 
 T = TypeVar("T")
 PARTIAL_S = 2.0
@@ -132,11 +133,9 @@ def remove_outputs(folder: Path, *, submission: bool = False) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-@dataclass
-class Settings:
+class Settings(BaseModel, extra="forbid"):
     """Uncommon settings (YAML). Times are as the tool's settings.py names them, in lower case."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     output_dir: str = "logs"
     project: str = "project-0"
     submitter: Literal["api", "kubectl", "runai-cli"] = "api"
@@ -151,18 +150,11 @@ class Settings:
 
 
 def read_settings(path: Path | None) -> Settings:
-    """Read settings from a YAML file, or return the defaults. Raises ValueError with the key."""
+    """Read settings from a YAML file, or return the defaults. Raises BadDocument."""
     if path is None:
         return Settings()
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(
-            f"cannot read the settings {path}: {' '.join(str(error).split())}"
-        ) from None
-    return checked(Settings, values, path)
+    document = read_document(path)
+    return validated(document, document.data or {}, Settings)
 
 
 def program_of(cluster: Cluster, params: ScaleParams, settings: Settings) -> list[str]:

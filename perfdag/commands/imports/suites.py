@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
@@ -22,7 +22,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     create_model,
 )
 
@@ -35,17 +34,16 @@ from perfdag.suite.document import (
     Where,
     choices,
     dump,
-    explain,
     parse_document,
     read_document,
     read_yaml,
+    validated,
 )
 from perfdag.suite.load import parse_suite
 from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
 from perfdag.units import GoDuration, Quantity
 
 Values = dict[str, Any]
-M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass
@@ -63,15 +61,6 @@ class Imported:
     def notes(self) -> list[str]:
         """Return a line for each text, after the entries that it is about."""
         return [": ".join(filter(None, (", ".join(of), text))) for text, of in self.lost.items()]
-
-
-def validated(document: Document, data: Any, model: type[M], at: Where = ()) -> M:
-    """Return the model of the data at `at` of a document. Raises BadDocument."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as errors:
-        mistakes = (explain(document, at, error, model) for error in errors.errors())
-        raise BadDocument(mistakes) from None
 
 
 PERFTEST_OPTIONS = {
@@ -217,6 +206,8 @@ KINDS = {
         },
     ),
 }
+SPREAD = ("imb", "openfoam", "fio", "torchbench")
+"""Benchmarks of kinds that kube-perftest spreads over the nodes, those of the control plane not."""
 LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
     (
         tuple(KINDS),
@@ -232,11 +223,6 @@ LOST: tuple[tuple[tuple[str, ...], Callable[[Values], Any], str], ...] = (
         tuple(KINDS)[:-1],
         lambda v: v["mtu"] and v["hostNetwork"],
         "mtu: with hostNetwork it would change the interface of the node",
-    ),
-    (
-        ("MPIPingPong", "OpenFOAM", "Fio", "PyTorch"),
-        bool,
-        "nodes of the control plane are not left out; a taint does that",
     ),
     (
         ("MPIPingPong", "OpenFOAM"),
@@ -408,6 +394,8 @@ def _merge(below: Any, above: Any) -> Any:
 def _keys(kind: Kind, values: Values) -> Values:
     """Return the keys of a point with dots: its benchmark, its shape and its parameters."""
     keys: Values = {"benchmark": kind.benchmark, "hosts.exclusive": True}
+    if kind.benchmark in SPREAD:
+        keys["avoid_nodes"] = ["node-role.kubernetes.io/control-plane"]
     if kind.benchmark != "torchbench":  # which has one pod, and no network fields in its template
         keys |= {"hosts.placement": "spread", "network.host": values["hostNetwork"]}
         if values["networkName"] and not values["hostNetwork"]:
