@@ -144,9 +144,9 @@ class Hunt:
     def _conclude(self) -> None:
         groups = {host: ordered(values) for host, values in self._values.items()}
         control = ordered(self._control)
-        enough = [host for host, group in groups.items() if len(group) >= FEWEST_TURNS]
-        if len(control) < FEWEST_TURNS:
-            enough = []
+        enough = [
+            host for host, group in groups.items() if min(len(group), len(control)) >= FEWEST_TURNS
+        ]
         self.unknown += sorted(groups.keys() - set(enough))
         if not enough:
             return

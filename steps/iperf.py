@@ -486,9 +486,6 @@ def _verify(report: dict[str, Any], params: IperfParams) -> None:
             f"mss {params.mss} B was requested, a path MTU of {min(paths)} B holds at most"
             f" {min(paths) - 40} B"
         )
-    expected = params.streams * params.directions
-    if len(end["streams"]) != expected:
-        raise Failed(f"iperf3 reports {len(end['streams'])} streams, {expected} were requested")
     if (seconds := _sent(end, "")["seconds"]) < 0.9 * params.duration:
         raise Failed(f"iperf3 ended after {seconds:.1f} s of {params.duration:g} s")
 

@@ -516,7 +516,6 @@ class Log:
 
     begin: float | None = None
     steps: list[Step] = field(default_factory=list)
-    is_complete: bool = False
     exited: float | None = None
     ranks: list[tuple[float, ...]] = field(default_factory=list)
 
@@ -541,8 +540,6 @@ def read_log(text: str) -> Log:
             step.end = float(at)
             log.steps.append(step)
             step = None
-        elif line.strip() == "End":
-            log.is_complete = True
         elif match := re.fullmatch(rank, line):
             log.ranks.append(tuple(map(float, match.groups())))
         elif line.startswith("perfdag-exit "):
@@ -578,7 +575,7 @@ def parse(texts: Mapping[str, str], params: OpenFoamParams) -> list[Measurement]
     try:
         log = read_log(stdout)
         _check_steps(log.steps, case)
-        if log.begin is None or len(log.steps) != case.time_steps or not log.is_complete:
+        if log.begin is None or len(log.steps) != case.time_steps:
             raise Failed(
                 failure_reason(stdout)
                 or f"icoFoam stopped early: {len(log.steps)} of {case.time_steps} time steps"

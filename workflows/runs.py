@@ -35,7 +35,6 @@ MAX_BYTES = 256 * 1024
 """Limit of an object that `kubectl apply` takes, since it keeps the object in an annotation."""
 MAX_SUITE_BYTES = 1_000_000
 """Limit of the text in a ConfigMap, which etcd keeps as one value."""
-AGE_SCHEDULE = "17 12 * * *"
 _REWRITTEN = ("{{", "$(", "$$")
 """What Argo, or the kubelet in an environment variable, replaces."""
 
@@ -185,7 +184,7 @@ def schedule(
         name,
         AGE,
         {"suitename": name, "maxage": f"{age_limit:.0f}s"},
-        schedules=[AGE_SCHEDULE],
+        schedules=["17 12 * * *"],
         successful_jobs_history_limit=1,
         failed_jobs_history_limit=3,
     )

@@ -212,9 +212,7 @@ def pool_of(
     reused = volume and (
         volume.claim or volume.kind == "hostPath" or (attempt and volume.batch_claim)
     )
-    zones: dict[str, str] = {}
-    if nodes and shape.hosts.pairs == ACROSS:
-        zones = {name: str(node["zone"]) for name, node in nodes.items()}
+    by_zone = nodes if nodes and shape.hosts.pairs == ACROSS else {}
     local = LocalHost((own_pod and own_pod.address) or context.addresses[0], context.node)
     local.address = extra_address(local, shape) or local.address
     return GangPool(
@@ -228,7 +226,7 @@ def pool_of(
         facts={"volume_reused": True} if reused else {},
         volume=VOLUME if volume else None,
         earlier_attempts=attempt,
-        zones=zones,
+        zones={name: str(node["zone"]) for name, node in by_zone.items()},
         shape=shape,
         pods=pods,
         hosts=[local],

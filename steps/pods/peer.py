@@ -19,7 +19,6 @@ from perfdag.hosts.ssh import config_text
 from perfdag.signals import end_once
 from perfdag.steps.pods.context import EXIT_RETRYABLE, exit_retryable
 
-LOST_SECONDS = 30.0
 SSHD = "/usr/sbin/sshd"
 HOME = Path("/tmp/perfdag-ssh")
 """The folder of this uid for keys and sockets: short, as socket paths have 107 bytes."""
@@ -101,7 +100,7 @@ def serve(
     addresses: Sequence[str],
     port: int,
     pending_limit: float,
-    lost_limit: float = LOST_SECONDS,
+    lost_limit: float = 30.0,
 ) -> int:
     """Run sshd at `addresses` until the lead dismisses this peer, and return the exit code.
 

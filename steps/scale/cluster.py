@@ -296,8 +296,6 @@ PROBE = "watch-lag"
 """Suffixes of the labels of what runs before the measurement, and of the object that measures the
 lag of the watch. Sizes of a ladder are `<run>-1` ..."""
 POLL_S = 0.3
-NAMESPACE_TIMEOUT_S = 120.0
-"""How long a namespace of an earlier run may take to be gone."""
 
 
 def belongs(run: str, metadata: Object) -> bool:
@@ -412,9 +410,7 @@ async def own_namespaces(kube: Kube, names: Sequence[str], run: str) -> AsyncIte
                 await kube.delete("v1/Namespace", name)
 
 
-async def ensure_namespace(
-    kube: Kube, name: str, run: str, timeout: float = NAMESPACE_TIMEOUT_S
-) -> bool:
+async def ensure_namespace(kube: Kube, name: str, run: str, timeout: float = 120.0) -> bool:
     """Create a namespace if it is missing, and return whether it was created.
 
     Waits up to `timeout` seconds for a namespace that is being deleted. Raises KubeError.
