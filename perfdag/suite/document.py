@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from perfdag.benchmark import registry
 from perfdag.problems import PerfdagError, Problem as Problem
@@ -296,16 +297,20 @@ _KINDS = {
 
 def _fields_at(model: type[BaseModel], path: Where) -> set[str]:
     """Return the keys of the model at `path` below `model`, or none."""
-    current: Any = model
+    current: type[BaseModel] = model
     for part in path:
-        if isinstance(part, int):
-            continue
-        info = getattr(current, "model_fields", {}).get(part)
-        models = _models(info.annotation) if info else []
+        info = _fields(current).get(str(part))
+        # the place in a list and the key of a mapping are no fields
+        models = _models(info.annotation) if info else [current]
         if not models:
             return set()
         current = models[0]
-    return {info.alias or name for name, info in current.model_fields.items()}
+    return set(_fields(current))
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the keys that a document has for them."""
+    return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -188,6 +188,7 @@ CONFIG = """{
         ('SecondsP50"', 'SecondsP50s"', [], [], 2),
         ("08:00:00Z", "08:00:00", [], [], 2),
         ("thresholdExpectations", "thresholds", [], [], 2),
+        ('"value": 45', '"valeu": 45', [], [], 2),
     ],
 )
 def test_a_configuration_of_the_audit_of_kubevirt_is_judged(
@@ -204,7 +205,7 @@ def test_a_configuration_of_the_audit_of_kubevirt_is_judged(
     config.write_text(CONFIG.replace(old, new))
     output = cli(["scale", "audit", "--config", str(config), "-o", str(tmp_path), *more], code)
     if code == 2:
-        assert re.search("nearest is vmiCreation|startTime: .* zone|did you mean thr", output.err)
+        assert re.search("nearest is vmiCreat|startTime: .* zone|mean (thr|value)", output.err)
         return
     values = json.loads((tmp_path / "perf-audit-results.json").read_text())["Values"]
     judged = {key: item["thresholdResult"] for key, item in values.items() if len(item) > 1}
