@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import chain, groupby, zip_longest
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdag.analysis.gate_result import GateResult, RunVerdicts, banner
+from perfdag.analysis.gate_result import Banner, GateResult, RunVerdicts, banner
 from perfdag.analysis.history import Series
 from perfdag.benchmark import registry
 from perfdag.charts import style
@@ -39,6 +39,7 @@ from perfdag.results.labels import flatten, setting
 from perfdag.results.run_store import result_key
 from perfdag.results.schema import distinct
 from perfdag.results.summary import (
+    BenchmarkVerdict,
     PointState,
     RunSeries,
     RunTrust,
@@ -91,11 +92,24 @@ SCRATCH = r"/[^\s=]*/perfdag-[\w-]+-[0-9a-f]{8}-\d+"
 
 
 @dataclass
+class Cell:
+    """A cell of a table of values: its text, and what a pointer or the sorting of a column needs.
+
+    `value` is the figure in the base unit, or the low end of a spread whose other one is `high`.
+    """
+
+    text: str | int = ""
+    title: str = ""
+    value: float | None = None
+    high: float | None = None
+
+
+@dataclass
 class Values:
     """A table of series: its columns with their classes, and how many more rows there are."""
 
     columns: list[tuple[str, str]]
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Cell]]
     more: int
     caption: str
 
@@ -117,6 +131,69 @@ class Section:
     commands: list[str]
 
 
+@dataclass
+class Square:
+    """The square of a point: the number of its section, its class in KINDS or `same`, a title."""
+
+    section: int
+    kind: str
+    title: str
+
+
+Problem = tuple[str, str, str, list[str]]
+"""Entry, title, samples and reasons of a point with samples without a value."""
+
+
+@dataclass
+class FirstScreen:
+    """The sentence about a run, and below it what supports it.
+
+    `doubts` is why its figures are not to be quoted, and `more` how many headlines have no tile.
+    """
+
+    banner: Banner
+    doubts: str
+    tiles: list[screen.Headline]
+    more: int
+    charts: list[Markup]
+
+
+@dataclass
+class Trust:
+    """How far the figures of a run can be trusted.
+
+    `squares` are the points that are not good, `key` what their colours say, and `verdicts` the
+    worst of benchmarks on each point, with how many of its rules share it.
+    """
+
+    squares: list[Square]
+    key: list[tuple[str, str]]
+    verdicts: list[tuple[BenchmarkVerdict, str]]
+
+
+@dataclass
+class Page:
+    """The page of a run, part by part. `head` is date, duration and machine.
+
+    `site`: the store has pages over all runs, to which this one leads. `rows_file` is the address
+    of its rows.
+    """
+
+    plan: Plan
+    summary: Summary
+    site: bool
+    head: list[str]
+    first: FirstScreen
+    trust: Trust
+    problems: list[Problem]
+    skipped: list[Problem]
+    sections: list[Section]
+    environment: list[tuple[str, str]]
+    sample_facts: list[tuple[str, str]]
+    canary: Values
+    rows_file: str
+
+
 @cache
 def templates() -> Environment:
     """Return the templates of the pages. They escape every text."""
@@ -128,8 +205,15 @@ def templates() -> Environment:
         undefined=StrictUndefined,
         finalize=printable,
     )
-    environment.filters |= {"plural": plural, "code": code}
-    environment.globals["source"] = source
+    environment.filters |= {
+        "plural": plural,
+        "code": code,
+        "colour": screen.colour,
+        "figures": figures_of,
+        "spark": screen.spark,
+        "statuses": statuses_text,
+    }
+    environment.globals |= {"source": source, "most": ROWS}
     return environment
 
 
@@ -175,50 +259,65 @@ def report(
 ) -> str:
     """Return the page of a run. Equal input gives an equal page."""
     run = RunVerdicts(summary, gate)
-    table = summary.table
-    sentence = banner(run)
-    states = summary.points
     first = _first_pictures(run, pictures)
-    benchmarks = list(dict.fromkeys(state.benchmark for state in states))
-    squares = [_square(benchmarks.index(state.benchmark), state, summary.trust) for state in states]
-    kinds = {square.kind for square in squares}
-    # A benchmark has two tables: its important values, and the others.
-    limit = min(ROWS, max(40, ALL_ROWS // (2 * len(benchmarks) or 1)))
-    tiles = screen.tiles(run)
-    hosts = (_flat(orjson.loads(text), skip=("sample",)) for text in distinct(table["env"]))
-    context = {
-        "plan": plan,
-        "site": site,
-        "head": list(head(table)),
-        "banner": sentence,
-        "reasons": [text for text in sentence.reasons if not text.startswith("trust ")],
-        "colour": screen.colour(sentence.kind),
-        "doubts": screen.doubts(run),
-        "trust": summary.trust.text,
-        "tiles": tiles,
-        "more": sum(len(state.headlines) for state in states) - len(tiles),
-        # The numbers keep ids apart: those of the charts below begin with 1.
-        "first": [inline_picture(drawn, -number) for number, drawn in enumerate(fill_rows(first))],
-        "points": len(squares),
-        "squares": [square for square in squares if square.kind != "same"],
-        "key": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
-        "problems": list(_problems(states, BAD)),
-        "skipped": list(_problems(states, ("skipped",))),
-        "most": ROWS,
-        "samples": statuses_text(summary.statuses),
-        "verdicts": worst_of_points(summary.verdicts),
-        "sections": [_section(run, name, limit) for name in benchmarks],
-        "environment": _facts(chain.from_iterable(hosts)),
-        "sample_facts": _facts(_sample_facts(table)),
-        "canary": _canary(run, limit),
-        "count": table.num_rows,
-        "rows_file": f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
-    }
+    page = _page(run, plan, first, root, site)
     template = templates().get_template("report.html")
     # What the page needs without charts says how much they may take.
-    room = LIMIT - len(template.render(context, charts={}).encode("utf-8", "replace"))
+    room = LIMIT - len(template.render(page=page, charts={}).encode("utf-8", "replace"))
     others = [picture for picture in pictures if picture not in first]
-    return template.render(context, charts=_charts(others, room))
+    return template.render(page=page, charts=_charts(others, room))
+
+
+def _page(run: RunVerdicts, plan: Plan, first: Sequence[Picture], root: str, site: bool) -> Page:
+    """Return the page of a run without the charts of its benchmarks."""
+    table = run.summary.table
+    states = run.summary.points
+    benchmarks = list(dict.fromkeys(state.benchmark for state in states))
+    # A benchmark has two tables: its important values, and the others.
+    limit = min(ROWS, max(40, ALL_ROWS // (2 * len(benchmarks) or 1)))
+    hosts = [_flat(orjson.loads(text), skip=("sample",)) for text in distinct(table["env"])]
+    return Page(
+        plan=plan,
+        summary=run.summary,
+        site=site,
+        head=list(head(table)),
+        first=_first_screen(run, first),
+        trust=_trust(run.summary, benchmarks),
+        problems=list(_problems(states, BAD)),
+        skipped=list(_problems(states, ("skipped",))),
+        sections=[_section(run, name, limit) for name in benchmarks],
+        environment=_facts(chain.from_iterable(hosts)),
+        sample_facts=_facts(_sample_facts(table)),
+        canary=_canary(run, limit),
+        rows_file=f"{root.rstrip('/')}/{result_key(plan.suite, plan.run_id)}",
+    )
+
+
+def _first_screen(run: RunVerdicts, pictures: Sequence[Picture]) -> FirstScreen:
+    """Return what the page says first."""
+    tiles = screen.tiles(run)
+    headlines = sum(len(state.headlines) for state in run.summary.points)
+    return FirstScreen(
+        banner=banner(run),
+        doubts=screen.doubts(run),
+        tiles=tiles,
+        more=headlines - len(tiles),
+        # The numbers keep ids apart: those of the charts below begin with 1.
+        charts=[inline_picture(drawn, -n) for n, drawn in enumerate(fill_rows(pictures))],
+    )
+
+
+def _trust(summary: Summary, benchmarks: Sequence[str]) -> Trust:
+    """Return how far a run can be trusted, with a square for each point that is not good."""
+    squares = [
+        _square(benchmarks.index(state.benchmark), state, summary.trust) for state in summary.points
+    ]
+    kinds = {square.kind for square in squares}
+    return Trust(
+        squares=[square for square in squares if square.kind != "same"],
+        key=[(kind, text) for kind, text in KINDS.items() if kind in kinds],
+        verdicts=worst_of_points(summary.verdicts),
+    )
 
 
 def _section(run: RunVerdicts, name: str, limit: int) -> Section:
@@ -230,13 +329,13 @@ def _section(run: RunVerdicts, name: str, limit: int) -> Section:
     first = [series for series in measured if series.metric in names]
     rest = [series for series in measured if series.metric not in names]
     return Section(
-        name,
-        file_name(name),
-        _about(name),
-        _common(states),
-        _values(run, states, first, limit),
-        _values(run, states, rest, limit),
-        _commands(run.summary.table, name),
+        name=name,
+        file=file_name(name),
+        about=_about(name),
+        common=_common(states),
+        first=_values(run, states, first, limit),
+        rest=_values(run, states, rest, limit),
+        commands=_commands(run.summary.table, name),
     )
 
 
@@ -259,12 +358,13 @@ def _first_pictures(run: RunVerdicts, pictures: Sequence[Picture]) -> list[Pictu
         return [_history(line, wide=len(lines) == 1) for line in lines]
     if banner(run).kind == "slow":
         return [drawn for drawn in pictures if drawn.title.startswith("Slow ")][:1]
-    names = dict.fromkeys(file_name(tile.benchmark) for tile in screen.tiles(run))
-    by_name = [[drawn for drawn in pictures if drawn.benchmark == name] for name in names]
-    return list(filter(None, chain.from_iterable(zip_longest(*by_name))))[:2]
+    by_name = grouped(pictures, lambda drawn: drawn.benchmark)
+    names = dict.fromkeys(file_name(tile.state.benchmark) for tile in screen.tiles(run))
+    return screen.in_turn([by_name.get(name, []) for name in names])[:2]
 
 
 def _history(line: Series, wide: bool) -> Picture:
+    """Return the picture of the history of a series."""
     with style.narrow():
         narrow = to_svg(screen.history(line))
     return picture_of("history", line.info.series_id, screen.history(line, wide), narrow)
@@ -276,10 +376,9 @@ LEFT_OUT = Markup('<p class="muted wide">Chart left out for its size: {} beside 
 def _charts(pictures: Sequence[Picture], room: int) -> dict[str, list[Markup]]:
     """Return the charts of each benchmark in `room` bytes. Those that do not fit are named."""
     charts: dict[str, list[Markup]] = {}
-    by_name = [
-        fill_rows(list(of_name)) for _, of_name in groupby(pictures, lambda drawn: drawn.benchmark)
-    ]
-    for number, drawn in enumerate(chain.from_iterable(by_name), 1):
+    by_name = grouped(pictures, lambda drawn: drawn.benchmark)
+    rows = map(fill_rows, by_name.values())
+    for number, drawn in enumerate(chain.from_iterable(rows), 1):
         chart = inline_picture(drawn, number)
         if len(chart.encode("utf-8", "replace")) > room:
             chart = LEFT_OUT.format(f"{drawn.name}.svg")
@@ -307,15 +406,6 @@ def head(table: pa.Table) -> Iterator[str]:
     yield from ([name for name in classes if " x [" not in name] or classes)[:2]
 
 
-@dataclass
-class Square:
-    """The square of a point: the number of its section, its class in KINDS or `same`, a title."""
-
-    section: int
-    kind: str
-    title: str
-
-
 def _square(section: int, state: PointState, trust: RunTrust) -> Square:
     """Return the square of a point, which shows its failure, or its trust."""
     point = trust.points.get(state.point)
@@ -328,18 +418,18 @@ def _square(section: int, state: PointState, trust: RunTrust) -> Square:
     return Square(section, "lost" if lost else kind, f"{name}: {reasons}")
 
 
-def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield point, samples and reasons of the points with samples of these statuses."""
+def _problems(states: Sequence[PointState], statuses: Sequence[str]) -> Iterator[Problem]:
+    """Yield the points with samples of these statuses."""
     for state in states:
         counts = {status: state.statuses[status] for status in statuses if state.statuses[status]}
         if counts:
             reasons = state.reasons[:REASONS] or ["no reason was stored"]
             samples = f"{statuses_text(counts)} of {state.statuses.total()}"
-            yield [state.entry, state.title, samples, reasons]
+            yield state.entry, state.title, samples, reasons
 
 
 def _about(name: str) -> tuple[str, str]:
-    """Return summary and clock of a benchmark, or nothing where it is not installed."""
+    """Return summary and clock of a benchmark, or empty texts where it is not installed."""
     try:
         program = registry.get(name)
     except Exception:
@@ -359,46 +449,56 @@ def _common(states: Sequence[PointState]) -> list[tuple[str, str]]:
 def _values(
     run: RunVerdicts, states: Sequence[PointState], measured: Sequence[RunSeries], limit: int
 ) -> Values:
-    """Return a table of series of some points. A column without a cell is left out."""
+    """Return a table of series of some points. A column without a text is left out."""
     by_point = {state.point: state for state in states}
     rows = [_cells(run, by_point[series.point], series) for series in measured[:limit]]
-    columns = [name for name in COLUMNS if name == "unit" or any(row[name] for row in rows)]
-    more = max(0, len(measured) - limit)
+    used = [name for name in COLUMNS if name == "unit" or any(row[name].text for row in rows)]
+    return Values(
+        columns=[(name, COLUMNS[name]) for name in used],
+        rows=rows,
+        more=max(0, len(measured) - limit),
+        caption=_caption(rows, measured),
+    )
+
+
+def _caption(rows: Sequence[dict[str, Cell]], measured: Sequence[RunSeries]) -> str:
+    """Return what the spreads of a table are, and what its marks say."""
+    marks = {row[""].text for row in rows}
+    texts = [text for mark, text in MARKS.items() if mark in marks]
     bands = {series.band.kind for series in measured} - {"none"}
-    marks = {row[""] for row in rows}
-    keys = [text for mark, text in MARKS.items() if mark in marks]
     if bands:
         kinds = " or ".join(BANDS[kind] for kind in sorted(bands, reverse=True))
-        keys.insert(0, f"spread: {kinds}")
-    return Values([(name, COLUMNS[name]) for name in columns], rows, more, "; ".join(keys))
+        texts.insert(0, f"spread: {kinds}")
+    return "; ".join(texts)
 
 
-def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, Any]:
+def _cells(run: RunVerdicts, state: PointState, series: RunSeries) -> dict[str, Cell]:
     """Return the cells of a series by column, the median also in the base unit to sort by."""
     number, spread, unit = figures_of(series)
     band = series.band
+    history = run.histories.get(series.series_id)
     part = series.relative_spread
-    line = run.histories.get(series.series_id)
     # half the spread: of a share in points, because a share of a share says nothing
     half = "points" if series.display_unit == "%" else "%"
     mark = "~" if state.noise else ""
     return {
-        "point": state.title,
-        "metric": (series.label or series.entry, series.name),
-        "median": (number, series.middle),
-        "unit": unit or "1",
-        "spread": (spread, band.low, band.high) if spread else "",
-        "last runs": screen.spark(line) if line else "",
-        "±": "" if part is None else f"{digits(round(50 * part, 2))} {half}",
-        "n": band.n,
-        "": "unusable" if series.unusable else mark,
-        "of nominal": series.nominal,
+        "point": Cell(state.title),
+        "metric": Cell(series.label or series.entry, title=series.name),
+        "median": Cell(number, value=series.middle),
+        "unit": Cell(unit or "1"),
+        "spread": Cell(spread, value=band.low, high=band.high),
+        "last runs": Cell(screen.spark(history) if history else ""),
+        "±": Cell("" if part is None else f"{digits(round(50 * part, 2))} {half}"),
+        "n": Cell(band.n),
+        "": Cell("unusable" if series.unusable else mark),
+        "of nominal": Cell(series.nominal),
     }
 
 
 def _commands(table: pa.Table, name: str) -> list[str]:
+    """Return the commands of a benchmark, each once whatever its scratch folder."""
     rows = table.filter(pc.equal(table["benchmark"], name))
-    texts = (re.sub(SCRATCH, "SCRATCH", text) for text in distinct(rows["command"]))
+    texts = [re.sub(SCRATCH, "SCRATCH", text) for text in distinct(rows["command"])]
     commands = list(dict.fromkeys(texts))
     shown = commands[:COMMANDS]
     if len(commands) > COMMANDS:
@@ -433,13 +533,10 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return rows
 
 
-def _flat(facts: Any, skip: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return facts as flat text, with units of what counts bytes."""
-    set_facts = [(name, text) for name, text in flatten(facts, skip) if text not in UNSET]
-    return [(name, _fact_text(name, text)) for name, text in set_facts]
-
-
-def _fact_text(name: str, text: str) -> str:
-    if name.endswith("_bytes") and text.isdigit():
-        return short(float(text), "B")
-    return text
+def _flat(facts: Any, skip: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the facts that are set as flat text, with units of what counts bytes."""
+    for name, text in flatten(facts, skip):
+        if name.endswith("_bytes") and text.isdigit():
+            yield name, short(float(text), "B")
+        elif text not in UNSET:
+            yield name, text

@@ -4,11 +4,11 @@ The card of a run shows the same on a picture.
 """
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from markupsafe import Markup
@@ -28,6 +28,7 @@ from perfdag.results.summary import PointState, RunSeries
 from perfdag.stats.evidence import STEP
 from perfdag.units import plural
 
+Part = TypeVar("Part")
 TILES = 8
 """Headline values on the first screen."""
 BIG: Any = {"fontsize": 27, "fontweight": "bold"}
@@ -59,77 +60,76 @@ def colour(verdict: str) -> str:
     return KINDS.get(verdict, "same")
 
 
-Headline = tuple[PointState, RunSeries]
-
-
 @dataclass(frozen=True)
-class Tile:
-    """A headline value of a run for people, with the verdict on its series where it has one."""
+class Headline:
+    """A headline series of a run with its point, and its history where it has one."""
 
-    benchmark: str
-    label: str
-    number: str
-    unit: str
-    spread: str
-    usable: bool
-    verdict: str = ""
-    kind: str = ""
-    change: str = ""
-    level: str = ""
-    spark: Markup | str = ""
+    state: PointState
+    series: RunSeries
+    history: Series | None
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.series.titled(self.state.label)
+
+    @property
+    def verdict(self) -> str:
+        """The kind of its verdict, or nothing without a history."""
+        return self.history.verdict.kind if self.history else ""
+
+    @property
+    def change(self) -> str:
+        """Its verdict for people, as the size of what changed; nothing without a history."""
+        if self.history and self.verdict in CHANGED:
+            return self.history.verdict.size
+        return "cannot tell" if self.verdict == "unclear" else self.verdict
+
+    @property
+    def level(self) -> str:
+        """Its level before and after a change, or nothing where it has not changed."""
+        if self.history is None or self.verdict not in CHANGED:
+            return ""
+        verdict = self.history.verdict
+        before = amount(verdict.before, self.series.display_unit)
+        return f"{before} \N{RIGHTWARDS ARROW} {amount(verdict.value, self.series.display_unit)}"
 
 
-def tiles(run: RunVerdicts) -> list[Tile]:
+def tiles(run: RunVerdicts) -> list[Headline]:
     """Return the headline values of the first screen: those that changed, then one a point.
 
     Entries take turns, and of the points of an entry, the best one stands first. One figure stands
     for a point: a bandwidth is its IOPS times the block size.
     """
-    kinds = {series: line.verdict.kind for series, line in run.histories.items()}
     changed: list[Headline] = []
     groups: dict[tuple[str, str], list[Headline]] = {}
     for state in run.summary.points:
-        headlines = state.headlines
-        changed += [(state, line) for line in headlines if kinds.get(line.series_id) in CHANGED]
+        headlines = [
+            Headline(state, series, run.histories.get(series.series_id))
+            for series in state.headlines
+        ]
+        changed += [headline for headline in headlines if headline.verdict in CHANGED]
         if headlines and state.pair is None:  # a matrix shows pairs
-            first = headlines[0]
-            alike = [line for line in headlines if line.metric == first.metric]
-            best = min((line for line in alike if line.stat == first.stat), key=_order)
-            groups.setdefault((state.entry, first.metric), []).append((state, best))
-    changed.sort(key=lambda pair: CHANGED.index(kinds[pair[1].series_id]))
-    ordered = [sorted(group, key=lambda pair: _order(pair[1])) for group in groups.values()]
-    in_turn = filter(None, chain.from_iterable(zip_longest(*ordered)))
-    shown = {series.series_id: (state, series) for state, series in [*changed, *in_turn]}
-    return [_tile(run, *pair) for pair in list(shown.values())[:TILES]]
+            first = headlines[0].series
+            of_metric = [line for line in headlines if line.series.metric == first.metric]
+            alike = [line for line in of_metric if line.series.stat == first.stat]
+            groups.setdefault((state.entry, first.metric), []).append(min(alike, key=_rank))
+    changed.sort(key=lambda headline: CHANGED.index(headline.verdict))
+    entries = [sorted(group, key=_rank) for group in groups.values()]
+    shown = {headline.series.series_id: headline for headline in [*changed, *in_turn(entries)]}
+    return list(shown.values())[:TILES]
 
 
-def _order(series: RunSeries) -> tuple[bool, float]:
-    """Return what sorts the points of an entry: usable ones first, the best of them first."""
+def _rank(headline: Headline) -> tuple[bool, float]:
+    """Return what sorts the headlines of an entry: usable ones first, the best of them first."""
+    series = headline.series
     return series.unusable, -series.middle if series.better == "higher" else series.middle
 
 
-def _tile(run: RunVerdicts, state: PointState, series: RunSeries) -> Tile:
-    number, spread, unit = figures_of(series)
-    label = series.titled(state.label)
-    tile = Tile(state.benchmark, label, number, unit, spread, not series.unusable)
-    line = run.histories.get(series.series_id)
-    if line is None:
-        return tile
-    verdict = line.verdict
-    change = "cannot tell" if verdict.kind == "unclear" else str(verdict.kind)
-    level = ""
-    if verdict.kind in CHANGED:
-        change = verdict.size
-        before = amount(verdict.before, series.display_unit)
-        level = f"level {before} \N{RIGHTWARDS ARROW} {amount(verdict.value, series.display_unit)}"
-    return replace(
-        tile,
-        verdict=line.text,
-        kind=colour(verdict.kind),
-        change=change,
-        level=level,
-        spark=spark(line),
-    )
+def in_turn(groups: Iterable[Sequence[Part]]) -> list[Part]:
+    """Return the first of each group, then the second of each, and so on."""
+    rounds = zip_longest(*groups)
+    return [part for part in chain.from_iterable(rounds) if part is not None]
 
 
 def doubts(run: RunVerdicts) -> str:
@@ -153,28 +153,26 @@ def spark(line: Series) -> Markup:
         return Markup()
     level = line.levels.levels[-1]
     has_band = bool(np.isfinite([level.low, level.high]).all())
-    shown = values[measured].tolist()
+    shown = values[measured]
     if has_band:
-        shown += [level.low, level.high]
-    low = min(shown)
-    scale = (HIGH - 2 * MARGIN) / (max(shown) - low or 1.0)
+        shown = np.append(shown, [level.low, level.high])
+    low = shown.min()
     step = (WIDE - 2 * MARGIN) / (len(values) - 1)
-
-    def place(position: int, value: float) -> tuple[float, float]:
-        return MARGIN + position * step, HIGH - MARGIN - (value - low) * scale
-
-    band = ""
+    scale = (HIGH - 2 * MARGIN) / (shown.max() - low or 1.0)
+    xs = MARGIN + measured * step
+    ys = HIGH - MARGIN - (values[measured] - low) * scale
+    parts = [f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">']
     if has_band:
         oldest = len(line.value) - len(values)
-        x, y = place(max(0, level.start - oldest), level.high)
-        size = f'width="{WIDE - x:.1f}" height="{(level.high - level.low) * scale:.1f}"'
-        band = f'<rect class="band" x="{x:.1f}" y="{y:.1f}" {size}/>'
-    places = [place(position, values[position]) for position in measured.tolist()]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    x, y = places[-1]
-    end = f'<circle class="{colour(line.verdict.kind)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
-    head = f'<svg class="spark" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
-    return Markup(f'{head}{band}<polyline points="{points}"/>{end}</svg>')
+        left = MARGIN + max(0, level.start - oldest) * step
+        top = HIGH - MARGIN - (level.high - low) * scale
+        size = f'width="{WIDE - left:.1f}" height="{(level.high - level.low) * scale:.1f}"'
+        parts.append(f'<rect class="band" x="{left:.1f}" y="{top:.1f}" {size}/>')
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+    parts.append(f'<polyline points="{points}"/>')
+    tone = colour(line.verdict.kind)
+    parts.append(f'<circle class="{tone}" cx="{xs[-1]:.1f}" cy="{ys[-1]:.1f}" r="3"/></svg>')
+    return Markup("".join(parts))
 
 
 RUNS = 60
@@ -211,34 +209,41 @@ class Past:
         self.edges = np.array([shown[0] - self.margin, *middles, shown[-1] + self.margin])
         distances = np.diff(self.times[self.measured])
         usual = np.median(distances) if distances.size else 0.0
-        # A gap stands before the run that ends it. One of two margins is too narrow to be seen.
-        self.gaps = np.flatnonzero(distances > max(GAP * usual, 2 * self.margin)) + 1
+        # A gap of two margins is too narrow to be seen.
+        shortest = max(GAP * usual, 2 * self.margin)
+        # A gap stands before the run that ends it.
+        self.gaps = np.flatnonzero(distances > shortest) + 1
 
     def edge(self, position: int) -> float:
-        """Return the moment between a run and the one before it."""
+        """Return the moment between a run and the one before it, within the axis."""
         return float(self.edges[min(max(0, position - self.first), len(self.edges) - 1)])
 
 
 @style.house()
 def history(line: Series, wide: bool = False) -> Figure:
     """Draw the newest runs of a series with their levels and steps."""
-    level = line.levels.levels[-1]
-    ends = [level.effect(level.low), level.effect(level.high)]
-    notes = ["a dot a run", "band: where equal runs lie"]
-    if np.isfinite(ends).all():
-        notes[1] += f" ({' to '.join(percent(end, level.unit) for end in ends)})"
-    if any(step.after.first < step.after.last for step in line.steps):
-        notes.append("shaded: when a change may have begun")
-    notes += [step.values(line.info) for step in line.steps[-1:]]
-    fig, (ax,) = style.figure([3.0], f"{line.label} {line.text}", notes, wide=wide)
+    fig, (ax,) = style.figure([3.0], f"{line.label} {line.text}", _remarks(line), wide=wide)
     panel(ax, line)
     return fig
+
+
+def _remarks(line: Series) -> list[str]:
+    """Return how to read a history, and the values of its newest step."""
+    level = line.levels.levels[-1]
+    ends = [level.effect(level.low), level.effect(level.high)]
+    remarks = ["a dot a run", "band: where equal runs lie"]
+    if np.isfinite(ends).all():
+        remarks[1] += f" ({' to '.join(percent(end, level.unit) for end in ends)})"
+    if any(step.after.first < step.after.last for step in line.steps):
+        remarks.append("shaded: when a change may have begun")
+    return remarks + [step.values(line.info) for step in line.steps[-1:]]
 
 
 def panel(ax: Axes, line: Series) -> None:
     """Draw the newest runs. The span of a change for the worse that is open is shaded."""
     past = Past(line)
     _draw_levels(ax, past)
+    _draw_gaps(ax, past)
     _draw_runs(ax, past)
     shown = [step for step in line.steps if step.after.start >= past.first]
     for step in shown:
@@ -266,27 +271,37 @@ def _draw_levels(ax: Axes, past: Past) -> None:
         ax.plot(xs, ys, color=style.INK, lw=1.5, ls=(0, (4, 2)), gid="trend")
 
 
+def _draw_gaps(ax: Axes, past: Past) -> None:
+    """Shade the times in which nothing ran for long, with their days where these have room."""
+    for at in past.gaps.tolist():
+        begin, end = past.times[past.measured[at - 1 : at + 1]]
+        ax.axvspan(begin, end, color=style.GRID, alpha=0.5, lw=0, gid="gap")
+        if end - begin > 6 * past.margin:
+            ax.text(
+                (begin + end) / 2,
+                0.02,
+                plural(round(end - begin), "day"),
+                color=style.MUTED,
+                ha="center",
+                transform=ax.get_xaxis_transform(),
+            )
+
+
 def _draw_runs(ax: Axes, past: Past) -> None:
     """Draw the median of each run. The line is broken where nothing ran for long."""
     blue = style.SERIES[0]
     for piece in np.split(past.measured, past.gaps):
         ax.plot(past.times[piece], past.line.value[piece], color=blue, lw=1.2, gid="line")
-    for at in past.gaps.tolist():
-        before, after = past.times[past.measured[at - 1 : at + 1]]
-        ax.axvspan(before, after, color=style.GRID, alpha=0.5, lw=0, gid="gap")
-        if after - before > 6 * past.margin:
-            days = plural(round(after - before), "day")
-            middle: Any = {"x": (before + after) / 2, "y": 0.02, "ha": "center"}
-            ax.text(s=days, color=style.MUTED, transform=ax.get_xaxis_transform(), **middle)
     moments = past.times[past.measured]
     values = past.line.value[past.measured]
     (marks,) = ax.plot(moments, values, "o", label="_value", color=blue, ms=4, gid="median")
     texts = [amount(value, past.line.info.display_unit) for value in values.tolist()]
     dates = [_date(moment, "%-d %b %Y %H:%M") for moment in moments.tolist()]
-    style.HOVERS[marks] = [": ".join(pair) for pair in zip(dates, texts, strict=True)]
+    style.HOVERS[marks] = [f"{date}: {text}" for date, text in zip(dates, texts, strict=True)]
 
 
 def _date(moment: float, form: str) -> str:
+    """Return a moment in days as text."""
     return datetime.fromtimestamp(round(moment * DAY), UTC).strftime(form)
 
 
@@ -294,24 +309,27 @@ def _draw_step(ax: Axes, past: Past, step: Step, *, newest: bool) -> None:
     """Draw where a level began and may have begun, its size, and what changed with the newest."""
     tone = _TONES.get(colour(step.kind), style.MUTED)
     if step.after.first < step.after.last:
-        span = past.edge(step.after.first), past.edge(step.after.last + 1)
-        ax.axvspan(*span, color=tone, alpha=0.12, lw=0, gid="since")
+        earliest = past.edge(step.after.first)
+        latest = past.edge(step.after.last + 1)
+        ax.axvspan(earliest, latest, color=tone, alpha=0.12, lw=0, gid="since")
     begin = past.edge(step.after.start)
     ax.axvline(begin, color=tone, lw=1, ls=(0, (2, 2)), gid="step")
-    late = begin > (past.edge(past.first) + past.edge(len(past.times))) / 2
+    # The text stands on the side where the axis is longer.
+    late = begin > (past.edges[0] + past.edges[-1]) / 2
+    indent = -4 if late else 4
     place: Any = {
+        "xy": (begin, 1),
         "xycoords": ("data", "axes fraction"),
         "textcoords": "offset points",
         "va": "top",
         "ha": "right" if late else "left",
         "color": tone,
     }
-    indent = -4 if late else 4
     size = f"{step.size} {_date(past.times[step.after.start], '%-d %b')}"
-    ax.annotate(size, (begin, 1), xytext=(indent, -3), fontweight="bold", **place)
+    ax.annotate(size, xytext=(indent, -3), fontweight="bold", **place)
     if newest and step.changes.text:
         changed = textwrap.shorten(step.changes.text, 34, placeholder=" ...")
-        ax.annotate(changed, (begin, 1), xytext=(indent, -16), **place)
+        ax.annotate(changed, xytext=(indent, -16), **place)
 
 
 def _set_axes(ax: Axes, past: Past) -> None:
@@ -322,17 +340,22 @@ def _set_axes(ax: Axes, past: Past) -> None:
     finite = shown[np.isfinite(shown)]
     low = float(finite.min())
     high = float(finite.max())
-    days = past.edges[-1] - past.edges[0]
+    height = high - low or abs(high) or 1.0
+    # The sizes of the steps stand above the values.
+    ax.set(xlim=past.edges[[0, -1]], ylim=(low - 0.08 * height, high + 0.3 * height))
+    _set_dates(ax, days=past.edges[-1] - past.edges[0])
+    unit = style.linear_axis(ax.yaxis, line.info.display_unit, high)
+    label = style.axis_label(line.info.label, unit, line.info.better)
+    ax.set_ylabel(label.replace(", ", "\n"))
+
+
+def _set_dates(ax: Axes, days: float) -> None:
+    """Set the ticks of an axis of time, with hours where it spans less than two days."""
     form = "%-d %b %H:%M" if days < 2 else "%-d %b" if days < 300 else "%b %Y"
     ticks = 4 if style.is_narrow() else 8
     locator = AutoDateLocator(minticks=3, maxticks=ticks)  # type: ignore[no-untyped-call]
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda moment, _: _date(moment, form)))
-    height = high - low or abs(high) or 1.0
-    ax.set(xlim=past.edges[[0, -1]], ylim=(low - 0.08 * height, high + 0.3 * height))
-    unit = style.linear_axis(ax.yaxis, line.info.display_unit, high)
-    label = style.axis_label(line.info.label, unit, line.info.better)
-    ax.set_ylabel(label.replace(", ", "\n"))
 
 
 def _card(title: str, sentence: str, verdict: str, why: str) -> Figure:
@@ -356,15 +379,18 @@ def _value(fig: Figure, place: int, label: str, value: str, tone: str) -> None:
 @style.house()
 def card(run: RunVerdicts, suite: str, head: Sequence[str]) -> bytes:
     """Return a PNG of 1200 x 630 for chats and slides: the sentence, values, and the history."""
-    said = banner(run)
-    fig = _card("  ·  ".join([suite, *head]), said.sentence, said.kind, "; ".join(said.reasons))
+    claim = banner(run)
+    fig = _card("  ·  ".join([suite, *head]), claim.sentence, claim.kind, "; ".join(claim.reasons))
     lines = [line for line in run.deciding() if line.levels.measured >= STEP][:1]
+    # The history takes the right half.
     for place, tile in enumerate(tiles(run)[: 3 if lines else 6]):
-        value = f"{tile.number} {tile.unit}" if tile.usable else "unusable"
-        tone = style.INK if tile.usable else style.MUTED
-        if tile.usable and tile.level:
+        number, _, unit = figures_of(tile.series)
+        usable = not tile.series.unusable
+        value = f"{number} {unit}" if usable else "unusable"
+        tone = style.INK if usable else style.MUTED
+        if usable and tile.level:
             value += f"  {tile.change}"
-            tone = _TONES[tile.kind]
+            tone = _TONES[colour(tile.verdict)]
         label = textwrap.shorten(tile.label, 40 if lines else 52, placeholder=" ...")
         _value(fig, place, label, value, tone)
     for line in lines:
@@ -382,12 +408,7 @@ def card_of_variants(
     """
     fig = _card("  ·  ".join(names), sentence, verdict, "values, the change, and its interval")
     for place, (label, a, b, change, interval, kind) in enumerate(rows[:3]):
-        _value(
-            fig,
-            place,
-            label,
-            f"{a} \N{RIGHTWARDS ARROW} {b}  {change}",
-            _TONES.get(colour(kind), style.INK),
-        )
+        values = f"{a} \N{RIGHTWARDS ARROW} {b}  {change}"
+        _value(fig, place, label, values, _TONES.get(colour(kind), style.INK))
         fig.text(0.96, 0.43 - 0.19 * place, interval, ha="right", color=style.MUTED, fontsize=22)
     return to_bytes(fig, dpi=100)[1]
