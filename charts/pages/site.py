@@ -246,13 +246,14 @@ def _alerts(
             "cluster": cluster,
             "run": run,
             "kind": alert.kind,
-            # a store `st` is no part of `--store`
-            "text": re.sub(
-                rf"(?<![\w/-]){re.escape(records[run].store)}(?!\w)",
-                lambda _: store.root,  # as it is: a backslash in it begins no group
-                alert.text,
-            ),
+            "text": _at_address(alert.text, records[run].store, store.root),
         }
         for cluster, run in newest.items()
         for alert in records[run].alerts
     ]
+
+
+def _at_address(text: str, before: str, after: str) -> str:
+    """Return a text with another address of its store. A store `st` is no part of `--store`."""
+    # The new one is a function's, because a backslash in a text would begin a group.
+    return re.sub(rf"(?<![\w/-]){re.escape(before)}(?!\w)", lambda _: after, text)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, summarise, worst_of_points
 from perfdag.stats.evidence import STEP
 from perfdag.stats.levels import Level
+from perfdag.stats.robust import Spread
 from perfdag.store.base import Store, is_key
 from perfdag.units import scaled, short_seconds
 
@@ -40,9 +41,12 @@ MISSING = 20  # most series that are named as not compared
 VERDICTS = 3  # most verdicts on a card
 LEVELS = 8
 """Newest levels of a series that are compared with each other."""
+SIDES = {"only_a": "only in A", "only_b": "only in B"}
+"""Why series of only one side were not compared, for people."""
 DECIDING = {"failed": ("failed", "worse"), "same": ()}
 """The verdicts on series that decide the one on a run, where these are not the same."""
 
+Part = TypeVar("Part")
 Data = dict[str, Any]
 Cells = list[str | float | bool | None]
 """Figures and texts that a page reads by position."""
@@ -112,15 +116,16 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
 
 
 def _of_rows(table: pa.Table) -> Data:
+    """Return the trust in a run, the worst verdict of its benchmarks, its failures and duration."""
     summary = summarise(table)
+    trust = summary.trust
     reasons = chain.from_iterable(state.reasons for state in summary.points)
     worst = next((verdict for verdict, _ in worst_of_points(summary.verdicts)), None)
+    # A skipped point has no trust.
+    lost = [state for state in summary.points if state.why and state.point in trust.points]
     start = pc.min(table["started_at"]).as_py()
     end = pc.max(table["finished_at"]).as_py()
     seconds = (end - start).total_seconds() if start and end else None
-    trust = summary.trust
-    # A skipped point has no trust.
-    lost = [state for state in summary.points if state.why and state.point in trust.points]
     return {
         "statuses": summary.statuses,
         "reasons": list(dict.fromkeys(reasons))[:REASONS],
@@ -130,7 +135,7 @@ def _of_rows(table: pa.Table) -> Data:
         "benchmark_verdict_text": worst.text if worst else "",
         "failed": [_failed(state) for state in lost],
         "seconds": seconds,
-        "duration": short_seconds(seconds) if seconds is not None else "-",
+        "duration": "-" if seconds is None else short_seconds(seconds),
     }
 
 
@@ -254,17 +259,16 @@ def _pair_verdicts(line: Series) -> Data:
     judged by `absolute` differences. Neither can a point whose headline series all spread so.
     """
     better = line.info.better
-    levels = line.levels.levels
-    newest = levels[-LEVELS:]
     # So few runs decide no level.
     first = line.levels.nights.at[:STEP].tolist()
-    bands = [line.band(i) for i in first]
 
-    def between(a: Level, b: Level) -> Any:
+    def early(a: Spread, b: Spread) -> Verdict:
+        return compare_sides(a, b, line.levels, better)
+
+    def between(a: Level, b: Level) -> Verdict | None:
         if a is b:
             return None
-        verdict = compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
-        return _cells(verdict) if verdict else None
+        return compare_levels(line.value, line.levels, line.runs, a.start, b.start, better)
 
     return {
         "point": line.info.point,
@@ -273,10 +277,21 @@ def _pair_verdicts(line: Series) -> Data:
         "absolute": line.levels.absolute,
         "relative": not line.verdict.unit,
         "first": [line.runs[i] for i in first],
-        "early": [[_cells(compare_sides(a, b, line.levels, better)) for b in bands] for a in bands],
-        "within": [_cells(compare_within(level, better)) for level in levels],
-        "between": [[between(a, b) for b in newest] for a in newest],
+        "early": _of_each_two([line.band(i) for i in first], early),
+        "within": [_cells(compare_within(level, better)) for level in line.levels.levels],
+        "between": _of_each_two(line.levels.levels[-LEVELS:], between),
     }
+
+
+def _of_each_two(
+    parts: Sequence[Part], compare: Callable[[Part, Part], Verdict | None]
+) -> list[list[Cells | None]]:
+    """Return the verdict on each two parts of a series: a row for each part that comes first."""
+    square = []
+    for before in parts:
+        verdicts = [compare(before, after) for after in parts]
+        square.append([_cells(verdict) if verdict else None for verdict in verdicts])
+    return square
 
 
 def values(medians: RunMedians) -> Iterator[tuple[str, str, Callable[[], Data]]]:
@@ -330,28 +345,31 @@ def verdicts(store: Store, suite: str, before: str, after: str) -> Data:
     names of those not compared.
     Raises SelectionError, StoreError.
     """
-    a, b = (Selection(run, suite, (run,)) for run in (before, after))
+    a = Selection(before, suite, (before,))
+    b = Selection(after, suite, (after,))
     comparison = compare_selections((store, a), (store, b))
-    titles = {"only_a": "only in A", "only_b": "only in B"}
+    compared = {row.info.series_id: row for row in comparison.series}
+    missing = {
+        SIDES.get(reason, reason): (len(names), names[:MISSING])
+        for reason, names in comparison.left_out.items()
+        if names and reason != "damaged"  # The page names damaged files in a warning.
+    }
     return {
         "parameters": comparison.parameters,
-        # The page names damaged files by themselves, in a warning.
-        "missing": {
-            titles.get(reason, reason): (len(lines), lines[:MISSING])
-            for reason, lines in comparison.left_out.items()
-            if lines and reason != "damaged"
-        },
-        "series": {row.info.series_id: _cells(row.verdict) for row in comparison.series},
-        "paired": {
-            row.info.series_id: row.series_a
-            for row in comparison.series
-            if row.info.series_id != row.series_a
-        },
+        "missing": missing,
+        "series": {name: _cells(row.verdict) for name, row in compared.items()},
+        "paired": {name: row.series_a for name, row in compared.items() if row.series_a != name},
     }
 
 
 def _cells(verdict: Verdict) -> Cells:
     """Return kind, text, effect, noise, the figures compared, and whether they are too noisy."""
-    noise = percent(verdict.noise, verdict.unit, sign=False)
-    figures = rounded(verdict.before), rounded(verdict.value)
-    return [verdict.kind, verdict.text, verdict.size, noise, *figures, verdict.noisy]
+    return [
+        verdict.kind,
+        verdict.text,
+        verdict.size,
+        percent(verdict.noise, verdict.unit, sign=False),
+        rounded(verdict.before),
+        rounded(verdict.value),
+        verdict.noisy,
+    ]
