@@ -150,8 +150,9 @@ Groups = dict[str, dict[str, Item]]
 
 def dots_height(groups: Groups) -> float:
     """Return the height in inches of a panel of dots."""
+    lines = [style.wrap(row).count("\n") + 1 for row in rows_of(groups)]
     # In rows: a line of a wrapped name takes 0.62, and the room between two names 0.25.
-    count = sum(max(1, 0.62 * (style.wrap(row).count("\n") + 1)) + 0.25 for row in rows_of(groups))
+    count = sum(max(1, 0.62 * of_name) + 0.25 for of_name in lines)
     legend = 0.2 * len(groups) if style.is_narrow() else 0.25
     return count * ROW + 0.55 + (legend if len(groups) > 1 else 0)
 
@@ -166,25 +167,18 @@ def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     rows = rows_of(groups)
     items = list(chain.from_iterable(group.values() for group in groups.values()))
     if joined:
-        for y, row in enumerate(rows):
-            pair = [group[row].value for group in groups.values() if row in group]
-            ax.plot(pair, [y] * len(pair), color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+        _join(ax, groups, rows)
+    # Groups that are not joined stand side by side in a row.
     apart = 0.0 if joined else min(0.25, 0.6 / len(groups))
     for number, (name, group) in enumerate(groups.items()):
         shift = (number - (len(groups) - 1) / 2) * apart
-        _dots(ax, name, [(rows.index(row) + shift, item) for row, item in group.items()], number)
+        places = [(rows.index(row) + shift, item) for row, item in group.items()]
+        _dots(ax, name, places, number)
     if len(groups) == 1:
-        for y, item in enumerate(items):
-            right: Any = {"x": 1.015, "y": y, "transform": ax.get_yaxis_transform()}
-            if item.usable:
-                text = item.text if style.is_narrow() else item.full_text
-                ax.text(s=text, color=style.INK, va="center", **right)
-            else:
-                ax.text(s="unusable", color=style.MUTED, va="center", **right)
+        _write_values(ax, items)
     else:
-        columns = 1 if style.is_narrow() else min(4, len(groups))
         ax.legend(
-            ncols=columns,
+            ncols=1 if style.is_narrow() else min(4, len(groups)),
             handletextpad=0.3,
             columnspacing=1.2,
             loc="lower left",
@@ -197,6 +191,25 @@ def dots(ax: Axes, groups: Groups, *, joined: bool = False) -> None:
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     values_axis(ax, "x", items)
+
+
+def _join(ax: Axes, groups: Groups, rows: Sequence[str]) -> None:
+    """Connect the medians of a row."""
+    for y, row in enumerate(rows):
+        medians = [group[row].value for group in groups.values() if row in group]
+        ys = [y] * len(medians)
+        ax.plot(medians, ys, color=style.GRID, lw=3, zorder=1, label="_", gid="join")
+
+
+def _write_values(ax: Axes, items: Items) -> None:
+    """Write the value of each row on its right."""
+    for y, item in enumerate(items):
+        text = "unusable"
+        color = style.MUTED
+        if item.usable:
+            text = item.text if style.is_narrow() else item.full_text
+            color = style.INK
+        ax.text(1.015, y, text, color=color, va="center", transform=ax.get_yaxis_transform())
 
 
 def _dots(ax: Axes, name: str, places: Sequence[tuple[float, Item]], number: int) -> None:

@@ -124,17 +124,20 @@ def timeline(stages: Sequence[Stage], caption: str = "") -> Figure:
     if not moments:
         return style.no_data("no stage was reached")
     last = max(moments, key=lambda stage: max(stage.at))
+    title = f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s"
     fig, (ax,) = style.figure(
         [0.34 * len(moments) + 0.9],
-        f"The last object reached {last.name.replace('_', ' ')} after {max(last.at):.3g} s",
-        [f"line: first to last object; bar: middle half; tick: median; {caption}"],
+        title,
+        ["line: first to last object; bar: middle half; tick: median", caption],
     )
-    for row, stage in enumerate(reversed(moments)):
+    moments.reverse()  # Rows count from below.
+    blue = style.SERIES[0]
+    for row, stage in enumerate(moments):
         low, lower, middle, upper, high = np.percentile(stage.at, [0, 25, 50, 75, 100])
-        ax.plot([low, high], [row, row], color=style.SERIES[0], linewidth=1)
-        ax.barh(row, upper - lower, left=lower, height=0.5, color=style.SERIES[0], alpha=0.5)
+        ax.plot([low, high], [row, row], color=blue, linewidth=1)
+        ax.barh(row, upper - lower, left=lower, height=0.5, color=blue, alpha=0.5)
         ax.plot([middle], [row], "|", color=style.INK, markersize=11, markeredgewidth=2)
-    ax.set_yticks(range(len(moments)), [stage.label for stage in reversed(moments)])
+    ax.set_yticks(range(len(moments)), [stage.label for stage in moments])
     ax.set(xlabel="seconds from the first submission", xlim=(0, None))
     return fig
 

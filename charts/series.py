@@ -110,12 +110,13 @@ def figures_of(series: RunSeries) -> tuple[str, str, str]:
 
 def items_of(states: Iterable[PointState], metric: str, stats: Collection[str] = ()) -> list[Item]:
     """Return the series of a metric that have values, of these statistics alone if named."""
-    return [
-        Item.of(state, series)
+    measured = [
+        (state, line)
         for state in states
-        for series in state.series
-        if series.metric == metric and series.values and (not stats or series.stat in stats)
+        for line in state.series
+        if line.metric == metric and line.values
     ]
+    return [Item.of(state, line) for state, line in measured if not stats or line.stat in stats]
 
 
 def items_of_subjects(states: Iterable[PointState], rows: pa.Table, metric: str) -> list[Item]:

@@ -136,15 +136,17 @@ def figure(
     subtitle = "; ".join(filter(None, remarks))
     title_lines = textwrap.wrap(title, size.title, break_on_hyphens=False)
     subtitle_lines = textwrap.wrap(subtitle, size.subtitle, break_on_hyphens=False)
-    head = 0.2 * len(title_lines) + 0.17 * len(subtitle_lines) + 0.1
+    # In inches; places in a figure are shares of its height from below.
+    title_height = 0.2 * len(title_lines)
+    head = title_height + 0.17 * len(subtitle_lines) + 0.1
     height = sum(heights) + head
-    room = (0, 0, 1, 1 - head / height)
-    layout = ConstrainedLayoutEngine(rect=room, h_pad=0.06, w_pad=0.03, hspace=0.03)
+    below_head = (0, 0, 1, 1 - head / height)
+    layout = ConstrainedLayoutEngine(rect=below_head, h_pad=0.06, w_pad=0.03, hspace=0.03)
     fig = Figure(figsize=(size.width, height), layout=layout)
     axes = fig.subplots(len(heights), squeeze=False, height_ratios=heights, sharex=sharex)
     big: Any = {"fontsize": 11, "fontweight": "bold", "color": INK}
     fig.text(0.002, 1 - 0.06 / height, "\n".join(title_lines), va="top", gid="title", **big)
-    top = 1 - (0.09 + 0.2 * len(title_lines)) / height
+    top = 1 - (0.09 + title_height) / height
     fig.text(0.002, top, "\n".join(subtitle_lines), va="top", gid="subtitle", color=MUTED)
     return fig, list(axes.flat)
 
@@ -205,5 +207,6 @@ def on_cell(mesh: ScalarMappable, value: float) -> str:
     """
     rgb = np.asarray(mesh.to_rgba(np.array([value])))[0, :3]
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
     # not black and white, which a page changes for its dark mode
-    return "#000001" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "#fffffe"
+    return "#000001" if luminance > 0.179 else "#fffffe"

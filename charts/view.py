@@ -5,6 +5,7 @@ lines, two of them a heat map, and anything else a row of dots for each point.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -115,7 +116,8 @@ class Plot:
 
 
 def _slug(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+    """Return a text as a part of a slug: of lower case, with `-` between words."""
+    return re.sub(r"[\W_]", "-", text.lower())
 
 
 @style.house()
@@ -254,8 +256,8 @@ def _ideal(ax: Axes, ideal: str, lines: Mapping[str, Items], x: str) -> None:
     for line in lines.values():
         ordered = sorted(line, key=lambda item: item.numbers[x])
         xs = [item.numbers[x] for item in ordered]
-        first = ordered[0].value
-        ys = [first * (at / xs[0] if ideal == "rate" else xs[0] / at) for at in xs]
+        factors = [at / xs[0] if ideal == "rate" else xs[0] / at for at in xs]
+        ys = [ordered[0].value * factor for factor in factors]
         ax.plot(xs, ys, color=style.MUTED, ls="--", lw=1, gid="ideal", label="_ideal")
         low, high = ax.get_ylim()
         ax.set_ylim(min(low, *ys), max(high, *ys))
@@ -299,24 +301,24 @@ def _pair(items: Items) -> str:
 def _heat(plot: Plot, x: str, y: str) -> Figure:
     """Draw a map of the medians over two numbers."""
     usable = [item for item in plot.items if item.usable and {x, y} <= item.numbers.keys()]
+    values = [item.value for item in usable]
     across = plot.axis(x)
     down = plot.axis(y)
-    columns = len(across.values)
-    rows = len(down.values)
     unit = usable[0].series.display_unit
-    _, name = scaled(unit, max(item.value for item in usable))
+    _, name = scaled(unit, max(values))
     key = f"number: median in {name}, hatched: none or unusable"
-    height = max(1.6, 0.32 * rows + 0.9)
+    height = max(1.6, 0.32 * len(down.values) + 0.9)
     fig, (ax,) = style.figure([height], plot.title(), [key, plot.note])
-    grid = np.full((rows, columns), np.nan)
+    grid = np.full((len(down.values), len(across.values)), np.nan)
     for item in usable:
         row = down.values.index(item.numbers[y])
-        grid[row, across.values.index(item.numbers[x])] = item.value
-    scale = LogNorm if draw.far_apart([item.value for item in usable]) else Normalize
-    texts_fit = columns <= COLUMNS // (2 if style.is_narrow() else 1)
-    texts = draw.cell_texts(grid, unit) if texts_fit else None
+        column = across.values.index(item.numbers[x])
+        grid[row, column] = item.value
+    scale = LogNorm if draw.far_apart(values) else Normalize
+    most = COLUMNS // 2 if style.is_narrow() else COLUMNS
+    texts = draw.cell_texts(grid, unit) if len(across.values) <= most else None
     draw.heat(ax, grid, scale(np.nanmin(grid), np.nanmax(grid)), texts=texts)
     ax.set(xlabel=across.name, ylabel=down.name)
-    ax.set_xticks(np.arange(columns) + 0.5, list(map(across.text, across.values)))
-    ax.set_yticks(np.arange(rows) + 0.5, list(map(down.text, down.values)))
+    ax.set_xticks(np.arange(len(across.values)) + 0.5, list(map(across.text, across.values)))
+    ax.set_yticks(np.arange(len(down.values)) + 0.5, list(map(down.text, down.values)))
     return fig
