@@ -286,7 +286,7 @@ async def jobs(count: int, nodes: int) -> bool:
     """Jobs on simulated nodes: every stage of every job has a row."""
     async with Kube() as kube:
         await kwok_nodes.make_nodes(kube, nodes, 8)
-        await kwok_nodes.nodes_ready(kube, nodes, 120)
+        await kwok_nodes.ready_nodes(kube, nodes, 120)
         params = workloads.ScaleParams(count=count, parallel=20, goal="succeeded", timeout=900)
         start = time.monotonic()
         (result,) = await workloads.Scale().measure(kube, params, Context())
@@ -428,7 +428,7 @@ async def suite(nodes: int) -> bool:
     count, namespace = params["count"], f"perfdag-bench-{time.time_ns() % 10**9}"
     async with Kube(timeout=120) as kube, own_namespaces(kube, [namespace], "bench"):
         await kwok_nodes.make_nodes(kube, nodes, 8)
-        await kwok_nodes.nodes_ready(kube, nodes, 300)
+        await kwok_nodes.ready_nodes(kube, nodes, 300)
         await simulation.install(kube, "runai")
         document = load(params["template"], "bench").documents[-1]
         kind = f"{document.api_version}/{document.kind}"

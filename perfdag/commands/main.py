@@ -29,6 +29,7 @@ from perfdag.commands.options import (
     verb,
 )
 from perfdag.problems import PerfdagError
+from perfdag.redaction import redact
 
 GROUPS = {
     "measure": {
@@ -248,9 +249,8 @@ def _explain(error: Exception, verb: str | None) -> int:
         from perfdag.suite.document import BadDocument
 
         # each problem of a document begins with its file and line
-        print(
-            error if isinstance(error, BadDocument) else f"perfdag {verb}: {error}", file=sys.stderr
-        )
+        text = str(error) if isinstance(error, BadDocument) else f"perfdag {verb}: {error}"
+        print(redact(text), file=sys.stderr)
         return error.exit_code
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "hera":
         print("perfdag: hera is not installed: pip install 'perfdag[argo]'", file=sys.stderr)

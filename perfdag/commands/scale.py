@@ -248,7 +248,7 @@ def submit_workloads(args: argparse.Namespace) -> int:
 
     file, sampled = run_on_cluster(work, generate.connections(params.parallel))
     batch = file.generator
-    rate = f" ({batch['create_rate_per_s']:.0f}/s)" if batch["create_rate_per_s"] else ""
+    rate = f" ({short(batch['create_rate_per_s'], '1/s')})" if batch["create_rate_per_s"] else ""
     created = f"{batch['created']} of {batch['planned']} created"
     print_now(f"run {file.run}: {created} in {batch['seconds']:.1f} s{rate}")
     print_schedule(batch)
@@ -382,10 +382,12 @@ def simulate_nodes(args: argparse.Namespace) -> None:
 
     async def work(kube: Kube) -> int:
         created = await cluster.make_nodes(kube, args.count, args.gpus)
-        if not await cluster.nodes_ready(kube, args.count):
+        ready = await cluster.ready_nodes(kube, args.count)
+        if ready < args.count:
             raise ValueError(
-                "the nodes do not become Ready; does KWOK run, and does it manage nodes annotated "
-                "kwok.x-k8s.io/node=fake?"
+                f"only {ready} of {plural(args.count, 'node')} became Ready; does KWOK run, and "
+                "does it manage nodes annotated kwok.x-k8s.io/node=fake? If it is slow, repeat "
+                "the command"
             )
         return created
 
@@ -568,6 +570,8 @@ class AuditConfig(BaseModel, extra="forbid"):
 
     prometheus: str = Field("", alias="prometheusURL")
     token: str = Field("", alias="prometheusBearerToken", repr=False)
+    user: str = Field("", alias="prometheusUserName")
+    password: str = Field("", alias="prometheusPassword", repr=False)
     start: UnixTime | None = Field(None, alias="startTime")
     end: UnixTime | None = Field(None, alias="endTime")
     duration: GoDuration = 600.0
@@ -646,7 +650,11 @@ def audit_window(args: argparse.Namespace) -> int:
     keys = [*prometheus.TRANSITION_QUERIES, *vmi.PHASE_COUNTS]
     figures.check(gates, "the audit", (), keys, paced=False, components=True)
     source = prometheus.Prometheus(
-        config.prometheus, args.prometheus_token_file, args.prometheus_ca_file, config.token
+        config.prometheus,
+        args.prometheus_token_file,
+        args.prometheus_ca_file,
+        config.token,
+        "" if config.token or not config.user else f"{config.user}:{config.password}",
     )
     past = asyncio.run(past_figures(source, start, end))
     values = {figures.audit_key(name): past[name] for name in sorted(past)}

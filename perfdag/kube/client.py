@@ -107,7 +107,8 @@ class Cluster:
     """An API server and how to connect to it.
 
     `server` has no trailing slash. `namespace` is that of the context. `expires` is when the
-    credential plugin has to be asked again, in seconds since the epoch.
+    credential plugin has to be asked again, in seconds since the epoch. `login` is
+    `name:password` of a server with basic authentication, which no API server has.
     """
 
     server: str
@@ -116,6 +117,7 @@ class Cluster:
     tls: ssl.SSLContext = field(default_factory=tls_context)
     token: str = ""
     token_file: Path | None = None
+    login: str = ""
     plugin: dict[str, Any] | None = None
     server_name: str | None = None
     proxy: str | None = None
@@ -131,6 +133,8 @@ class Cluster:
             self.token = self.token_file.read_text().strip()
         elif self.plugin and time.time() >= self.expires:
             self._run_plugin(self.plugin)
+        elif self.login:
+            return {"Authorization": "Basic " + base64.b64encode(self.login.encode()).decode()}
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def _run_plugin(self, plugin: dict[str, Any]) -> None:

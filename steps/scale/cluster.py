@@ -279,16 +279,15 @@ async def remove_nodes(kube: Kube) -> int:
     return len(names)
 
 
-async def nodes_ready(kube: Kube, count: int, timeout: float = 60.0) -> bool:
-    """Wait until `count` simulated nodes are Ready; False after `timeout` s: KWOK does not run."""
+async def ready_nodes(kube: Kube, count: int, timeout: float = 60.0) -> int:
+    """Wait until `count` simulated nodes are Ready, at most `timeout` s. Return how many are."""
     deadline = time.monotonic() + timeout
-    names = {f"{_PREFIX}{index}" for index in range(count)}
-    while time.monotonic() < deadline:
+    while True:
         simulated = await kube.list("v1/Node", labels=f"{SIMULATED_LABEL}=true")
-        if names <= {node["metadata"]["name"] for node in simulated if is_ready(node)}:
-            return True
+        ready = sum(is_ready(node) for node in simulated)
+        if ready >= count or time.monotonic() >= deadline:
+            return ready
         await asyncio.sleep(0.5)
-    return False
 
 
 PRIMER = "primer"

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from perfdag.kube.client import Cluster, Kube, KubeError, tls_context
+from perfdag.redaction import register
 
 REQUESTS = "virt_requests"
 """Prefix of the figures `virt_requests/<VERB>-<resource>`: requests of KubeVirt's own pods."""
@@ -39,13 +41,19 @@ _VMIS = 'sum by (node) (node:kubevirt_vmi_phase:sum{node!="",node!="<no value>"}
 class Prometheus:
     """The address of a Prometheus.
 
-    It may want a bearer token, as text or in a file, and have a CA certificate in a file.
+    It may want a bearer token, as text or in a file, or `name:password` as its login. Its CA
+    certificate may be in a file. No message has these secrets, nor the password of the address.
     """
 
     url: str
     token_file: str | None = None
     ca_file: str | None = None
     token: str = field(default="", repr=False)
+    login: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        passwords = self.login.partition(":")[2], urlsplit(self.url).password
+        register(filter(None, (self.token, *passwords)))
 
     async def query(self, queries: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         """Return the `data` of the answers by query name. Raises KubeError."""
@@ -53,7 +61,9 @@ class Prometheus:
         try:
             ca = Path(self.ca_file).read_text() if self.ca_file else None
             file = Path(self.token_file) if self.token_file else None
-            prometheus = Cluster(address, address, "", tls_context(ca), self.token, token_file=file)
+            prometheus = Cluster(
+                address, address, "", tls_context(ca), self.token, token_file=file, login=self.login
+            )
             async with Kube(prometheus, retries=0) as server:
                 return {
                     name: (await server.request("GET", "/api/v1/query", params=params))["data"]
@@ -64,7 +74,10 @@ class Prometheus:
             text = f"no answer of Prometheus: {getattr(error, 'message', error)}"
             hint = "check --prometheus"
             if status in (401, 403):
-                hint = "it needs a token, which `scale` takes (--prometheus-token-file)"
+                hint = (
+                    "it needs a token, which `scale` takes (--prometheus-token-file), or a user of "
+                    "the configuration of an audit"
+                )
             raise KubeError(status, "Prometheus", text, hint) from None
 
 

@@ -62,7 +62,7 @@ def places() -> Iterator[dict[str, Namespace]]:
 
     async def simulate(client: Kube) -> None:
         await nodes.make_nodes(client, 1, 8)
-        assert await nodes.nodes_ready(client, 1)
+        assert await nodes.ready_nodes(client, 1)
         await simulation.install(client, "kubevirt")
 
     async def remove(client: Kube) -> None:

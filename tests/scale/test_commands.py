@@ -167,6 +167,9 @@ def test_a_past_window_has_the_keys_of_the_audit(
 
 CONFIG = """{
 \t"prometheusURL": "http://p",
+\t"prometheusUserName": "",
+\t"prometheusPassword": "",
+\t"prometheusBearerToken": "",
 \t"prometheusVerifyTLS": false,
 \t"startTime": "2026-11-23T08:00:00Z",
 \t"endTime": "2026-11-23T08:05:00Z",
@@ -237,15 +240,6 @@ def test_a_window_that_cannot_be_audited_is_refused(
         in cli(["scale", "audit", "--prometheus", "http://p", "-o", str(tmp_path), *argv], 2).err
     )
     assert not list(tmp_path.iterdir())
-
-
-async def test_a_prometheus_without_kubevirt_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: Any, wanted: Any, path: str = "") -> dict[str, Any]:
-        return {name: {"result": []} for name in wanted}
-
-    monkeypatch.setattr(Prometheus, "query", nothing)
-    with pytest.raises(ValueError, match="has no series of KubeVirt in the 5 minutes before --to"):
-        await scale.past_figures(Prometheus("http://p"), END - 300, END)
 
 
 TEMPLATE = """apiVersion: kubevirt.io/v1

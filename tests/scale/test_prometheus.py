@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import socket
 import time
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from perfdag.commands.main import main
 from perfdag.kube.client import KubeError
 from perfdag.steps.scale import prometheus
 from perfdag.steps.scale.prometheus import Prometheus
 from tests.fakes.api_server import served
 
 URL = Prometheus("http://x")
-PROBE = {"a probe": {"query": "vector(1)"}}
 
 
 @pytest.fixture
@@ -143,20 +144,55 @@ async def test_a_real_prometheus_answers_the_queries(tmp_path: Path) -> None:
         await ending.aclose()
 
 
-async def test_no_prometheus_is_said() -> None:
-    with pytest.raises(KubeError, match=r"no answer of Prometheus: .*http://127\.0\.0\.1:9"):
-        await prometheus.run_figures(Prometheus("http://127.0.0.1:9"), 0.0, 50.0)
+USER = {"prometheusUserName": "u", "prometheusPassword": "secret"}
+TOKEN_FILE = ["--prometheus-token-file", "token"]
+AUDIT = ["scale", "audit", "--config", "input.json", "-o", "out"]
+BASIC = "Basic dTpzZWNyZXQ="
 
 
-async def test_a_token_is_sent_and_a_refusal_names_its_option(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    nothing = {"status": "success", "data": {"resultType": "vector", "result": []}}
+@pytest.mark.parametrize(
+    ("keys", "options", "header", "message"),
+    [
+        (USER, [], BASIC, "wrote out/perf-audit-results.json"),
+        (
+            {"prometheusBearerToken": "secret"} | USER,
+            [],
+            "Bearer secret",
+            "wrote out/perf-audit-results.json",
+        ),
+        (USER, TOKEN_FILE, "Bearer secret", "wrote out/perf-audit-results.json"),
+        ({}, TOKEN_FILE, "Bearer secret", "wrote out/perf-audit-results.json"),
+        (USER, [], "Bearer secret", "HTTP 401.*--prometheus-token-file.*, or a user of the config"),
+        (
+            {"prometheusURL": "http://u:secret@127.0.0.1:9"},
+            [],
+            BASIC,
+            r"no answer of Prometheus: .* http://u:\[redacted\]@127.0.0.1:9",
+        ),
+        ({}, [], "", "has no series of KubeVirt in the 5 minutes before --to"),
+    ],
+)
+async def test_an_audit_shows_who_it_is_and_keeps_its_secret(
+    keys: dict[str, str],
+    options: list[str],
+    header: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text("secret\n")
+    scrapes = {"metric": {"phase": "running"}, "value": [5, "1"], "values": [[0, 1], [15, 1]]}
 
     async def guarded(request: web.Request) -> web.Response:
-        known = request.headers.get("Authorization") == "Bearer secret"
-        return web.json_response(nothing, status=200 if known else 401)
+        status = 200 if request.headers.get("Authorization", "") == header else 401
+        result = [scrapes] if header else []
+        return web.json_response({"data": {"result": result}}, status=status)
 
     async with served(guarded) as target:
-        await Prometheus(target.server, str(tmp_path / "token")).query(PROBE)
-        with pytest.raises(KubeError, match=r"Prometheus: GET .*HTTP 401.*--prometheus-token-file"):
-            await Prometheus(target.server).query(PROBE)
+        Path("input.json").write_text(json.dumps({"prometheusURL": target.server} | keys))
+        await asyncio.to_thread(main, [*AUDIT, *options])
+    texts = [*capfd.readouterr(), *(file.read_text() for file in Path().glob("out/*"))]
+    assert re.search(message, "".join(texts))
+    assert not any(secret in text for text in texts for secret in ("secret", BASIC))
