@@ -117,8 +117,7 @@ class Latency(Benchmark[LatencyParams]):
         return {"image": "netperf", "hosts": {"count": 2}}
 
     def identities(self, params: LatencyParams) -> Iterable[Identity]:
-        one_in_flight = (1,)
-        yield AtMost(("transaction_rate", "latency"), one_in_flight)
+        yield AtMost(("transaction_rate", "latency"), (1,))  # one is in flight
 
     def seconds(self, params: LatencyParams) -> float:
         return params.duration + 0.1

@@ -533,5 +533,4 @@ class RdmaLatency(Rdma[RdmaParams]):
     )
 
     def identities(self, params: RdmaParams) -> Iterable[Identity]:
-        one_in_flight = (1,)
-        yield AtMost(("exchange_rate", "latency"), one_in_flight)
+        yield AtMost(("exchange_rate", "latency"), (1,))  # one is in flight

@@ -480,9 +480,8 @@ class Program:
     def measure(self) -> None:
         """Set up, warm up, run LoadGen."""
         spec = self.spec
-        system: Any
         if spec["system"] == "stub":
-            system = Stub(**spec["stub"], batch=spec["batch"])
+            system: Any = Stub(**spec["stub"], batch=spec["batch"])
         else:
             from perfdag.steps.resnet50.torch_backend import torch_system
 
