@@ -217,12 +217,14 @@ class Network(Strict):
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 """Resources that every node has."""
-_HUGEPAGES = re.compile(r"hugepages-[1-9][0-9]*[KMG]i")
+_HUGEPAGES = Form(
+    "a kind of hugepages: write hugepages-2Mi or hugepages-1Gi", r"^hugepages-[1-9][0-9]*[KMG]i$"
+)
 
 
 def check_resource(name: str) -> str:
     """Return the name of a resource that a container can request. Raises ValueError."""
-    if "/" not in name and name not in NATIVE and not _HUGEPAGES.fullmatch(name):
+    if "/" not in name and name not in NATIVE and not _HUGEPAGES.regex.search(name):
         raise ValueError(
             f"no container can request {name!r}: there are {', '.join(NATIVE)} "
             "and devices such as nvidia.com/gpu"
@@ -242,16 +244,9 @@ def check_amounts(amounts: "Amounts") -> "Amounts":
             raise ValueError(
                 f"{name}: {value}: bytes are whole, and m is a thousandth; write 100Mi"
             )
-        if _HUGEPAGES.fullmatch(name) and amount % parse_quantity(name.partition("-")[2]):
+        if _HUGEPAGES.regex.search(name) and amount % parse_quantity(name.partition("-")[2]):
             raise ValueError(f"{name}: {value}: must be a multiple of the size of a page")
     return amounts
-
-
-def check_hugepages(name: str) -> str:
-    """Return the name of a kind of hugepages. Raises ValueError."""
-    if not _HUGEPAGES.fullmatch(name):
-        raise ValueError(f"{name!r} is no kind of hugepages: write hugepages-2Mi or hugepages-1Gi")
-    return name
 
 
 Amounts = dict[Annotated[Name, AfterValidator(check_resource)], Quantity]
@@ -588,7 +583,7 @@ class Shape(Strict):
         Resources(), description="requests and limits of a measuring pod, device resources included"
     )
     hugepages: Annotated[
-        dict[Annotated[Name, AfterValidator(check_hugepages)], Quantity],
+        dict[Annotated[str, _HUGEPAGES], Quantity],
         AfterValidator(check_amounts),
     ] = Field({}, description="amount of each kind, such as {hugepages-2Mi: 512Mi}")
     shm: Annotated[Size, AfterValidator(_at_least_1mib)] | None = Field(

@@ -287,17 +287,6 @@ def test_a_name_stands_once(imported: Import) -> None:
         (resource("{}").replace("perftest.stackhpc.com", "example.com"), "apiVersion: "),
         ("[1]\n", "must be a mapping"),
         (resource("{iterativeMethod: PETSc-ICC-CG.fixedNORM}", "OpenFOAM"), "PETSc"),
-        (
-            benchmark_set(
-                "Fio",
-                "{}",
-                (
-                    f"{{product: {{iodepth: {list(range(1, 1001))}, numJobs: "
-                    f"{list(range(1, 1001))}}}}}"
-                ),
-            ),
-            "more than 100,000 permutations",
-        ),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, cli: CommandLine, text: str, message: str) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from perfdag.store.base import (
     AddressError,
-    BadKeyError,
     FolderStore,
     NotStoredError,
     Store,
@@ -114,7 +113,7 @@ def test_a_text_that_is_no_key_reaches_neither_the_folder_nor_the_bucket(
     root = tmp_path / "root"
     store: Store = FolderStore(str(root)) if kind == "folder" else S3Store("s3://b/x", 0.0)
     for use in uses(store, key):
-        with pytest.raises(BadKeyError, match="is no key; a key is"):
+        with pytest.raises(NotStoredError, match="is no key; a key is"):
             use()
     assert not root.exists()
     assert (tmp_path / "x").read_text() == "outside"

@@ -24,7 +24,6 @@ from perfdag.analysis.verdict import (
     percent,
 )
 from perfdag.identity import digest, grouped
-from perfdag.plan import gc_paused
 from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, summarise, worst_of_points
@@ -108,9 +107,7 @@ def _read(store: Store, suite: str, runs: Sequence[RunInfo]) -> Iterator[tuple[s
     keys = [result_key(suite, run.run_id) for run in runs]
     for run, (_, data) in zip(runs, store.get_many(keys), strict=True):
         try:
-            with gc_paused():
-                shown = _of_rows(read_rows(data))
-            yield run.run_id, shown
+            yield run.run_id, _of_rows(read_rows(data))
         except (pa.ArrowInvalid, OSError):  # the roll-up knows it from a time when it was readable
             yield run.run_id, {"trust": "unusable", "why": "its Parquet file is damaged"}
 

@@ -22,7 +22,6 @@ from perfdag.analysis.environment import (
 )
 from perfdag.benchmark.registry import point_label
 from perfdag.identity import grouped
-from perfdag.plan import gc_paused
 from perfdag.results.labels import differences_by_point, words
 from perfdag.results.run_store import PARTIAL, month_of, result_key, rollup_key, runs_with_rows
 from perfdag.results.schema import SAMPLES, codes, is_measured, numbers, objects, read_rows
@@ -344,10 +343,8 @@ def read_run_medians(store: Store, suite: str) -> RunMedians:
     damaged: list[str] = []
     missing = [run_id for run_id in stored if run_id not in months[month_of(run_id)].runs]
     for month, runs in grouped(missing, month_of).items():
-        with gc_paused():
-            keys = [result_key(suite, run_id) for run_id in runs]
-            changed = _complete(store, months[month], keys, damaged)
-        if changed:
+        keys = [result_key(suite, run_id) for run_id in runs]
+        if _complete(store, months[month], keys, damaged):
             with contextlib.suppress(StoreError):
                 store.put(rollup_key(suite, month), _write(months[month]))
     return merge_months(suite, list(months.values()), set(stored), damaged)

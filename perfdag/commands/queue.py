@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import os
 import secrets
 import signal
@@ -268,8 +267,6 @@ def _client(args: argparse.Namespace) -> int:
             f"parallel requests must be 0 <= --req-now ({args.req_now}) <= --req-max "
             f"({args.req_max}) <= {protocol.MOST_PARALLEL}"
         )
-    if not 0 <= args.duration < math.inf:
-        raise ValueError(f"--duration {args.duration:g} is not a time")
     where = protocol.address(args.caddr)
     token = "" if args.open else os.environ.get(protocol.TOKEN_VARIABLE, "")
     if not (args.open or token):

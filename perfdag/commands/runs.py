@@ -132,8 +132,7 @@ def run_show(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     """Collect a run, and write its charts and report. Return its exit code."""
     runs, plan = read_run(args.store, args.run_id)
-    store = runs.store
-    result = finish_run(store, plan)
+    result = finish_run(runs.store, plan)
     if result.report is None:
         return EXIT_INPUT
     print(result.report)
@@ -141,8 +140,8 @@ def run_report(args: argparse.Namespace) -> int:
         from perfdag.charts.pages.report import card_of
 
         key = f"runs/{plan.run_id}/card.png"
-        store.put(key, card_of(result.summary, plan, result.gate))
-        print(store.url(key))
+        runs.store.put(key, card_of(result.summary, plan, result.gate))
+        print(runs.store.url(key))
     for export in result.exports:
         print(export)
     return result.exit_code
@@ -200,12 +199,11 @@ def run_open(args: argparse.Namespace) -> int:
 def run_collect(args: argparse.Namespace) -> int:
     """Write the Parquet file and the exports of a run. Return 1 if a sample is not ok."""
     runs, plan = read_run(args.store, args.run_id)
-    store = runs.store
-    table, collected = collect(store, plan)
-    print(f"{plural(table.num_rows, 'row')}  {store.url(collected.key)}")
+    table, collected = collect(runs.store, plan)
+    print(f"{plural(table.num_rows, 'row')}  {runs.store.url(collected.key)}")
     if collected.kept:
         print("kept as they were: some of their samples are stored no more")
-    for export in write_exports(store, plan.run_id, table):
+    for export in write_exports(runs.store, plan.run_id, table):
         print(f"also  {export}")
     return EXIT_FAILED if summarise(table).statuses.keys() - {"ok", "skipped"} else EXIT_OK
 

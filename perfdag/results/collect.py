@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from perfdag.benchmark import registry
 from perfdag.identity import canonical, digest
-from perfdag.plan import Plan, gc_paused
+from perfdag.plan import Plan
 from perfdag.results.labels import span_of
 from perfdag.results.run_store import month_of, put_plan, result_key, rollup_key, run_folder
 from perfdag.results.samples import (
@@ -268,8 +268,7 @@ def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
     stored = stored_samples(store, plan.run_id)
     if (kept := kept_rows(store, plan, stored)) is not None:
         return kept, CollectionResult(result_key(plan.suite, plan.run_id), kept=True)
-    with gc_paused():
-        return _gather(store, plan, stored)
+    return _gather(store, plan, stored)
 
 
 def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:

@@ -204,8 +204,6 @@ _AFTER = (
 _JSON = {"params": "param_", "shape": "shape_", "coords": "coord_"}
 """Columns of JSON, and the prefix of a key whose name another column has."""
 Since = str | date | timedelta
-LONGEST_AGE = timedelta(days=20_000)
-"""The longest age that is subtracted, far from the first date that there is."""
 
 
 def load(
@@ -355,7 +353,7 @@ def _array(values: list[Any]) -> pa.Array:
 def _start(since: Since) -> datetime:
     """Return the moment of a date, a datetime or an ISO text, or the one of an age before now."""
     if isinstance(since, timedelta):
-        return datetime.now(UTC) - min(since, LONGEST_AGE)
+        return datetime.now(UTC) - since
     try:
         moment = datetime.fromisoformat(str(since))
     except ValueError:
@@ -365,7 +363,7 @@ def _start(since: Since) -> datetime:
 
 def _age(text: str) -> timedelta:
     try:
-        return timedelta(seconds=min(seconds(text), LONGEST_AGE.total_seconds()))
+        return timedelta(seconds=seconds(text))
     except ValueError:
         message = f"since: {text!r} is neither a date such as 2026-11-01 nor an age such as 30d"
         raise ValueError(message) from None

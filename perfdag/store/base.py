@@ -42,10 +42,6 @@ class NotStoredError(StoreError):
     exit_code = EXIT_INPUT
 
 
-class BadKeyError(NotStoredError):
-    """The text is no key, so no store has it."""
-
-
 class DamagedError(StoreError):
     """The store has the key, but its content cannot be used."""
 
@@ -58,9 +54,9 @@ def is_key(text: str) -> bool:
 
 
 def check_key(root: str, key: str) -> str:
-    """Return a key or prefix of the store `root`. Raises BadKeyError if it is none."""
+    """Return a key or prefix of the store `root`. Raises NotStoredError if it is none."""
     if not is_key(key):
-        raise BadKeyError(
+        raise NotStoredError(
             f"store {root}: {key[:200]!r} is no key; a key is one or more names with / between, "
             "each of letters, digits and _ . = -, and not beginning with . = or -"
         )
@@ -68,7 +64,7 @@ def check_key(root: str, key: str) -> str:
 
 
 class Store(Protocol):
-    """Bytes by key. Every method raises BadKeyError for a text that is no key (`is_key`).
+    """Bytes by key. Every method raises NotStoredError for a text that is no key (`is_key`).
 
     The prefix of `list` may be empty. Objects whose names are no keys are not listed.
     """

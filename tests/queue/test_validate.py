@@ -291,7 +291,6 @@ LOCAL = ["validate", "--local", "--limit", "2"]
         (["validate", "--limit", "2"], "name a Deployment"),
         (["client", "--req-now", "5"], "--req-now"),
         (["client", "--caddr", ":9996"], "set PERFDAG_QUEUE_TOKEN, or listen on localhost"),
-        (["client", "--duration", "nan"], "--duration nan"),
         (["manifests"], "name a YAML file"),
         (["manifests", "nowhere.yaml"], "No such file"),
         (["backend", "--glob", "/nowhere/*", "sleep", "1"], "no files matching"),

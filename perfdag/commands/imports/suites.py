@@ -40,7 +40,7 @@ from perfdag.suite.document import (
     validated,
 )
 from perfdag.suite.load import parse_suite
-from perfdag.suite.points import MAX_POINTS, enumerate_points, nested
+from perfdag.suite.points import enumerate_points, nested
 from perfdag.units import GoDuration, Quantity
 
 Values = dict[str, Any]
@@ -318,11 +318,6 @@ def read_kube_perftest(files: Sequence[str]) -> Imported:
             kinds = [*KINDS] if at else [*KINDS, "BenchmarkSet"]
             text = f"kube-perftest has no kind {name!r}{choices(name, kinds, 'it has')}"
             raise BadDocument([document.problem((*at, "kind"), "unknown-kind", text)])
-        if math.prod(map(len, benchmarks.permutations.product.values())) > MAX_POINTS:
-            text = f"more than {MAX_POINTS:,} permutations"
-            raise BadDocument(
-                [document.problem(("spec", "permutations", "product"), "many-points", text)]
-            )
         title = str(resource.metadata.get("name") or name.lower())
         _add(imported, document, benchmarks, (*at, "spec"), title)
     return imported
