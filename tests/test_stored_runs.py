@@ -59,10 +59,12 @@ def test_a_foreign_file_among_the_results_is_named_and_left_out(
         shutil.copy(rows, foreign)
     rows.with_name("notes.txt").touch()
     errors = cli([*argv.split(), "--store", str(Path(store.root).resolve())]).err.splitlines()
-    named = [line for line in errors if "has not the name of a run" in line]
-    assert len(named) == 2, errors
-    assert "part-00000.parquet" in named[0] + named[1]
-    assert f"1999-01/{rows.name}" in named[0] + named[1]
+    named = "\n".join(sorted(line.partition(": results/")[2] for line in errors if "left" in line))
+    right = f"results/sleeps/{rows.parent.name}"
+    assert named == (
+        f"sleeps/1999-01/{rows.name} is in the wrong folder; its place is {right}/{rows.name}\n"
+        f"sleeps/{rows.parent.name}/part-00000.parquet has not the name of a run; move it elsewhere"
+    )
 
 
 def test_the_newest_run_and_its_suite_need_no_name(store: FolderStore, cli: CommandLine) -> None:
@@ -488,6 +490,8 @@ def test_prune_removes_old_runs_and_keeps_baselines(store: FolderStore, cli: Com
         "longer than years of four digits"
     )
     cli(["prune", "--keep", "90 moons"], 2)
+    absent = cli(["prune", "--keep", "90d", "--store", "nosuch"], 2).err
+    assert absent == "perfdag prune: store nosuch has no run\n"
 
 
 def test_prune_keeps_what_a_baseline_is_rechecked_by_and_a_run_that_may_still_measure(

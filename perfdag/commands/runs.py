@@ -267,6 +267,8 @@ def run_prune(args: argparse.Namespace) -> None:
     """
     store = open_store(args.store)
     runs = RunStore(store)
+    if not runs.suites_by_run:
+        raise CommandError(f"store {store.root} has no run")
     protected = _protected_runs(runs)
     removed = 0
     for run_id, suite in runs.suites_by_run.items():

@@ -178,7 +178,7 @@ def visible(host: Host) -> list[str]:
     """Return the uuids of the NVIDIA GPUs that a CUDA program sees on a host.
 
     CUDA_VISIBLE_DEVICES has positions or the beginnings of uuids. CUDA shows nothing of what stands
-    behind a choice that names no device.
+    behind a choice that names no device, and no device at all if one is chosen twice.
     """
     listing = _listing(host)
     uuids = re.findall(r"^GPU \d+: .*\(UUID: (\S+)\)", listing, re.M)
@@ -193,7 +193,7 @@ def visible(host: Host) -> list[str]:
         if uuid is None:
             break
         shown.append(uuid)
-    return shown
+    return shown if len(set(shown)) == len(shown) else []
 
 
 def count(host: Host, resource: str) -> int:

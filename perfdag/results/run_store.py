@@ -96,7 +96,7 @@ class SelectionError(PerfdagError, ValueError):
 def runs_with_rows(store: Store, suite: str | None = None) -> dict[str, str]:
     """Return the suite of each run that has rows, of this suite if named, oldest first.
 
-    A Parquet file that another program put there is named in the log.
+    A Parquet file that another program put there, or that was moved, is named in the log.
     """
     runs = {}
     for key in store.list("results" if suite is None else f"results/{suite}"):
@@ -104,15 +104,18 @@ def runs_with_rows(store: Store, suite: str | None = None) -> dict[str, str]:
         run_id = folders[-1].removesuffix(".parquet")
         if is_run_id(run_id) and key == result_key(folders[1], run_id):
             runs[run_id] = folders[1]
+        elif is_run_id(run_id):
+            place = result_key(folders[1], run_id)
+            _name_left_out(store.root, f"{key} is in the wrong folder; its place is {place}")
         elif key.endswith(".parquet"):
-            _name_foreign_file(store.root, key)
+            _name_left_out(store.root, f"{key} has not the name of a run; move it elsewhere")
     return dict(sorted(runs.items()))
 
 
 @cache
-def _name_foreign_file(root: str, key: str) -> None:
+def _name_left_out(root: str, text: str) -> None:
     """Name a file that is left out, once: a command lists the files more than once."""
-    logger.warning(f"left out: store {root}: {key} has not the name of a run; move it elsewhere")
+    logger.warning(f"left out: store {root}: {text}")
 
 
 def stored_plan(store: Store, run_id: str) -> Plan:

@@ -124,7 +124,7 @@ def _text_of(plan: Plan, batch: Batch) -> str:
     shape = plan.shapes[batch.shape]
     if shape.volume:
         place = f" on {shape.volume.storage_class or shape.volume.kind}"
-    if shape.hosts.count > 1:
+    if shape.hosts.count > 1 and f"{network_of(shape)} network" not in parts:
         place += f" {network_of(shape)} network"
     end = ", warm-up"
     if rounds := sorted({repetition for _, repetition in samples if repetition > 0}):

@@ -356,6 +356,7 @@ GPU 1: NVIDIA A100 (UUID: GPU-2b2c)
         ("resources: {nvidia.com/gpu: 2}", "1,7,0", "2 devices wanted, 1 visible"),
         ("resources: {nvidia.com/gpu: 1}", "GPU-9,0", "1 device wanted, 0 visible"),
         ("resources: {nvidia.com/gpu: 1}", "-1", "1 device wanted, 0 visible"),
+        ("resources: {nvidia.com/gpu: 1}", "0,GPU-1b", "1 device wanted, 0 visible"),
         ("resources: {nvidia.com/mig-1g.5gb: 2}", None, None),
         ("resources: {nvidia.com/mig-2g.10gb: 1}", None, "1 device wanted, 0 visible"),
         ("resources: {amd.com/gpu: 99}", None, "99 devices wanted, "),
