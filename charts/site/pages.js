@@ -4,6 +4,9 @@
 const ENOUGH_RUNS = 60;
 const MOST_RUNS = 400;
 const SQUARES = 30;
+/** Letters of a sentence, and of the name of a suite, above which a wall shows smaller ones. */
+const LONG = 70;
+const LONG_NAME = 16;
 /** The kinds of verdicts, the one that matters most first. */
 const KINDS = ["failed", "worse", "better", "unclear", "same"];
 
@@ -108,7 +111,7 @@ function banner(lines, ...more) {
 }
 
 const warning = (text) => make("p", { className: "alert bad" }, text);
-const sentence = (name, text, state) => make("p", { className: "small" }, `${name} `, coloured(text, "", state));
+const sentence = (name, text, state) => make("p", { className: `small${name.length + text.length > LONG ? " long" : ""}` }, `${name} `, coloured(text, "", state));
 const verdictOf = (series) => isFirstRun(series) ? make("span", { className: "muted" }, "first run") : coloured(series.text, "", series.verdict);
 
 const verdictOfRun = (run) => run.benchmark_verdict === "failed" ? "failed" : run.verdict;
@@ -208,7 +211,7 @@ async function suiteCard(suite, wall) {
   const sentences = newestOfClusters.flatMap((run) => (run.verdicts ?? []).map(([name, text]) => sentence(name, text, run.verdict)));
   const stale = isStale(head);
   const card = make("section", { id: suite, className: `card ${colours[state] ?? ""}${stale ? " stale" : ""}` },
-    make("h2", {}, link(suite, page("history", { suite })), coloured(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
+    make("h2", { className: suite.length > LONG_NAME ? "long" : "" }, link(suite, page("history", { suite })), coloured(state === "unclear" ? "cannot tell" : state ?? "first run", "", state)),
     make("p", { className: "muted small" }, ...newestRun(runs[0], stale)),
     ...sentences.slice(0, wall ? 1 : 3),
     ...headlineParts(head.headline, wall),
