@@ -39,17 +39,6 @@ def test_the_columns_of_a_row_are_on_the_page_of_the_store() -> None:
     assert [name for name in SAMPLES.names if f"`{name}`" not in page] == []
 
 
-def test_the_page_of_queues_sizes_the_pods_of_a_gpu_by_commands() -> None:
-    _, _, section = PAGES[ROOT / "docs/queue.md"].partition("## Size the pods")
-    assert re.findall(r"^ {4}([^ ]+)", section, re.M) == [
-        "/usr/bin/time",
-        "intel_gpu_top",
-        "cd",
-        "nvidia-smi",
-        "ffmpeg",
-    ]
-
-
 def test_the_page_of_the_installation_names_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listing = PAGES[ROOT / "docs/install.md"].partition("extras in brackets")[2]

@@ -615,7 +615,9 @@ def _refused(status: int, call: str, data: bytes) -> KubeError:
     except (ValueError, LookupError, TypeError):  # not the API server's words
         reason = f"HTTP {status}"
         message = f"{call}: {reason} {data[:200].decode(errors='replace')}"
-    hint = "log in again, or choose another context" if status == 401 else ""
+    # A program behind the API server's proxy has a login of its own.
+    by_api_server = "/proxy/" not in call
+    hint = "log in again, or choose another context" if status == 401 and by_api_server else ""
     return KubeError(status, reason, " ".join(message.split()), hint)
 
 

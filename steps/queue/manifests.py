@@ -194,10 +194,12 @@ def manifests(queues: Queues, token: str | None = None) -> list[dict[str, Any]]:
     `token`: of the clients (None: a new random one). Queues may share a volume. Raises ValueError
     if other objects have the same name.
     """
+    token = token or secrets.token_urlsafe(24)
     text = render(
         "queues.yaml.j2",
         shared=queues,
-        token=token or secrets.token_urlsafe(24),
+        token=token,
+        token_digest=hashlib.sha256(token.encode()).hexdigest()[:8],
         digest=hashlib.sha256(queues.namespace.encode()).hexdigest()[:8],
     )
     objects = dict[tuple[str, str], dict[str, Any]]()

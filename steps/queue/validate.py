@@ -172,7 +172,7 @@ async def _restore(site: Site, before: int) -> None:
 
 
 async def _check_limit(site: Site, plan: Plan) -> None:
-    logger.info(f"{site.name}: checking that {plan.limit} replicas can run")
+    logger.info(f"{site.name}: checking that {plural(plan.limit, 'replica')} can run")
     await _prepare(site, plan, plan.limit)
     allowed = await site.parallel(plan.limit)
     if allowed < plan.limit:

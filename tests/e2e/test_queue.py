@@ -4,7 +4,7 @@ grants, and without them.
 
 import json
 import os
-import time
+import subprocess
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -28,17 +28,6 @@ def deployment(namespace: str, name: str) -> dict[str, Any]:
     return run_with_client(work)
 
 
-def available(namespace: str, replicas: dict[str, int], seconds: float = 90) -> None:
-    """Wait until each Deployment has so many replicas."""
-    end = time.monotonic() + seconds
-    for name, expected in replicas.items():
-        while (
-            result := deployment(namespace, name)["status"].get("availableReplicas", 0)
-        ) != expected:
-            assert time.monotonic() < end, f"{name} has {result} of {expected} replicas"
-            time.sleep(1)
-
-
 @pytest.fixture(scope="module")
 def queues() -> Iterator[str]:
     """A namespace of its own with a queue that nothing scales."""
@@ -60,14 +49,8 @@ def queues() -> Iterator[str]:
 
     try:
         run_with_client(apply)
-        available(
-            namespace,
-            {
-                "perfdag-queue-frontend": 1,
-                DEPLOYMENT: 1,
-                f"{DEPLOYMENT}-client": 1,
-            },
-        )
+        wait = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=90s"]
+        subprocess.run(["kubectl", "-n", namespace, *wait], check=True)
         yield namespace
     finally:
         run_with_client(remove)

@@ -81,12 +81,12 @@ def test_validation_on_real_pods(
 
         monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "another")
         assert main([*command, "perfdag-queue-linear", "--limit", "2"]) == 4
+        assert "log in" not in capsys.readouterr().err
         monkeypatch.delenv("PERFDAG_QUEUE_TOKEN")
 
         assert main([*command, "perfdag-queue-serial", "--limit", "8", "--factor", "1.45"]) == 3
         outcome = json.loads(capsys.readouterr().out)
-        failed = [step["verdict"] == "failed" for step in outcome["steps"]]
-        assert failed == [False] * 3 + [True]
+        assert [step["verdict"] == "failed" for step in outcome["steps"]] == [False] * 3 + [True]
         # The back-off of an idle backend is part of the time of an item.
         assert outcome["usl"]["sigma"] == pytest.approx(0.2, rel=0.25)
 

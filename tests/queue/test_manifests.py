@@ -1,6 +1,7 @@
 """Manifests: objects of a queue, rights of a pod, and refused files."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import yaml
 
 from perfdag.steps.queue.manifests import Queues, load, manifests
 from tests.conftest import CommandLine
+from tests.test_readme import PAGES
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "queues.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "queues.yaml"
 Objects = dict[str, dict[str, Any]]
 
 
@@ -50,9 +53,6 @@ def test_the_example_has_everything() -> None:
     assert gpu["terminationGracePeriodSeconds"] >= 120
     assert gpu["containers"][0]["resources"]["limits"]["gpu.intel.com/millicores"] == 480
     assert gpu["nodeSelector"] == {"gpu.intel.com/platform_DG2.present": "true"}
-    assert "FILENAME" in gpu["containers"][0]["command"]
-    assert "-cs" in command_of(objects, "hevc-cascade")
-    assert "-parallel_encoding" in command_of(objects, "hevc-parallel-encoding")
 
 
 def test_a_monitor_has_the_labels_by_which_its_operator_selects() -> None:
@@ -136,9 +136,11 @@ def test_every_pod_is_restricted_unless_a_device_needs_root() -> None:
             assert pod["securityContext"].get("runAsNonRoot", False) is not as_root
             assert (pod["securityContext"]["runAsUser"] == 0) is as_root
             container = pod["containers"][0]["securityContext"]
-            assert container["capabilities"] == {"drop": ["ALL"]}
-            assert container["allowPrivilegeEscalation"] is False
-            assert container["readOnlyRootFilesystem"] is True
+            assert container == {
+                "capabilities": {"drop": ["ALL"]},
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+            }
 
 
 def test_a_new_token_is_said_and_a_given_one_kept(
@@ -161,6 +163,32 @@ def test_a_new_token_is_said_and_a_given_one_kept(
     monkeypatch.setenv("PERFDAG_QUEUE_TOKEN", "mine")
     output = cli(argv)
     assert (token(output.out), output.err) == ("mine", "")
+
+
+def test_a_new_token_starts_the_clients_again_and_nothing_else() -> None:
+    """A pod reads the token as it starts, and `apply` starts another if its template differs."""
+    queues = load(str(EXAMPLE), [])
+    one, two = (of("Deployment", manifests(queues, token)) for token in ("one", "two"))
+    changed = {name for name in one if one[name] != two[name]}
+    assert changed == {name for name in one if name.endswith("-client")}
+
+
+def test_the_commands_of_the_page_need_a_plain_cluster_and_the_images_that_they_build(
+    cli: CommandLine,
+) -> None:
+    _, _, section = PAGES[ROOT / "docs/queue.md"].partition("## On a cluster")
+    build, apply, validate, _, *sizes = map(shlex.split, re.findall(r"^ {4}(.*)", section, re.M))
+    printed = cli(apply[1 : apply.index("|")]).out
+    assert set(re.findall(r"/perfdag-(\S+):1", printed)) <= set(build)
+    assert "monitoring.coreos.com" not in printed
+    assert validate[3] in of("Deployment", list(yaml.safe_load_all(printed)))
+    assert [command[0] for command in sizes] == [
+        "/usr/bin/time",
+        "intel_gpu_top",
+        "cd",
+        "nvidia-smi",
+        "ffmpeg",
+    ]
 
 
 @pytest.mark.parametrize("by", ["custom", "external"])
