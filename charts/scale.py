@@ -153,7 +153,7 @@ def by_order(stages: Sequence[Stage], title: str, remarks: Sequence[str]) -> Fig
     for number, (ax, stage) in enumerate(zip(axes, reached, strict=True)):
         color, _, _ = style.look(number)
         values = stage.seconds
-        ax.plot(stage.order, values, ".", markersize=2.5, color=color, alpha=0.7)
+        ax.plot(stage.order, values, ".", markersize=2.5, color=color, alpha=0.7, clip_on=False)
         if len(values) >= 50:
             width = max(5, len(values) // 40)
             centres = range(width, len(values) - width, width)
@@ -201,7 +201,12 @@ def workloads(deltas: Deltas, total: int, exclusions: Sequence[str], *, detailed
                 Stage(name, since, order=[*seen], seconds=[*seen.values()], missing=missing)
             )
     if detailed:
-        return by_order(stages, f"{_of(len(deltas), total)}, stage by stage", exclusions)
+        slowest = max(stages, key=lambda stage: np.median(stage.seconds or [0.0]))
+        title = (
+            f"{_of(len(deltas), total)}: {slowest.label} takes longest, "
+            f"median {np.median(slowest.seconds or [0.0]):.3g} s"
+        )
+        return by_order(stages, title, exclusions)
     seconds = next(stage.seconds for stage in stages if "Scheduling" in stage.name)
     middle = f"median {np.median(seconds):.3g} s over " if seconds else ""
     title = f"Submission to scheduling: {middle}{_of(len(seconds), total)}"

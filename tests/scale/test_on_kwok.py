@@ -252,8 +252,8 @@ async def test_kubectl_submits_and_every_plot_is_drawn(
 
 
 async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, namespace: str) -> None:
-    """Run:ai's workloads with a claim a pod: request and bind each from its own pair, on a storage
-    class that KWOK plays.
+    """Run:ai's workloads with half a GPU and a claim a pod: request and bind each from its own
+    pair, on a storage class that KWOK plays.
     """
     await simulation.install(kube, "runai")
     await simulation.install(kube, "storage", {"pvc-provisioned": (300, 300)})
@@ -262,6 +262,7 @@ async def test_claims_are_asked_for_bound_and_gone(kube: Kube, nodes: None, name
             template="distributed",
             count=3,
             workers=2,
+            gpus=0.5,
             pvc=True,
             storage_class="perfdag-simulated",
             namespace=namespace,
