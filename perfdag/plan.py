@@ -188,6 +188,8 @@ def read_plan(data: bytes) -> Plan:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         text = f"{place} {str(first['input'])[:80]!r}: {first['msg']}"
+        if first["type"] == "wrong-form":
+            text = f"{place} {str(first['input'])[:80]!r}: is not {first['ctx']['words']}"
         if first["type"] == "missing":
             version = (raw.get("versions") or {}).get("perfdag", "?")
             text = (

@@ -32,9 +32,6 @@ _FACTORS = {
 }
 _LARGEST = 2**63 - 1
 
-CPU_LIST = Form(
-    "a CPU list such as 0 or 2-3", r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"
-)
 MAX_CPUS = 8192
 """The most CPUs that Linux supports (NR_CPUS of x86-64)."""
 
@@ -87,7 +84,11 @@ def _check_cpu_list(text: str) -> str:
 
 
 Quantity = Annotated[str | int | float, AfterValidator(_check_quantity)]
-CpuList = Annotated[str, CPU_LIST, AfterValidator(_check_cpu_list)]
+CpuList = Annotated[
+    str,
+    Form("a CPU list such as 0 or 2-3", r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$"),
+    AfterValidator(_check_cpu_list),
+]
 
 
 BASE_UNITS = ("1", "s", "B", "B/s", "bit/s", "1/s", "Hz", "W", "J", "degC", "currency")

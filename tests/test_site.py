@@ -11,7 +11,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from perfdag.analysis.alerts import store_record
+from perfdag.analysis.alerts import publish
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import Rules
 from perfdag.charts.pages.site import read_script, script, write_site
@@ -63,7 +63,7 @@ def test_an_alert_names_the_place_of_the_store_that_has_the_site(
     monkeypatch.chdir(tmp_path)
     checked = FolderStore(name)
     synthetic.nights(checked, 12, lambda night, point: 1e10 * (0.8 if night >= 9 else 1))
-    store_record(checked, judge_run(checked, "net", run_id(11), Rules()))
+    publish(checked, judge_run(checked, "net", run_id(11), Rules()))
     Path(name).rename("copy")
     copy = FolderStore(str(tmp_path / "copy"))
     write_site(copy)

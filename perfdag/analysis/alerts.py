@@ -70,13 +70,6 @@ def read_records(store: Store, suite: str) -> dict[str, AlertRecord]:
     return records
 
 
-def store_record(store: Store, gate: GateResult) -> None:
-    """Store the alerts of a run, so that none is sent twice. Raises StoreError."""
-    record = AlertRecord(gate.run, gate.store, gate.alerts, gate.failed)
-    text = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-    store.put(f"alerts/{gate.suite}/{gate.run}.json", text)
-
-
 POINTS = "points"
 """The second part of the cause of points without a value."""
 
@@ -405,10 +398,12 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 def publish(store: Store, gate: GateResult) -> bool:
     """Send the alerts of a gate and record which were sent. Return whether the webhook took them.
 
-    Raises StoreError.
+    The record lets none be sent twice. Raises StoreError.
     """
     reached = send(gate)
-    store_record(store, gate)
+    record = AlertRecord(gate.run, gate.store, gate.alerts, gate.failed)
+    text = orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    store.put(f"alerts/{gate.suite}/{gate.run}.json", text)
     return reached
 
 

@@ -259,9 +259,15 @@ def compare_selections(a: tuple[Store, Selection], b: tuple[Store, Selection]) -
         "refused": refused,
         "damaged": damaged,
     }
-    differs = changes(before, after, past.environments)
-    ordered = sorted(rows, key=_order)
-    return Comparison(a[1], b[1], parameters, differs, simulated, ordered, left_out)
+    return Comparison(
+        a=a[1],
+        b=b[1],
+        parameters=parameters,
+        changes=changes(before, after, past.environments),
+        simulated=simulated,
+        series=sorted(rows, key=_order),
+        left_out=left_out,
+    )
 
 
 class _Past:

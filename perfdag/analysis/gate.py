@@ -181,8 +181,8 @@ class _Judge:
         self.store = store
         self.rules = rules
         self.all_runs = read_run_medians(store, suite)
-        measured = self.all_runs.measured_again(run_id)
-        if measured:
+        rechecks = self.all_runs.rechecks.items()
+        if measured := next((run for run, again in rechecks if run_id in again), ""):
             run_id = measured
             summary = None
         damaged: list[str] = []

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from perfdag.analysis.environment import Changes, changes
 from perfdag.analysis.medians import PointCount, PointNames, RunMedians, point_names
@@ -45,10 +45,6 @@ OBJECT_FAILURES = "failures"
 """The metric of benchmarks of many objects: how many failed with one message (coords: message)."""
 
 
-def _day(value: Any) -> str:
-    return date.fromisoformat(str(value)).isoformat() if value else ""
-
-
 class Acknowledgement(BaseModel):
     """From `run` on, the level of these series is the baseline, and they raise no alert."""
 
@@ -60,13 +56,13 @@ class Acknowledgement(BaseModel):
         description="first run of the accepted level"
     )
     reason: str = Field(min_length=1)
-    until: Annotated[str, BeforeValidator(_day)] = Field("", description="last day that it holds")
+    until: date | None = Field(None, description="last day that it holds")
 
     def holds(self, name: str, series_id: str, run: str) -> bool:
         """Return whether it applies to a series or rule in a run, which is none before its own."""
         return (
             self.run <= run
-            and (not self.until or day_of(run) <= self.until)
+            and (self.until is None or day_of(run) <= self.until.isoformat())
             and (self.series == series_id or has_name(name, self.series))
         )
 

@@ -151,10 +151,6 @@ class RunMedians:
             count=self.count[row, at].astype(np.int64),
         )
 
-    def measured_again(self, run_id: str) -> str | None:
-        """Return the run that a re-measurement belongs to, None for another run."""
-        return next((run for run, rechecks in self.rechecks.items() if run_id in rechecks), None)
-
     def on_cluster(self, cluster: str | None) -> "RunMedians":
         """Return the runs of one cluster."""
         return self.select(lambda run: run.cluster == cluster)
@@ -200,8 +196,9 @@ class MonthlyRollup:
             series_id = row["series_id"]
             self.series.setdefault(series_id, SeriesInfo.of(row))
             band = spread(values[series_id])
-            figures = (band.middle, band.low, band.high, band.n)
-            medians.append((run_id, series_id, row["unit"], *figures))
+            medians.append(
+                (run_id, series_id, row["unit"], band.middle, band.low, band.high, band.n)
+            )
         self.rows.append(pa.table([*zip(*medians, strict=True)], schema=_ROLLUP))
 
 

@@ -288,6 +288,7 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
     """
     cpu = _cpu(root)
     arguments = read_text(root / "proc/cmdline")
+    total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
     sysctls = {name: read_text(root / "proc/sys" / name.replace(".", "/")) for name in _SYSCTLS}
     return {
         "host": socket.gethostname(),
@@ -302,7 +303,7 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
             root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
         ),
         "firmware": read_text(root / "sys/class/dmi/id/bios_version"),
-        "memory_bytes": _memory_bytes(root),
+        "memory_bytes": total and int(total) * 1024,
         "load": _load(root, cpu["cpu_threads"] or 1),
         "nics": _nics(root),
         "rdma": _rdma_devices(root),
@@ -314,11 +315,6 @@ def gather(root: Path = ROOT) -> dict[str, Any]:
         "tcp_congestion": read_text(root / "proc/sys/net/ipv4/tcp_congestion_control"),
         "python": platform.python_version(),
     }
-
-
-def _memory_bytes(root: Path) -> int | None:
-    total = _search(r"^MemTotal:\s+(\d+) kB", root / "proc/meminfo")
-    return int(total) * 1024 if total else None
 
 
 def _load(root: Path, cpus: int) -> float | None:

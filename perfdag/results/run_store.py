@@ -126,8 +126,9 @@ def stored_plan(store: Store, run_id: str) -> Plan:
             raise ValueError(f"it is of run {plan.run_id}")
         return plan
     except ValueError as error:
-        text = f"store {store.root}: plan.json of {run_id} is damaged: {error}"
-        raise DamagedError(text) from None
+        raise DamagedError(
+            f"store {store.root}: plan.json of {run_id} is damaged: {error}"
+        ) from None
 
 
 def read_checks(store: Store, run_id: str) -> Sequence[Check]:

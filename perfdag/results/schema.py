@@ -365,5 +365,6 @@ def _age(text: str) -> timedelta:
     try:
         return timedelta(seconds=seconds(text))
     except ValueError:
-        message = f"since: {text!r} is neither a date such as 2026-11-01 nor an age such as 30d"
-        raise ValueError(message) from None
+        raise ValueError(
+            f"since: {text!r} is neither a date such as 2026-11-01 nor an age such as 30d"
+        ) from None

@@ -468,8 +468,9 @@ def finish_step(pod: "PodContext", phase: str) -> int:
         plan = stored_plan(store, pod.run_id)
     except NotStoredError:
         # If the plan step refused the suite, its own exit code is the run's.
-        message = f"run {pod.run_id}: it has no plan, so there is nothing to collect"
-        raise RunError(message, EXIT_REACH) from None
+        raise RunError(
+            f"run {pod.run_id}: it has no plan, so there is nothing to collect", EXIT_REACH
+        ) from None
     context.end_clock(store, plan.run_id)
     if reason := watchdog.record_end(pod, store, plan, phase):
         context.explain_end(reason)

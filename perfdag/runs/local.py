@@ -171,11 +171,13 @@ def resumable(command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        text = f"interrupted; all finished samples are stored. Continue: {command}"
-        raise KeyboardInterrupt(text) from None
+        raise KeyboardInterrupt(
+            f"interrupted; all finished samples are stored. Continue: {command}"
+        ) from None
     except StoreError as error:
-        message = f"{error}\nall samples before it are stored. Continue: {command}"
-        raise RunError(message, EXIT_REACH) from None
+        raise RunError(
+            f"{error}\nall samples before it are stored. Continue: {command}", EXIT_REACH
+        ) from None
 
 
 def prepare_resume(store: Store, run_id: str) -> None:

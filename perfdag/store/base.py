@@ -97,10 +97,9 @@ class Store(Protocol):
 
 
 DEFAULT_ROOT = "./perfdag-results"
-BUCKET = r"s3://[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?(/" + KEY_NAME + ")*/?"
 _FORMS = {
     "s3://": (
-        BUCKET,
+        rf"s3://[a-z0-9]([a-z0-9.-]{{0,61}}[a-z0-9])?(/{KEY_NAME})*/?",
         "s3://bucket/prefix, where the bucket has a-z, 0-9, . and -, and the names of the prefix "
         "have letters, digits and _ . = - and begin with a letter, a digit or _",
     ),

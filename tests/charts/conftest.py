@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from perfdag.analysis.alerts import store_record
+from perfdag.analysis.alerts import publish
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import Rules
 from perfdag.charts.pages.site import write_site
@@ -66,7 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
             store, 1, lambda *_, level=level: level, points=names, suite="grid", entry="fio",
             metric="latency", unit="s", better="lower", first=night,
         )  # fmt: skip
-    store_record(store, judge_run(store, "net", run_id(29), Rules()))
+    publish(store, judge_run(store, "net", run_id(29), Rules()))
     store.put(f"runs/{run_id(29)}/report.html", b"<!doctype html><title>report</title>")
     write_site(store)
     return (folder / "site").as_uri()

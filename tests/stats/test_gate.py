@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdag.analysis.alerts import markdown, markdown_table, send, store_record
+from perfdag.analysis.alerts import markdown, markdown_table, publish
 from perfdag.analysis.gate import judge_run
 from perfdag.analysis.gate_result import GateResult, Rules
 from perfdag.analysis.history import Acknowledgement
@@ -39,8 +39,7 @@ def judge(
 def judge_and_tell(store: Store, night: int, *checks: Check, **more: Any) -> GateResult:
     """Check a night, send its alerts, and record what it told."""
     gate = judge(store, night, *checks, **more)
-    assert send(gate)
-    store_record(store, gate)
+    assert publish(store, gate)
     return gate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfdag import testing
-from perfdag.benchmark.contract import Failed, Invalid, Measurement, SampleError
+from perfdag.benchmark.contract import Invalid, Measurement, SampleError
 from perfdag.results.samples import as_rows
 from perfdag.steps import fio, rdma
 from perfdag.steps.rdma import BandwidthParams, RdmaParams
@@ -233,15 +233,14 @@ def test_perftest_has_columns_by_title_and_a_table_for_each_run() -> None:
 def test_the_figure_that_a_cut_output_changed_is_named() -> None:
     recording = CASES["latency/tcp-rr"].load()
 
-    def parse(texts: dict[str, str], params: Any) -> list[Measurement]:
-        found = re.search(r"THROUGHPUT=(\d+)", texts["client"])
-        if found is None:
-            raise Failed("no throughput")
-        return [Measurement("transaction_rate", float(found[1]))]
-
-    text = {"client": f"THROUGHPUT={'1' * 200}"}
-    greedy = recording._replace(parse=parse, output=replace(recording.output, texts=text))
-    with pytest.raises(AssertionError, match=r"transaction_rate', value=1.* -> .*; let the parser"):
+    output = replace(recording.output, texts={"client": "1" * 200})
+    greedy = recording._replace(
+        parse=lambda texts, _: [Measurement("transaction_rate", float(len(texts["client"])))],
+        output=output,
+    )
+    with pytest.raises(
+        AssertionError, match=r"transaction_rate', value=200.* -> .*; let the parser"
+    ):
         testing.check_cut(greedy, ())
 
 
