@@ -244,6 +244,8 @@ def test_who_measures_is_said() -> None:
     assert progress_line(view("Pending", synchronization=waiting)) == (
         "Pending | other/perfdag-daily-x7 measures now"
     )
+    waiting["mutex"]["holding"] = [{"mutex": "m", "holder": "w"}]
+    assert progress_line(view("Running", synchronization=waiting)) == "Running"
 
 
 def test_troubles_of_batches_that_are_over_are_left_out_until_the_end() -> None:

@@ -104,7 +104,9 @@ class ClusterRun:
     def turn(self) -> str:
         """Which Workflow measures while this one waits for the lock; empty where none does."""
         mutex = (self.status.get("synchronization") or {}).get("mutex") or {}
-        holders = [lock["holder"] for lock in mutex.get("waiting") or [] if lock.get("holder")]
+        # Argo does not take a run off the list when it gets the lock.
+        waiting = [] if mutex.get("holding") else mutex.get("waiting") or []
+        holders = [lock["holder"] for lock in waiting if lock.get("holder")]
         return f"{holders[0]} measures now" if holders else ""
 
     @property

@@ -114,6 +114,12 @@ def test_what_is_stored_is_not_measured_again_unless_it_cannot_be_read(store: Fo
             id="spans",
         ),
         pytest.param(
+            "{benchmark: iperf, permutations: {product: {network.host: [true], streams: [1, 2]}}}",
+            "repetitions: 1",
+            ["iperf, 1..2 streams, host network, round 1 of 1"],
+            id="network once",
+        ),
+        pytest.param(
             "{benchmark: iperf, network: {host: true}}",
             "repetitions: 2, warmup: 1, rounds_per_batch: 1",
             [
