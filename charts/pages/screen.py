@@ -151,7 +151,7 @@ def spark(line: Series) -> Markup:
     measured = np.flatnonzero(np.isfinite(values))
     if measured.size < STEP:
         return Markup()
-    level = line.levels.levels[-1]
+    level = line.levels.current
     has_band = bool(np.isfinite([level.low, level.high]).all())
     shown = values[measured]
     if has_band:
@@ -229,7 +229,7 @@ def history(line: Series, wide: bool = False) -> Figure:
 
 def _remarks(line: Series) -> list[str]:
     """Return how to read a history, and the values of its newest step."""
-    level = line.levels.levels[-1]
+    level = line.levels.current
     ends = [level.effect(level.low), level.effect(level.high)]
     remarks = ["a dot a run", "band: where equal runs lie"]
     if np.isfinite(ends).all():

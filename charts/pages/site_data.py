@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from perfdag.analysis.verdict import (
     compare_within,
     percent,
 )
-from perfdag.identity import digest, grouped
+from perfdag.identity import Item, digest, grouped
 from perfdag.results.run_store import Selection, month_of, report_key, result_key
 from perfdag.results.schema import read_rows
 from perfdag.results.summary import PointState, summarise, worst_of_points
@@ -45,7 +45,6 @@ SIDES = {"only_a": "only in A", "only_b": "only in B"}
 DECIDING = {"failed": ("failed", "worse"), "same": ()}
 """The verdicts on series that decide the one on a run, where these are not the same."""
 
-Part = TypeVar("Part")
 Data = dict[str, Any]
 Cells = list[str | float | bool | None]
 """Figures and texts that a page reads by position."""
@@ -197,8 +196,7 @@ def _series(line: Series) -> Data:
     """Return a series for the pages."""
     info = line.info
     verdict = line.verdict
-    levels = line.levels.levels
-    factor, unit = scaled(info.display_unit, levels[-1].reference)
+    factor, unit = scaled(info.display_unit, line.levels.current.reference)
     return {
         "id": info.series_id,
         "name": line.name,
@@ -211,7 +209,7 @@ def _series(line: Series) -> Data:
         "noisy": verdict.noisy,
         "noise": percent(verdict.noise, verdict.unit, sign=False),
         "newest": rounded(line.newest),
-        "levels": [_level(line, level) for level in levels],
+        "levels": [_level(line, level) for level in line.levels.levels],
         # The run in which it left its good level.
         "left": line.worsening.run if line.worsening else None,
         "drift": _drift(line),
@@ -281,7 +279,7 @@ def _pair_verdicts(line: Series) -> Data:
 
 
 def _of_each_two(
-    parts: Sequence[Part], compare: Callable[[Part, Part], Verdict | None]
+    parts: Sequence[Item], compare: Callable[[Item, Item], Verdict | None]
 ) -> list[list[Cells | None]]:
     """Return the verdict on each two parts of a series: a row for each part that comes first."""
     square = []

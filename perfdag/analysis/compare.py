@@ -319,7 +319,7 @@ class _Past:
         if levels.measured < STEP and self.sizes[0] > 1:
             levels = self.tuning.limits(info, Nights.of(before))
             add_levels(levels)
-        noise = levels.levels[-1].noise if levels.measured >= STEP else None
+        noise = levels.current.noise if levels.measured >= STEP else None
         return compare_sides(a, b, levels, info.better, self.sizes, noise)
 
 

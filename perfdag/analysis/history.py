@@ -179,7 +179,7 @@ class Series(NamedSeries):
 
     def _notes(self) -> Iterator[str]:
         """Yield what else a reader of the verdict must know: two speeds, other nodes, a drift."""
-        level = self.levels.levels[-1]
+        level = self.levels.current
         since = self.levels.nights.at >= level.start
         values = self.levels.nights.value[since][-WINDOW:]
         speeds = two_speeds(level.scale.apply(values), level.scale.gate(level.min_effect))
@@ -477,7 +477,7 @@ def noise_report(series: Sequence[Series], rows: pa.Table) -> list[Noise]:
         runs = [np.array(of_run) for of_run in values.get(line.info.series_id, {}).values()]
         repeated = [run for run in runs if run.size > 2 and run.mean()]
         within = median(run.std(ddof=1) / abs(run.mean()) for run in repeated) if repeated else None
-        level = line.levels.levels[-1]
+        level = line.levels.current
         repetitions = None
         if within is not None and len(runs) >= 20 and not level.unit:
             # the variance of a median of R repetitions, 1.57 s^2 / R, is equal to that between runs

@@ -269,7 +269,7 @@ def verdict_of(
     before.
     """
     newest = float(values[np.isfinite(values)][-1])
-    level = levels.levels[-1]
+    level = levels.current
     now = standing(levels.levels, better, accepted)
     kind = now.kind(level, level.nights, bool(levels.side), better)
     near = _against(level, newest, better)
@@ -328,7 +328,7 @@ def _against(level: Level, value: float, better: str) -> Verdict:
 
 def _undecided(verdict: Verdict, levels: Levels) -> Verdict:
     """Return the verdict on a night that may begin a level, and for how long nights may."""
-    level = levels.levels[-1]
+    level = levels.current
     bound = level.high if levels.side > 0 else level.low
     limit = percent(abs(level.effect(bound)), level.unit, sign=False)
     reason = f"{levels.row} of {STEP} nights beyond {limit}"
@@ -348,7 +348,7 @@ def undecided_alone(verdict: Verdict, levels: Levels) -> Verdict:
     if count < STEP:
         reason = f"{verdict.size}; {STEP} measurements of the run decide, and it has {count}"
         return replace(verdict, why=reason, noisy=True)
-    before = levels.levels[-1].nights - levels.row
+    before = levels.current.nights - levels.row
     needed = levels.nights_to_judge(verdict.value)
     decide = f"after {needed:g} one can, and so can `perfdag ab`"
     if not before < needed <= WINDOW:

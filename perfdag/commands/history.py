@@ -326,7 +326,7 @@ def _cells(series: Series, planned: Container[str]) -> tuple[str, ...]:
     return (
         series.label,
         str(series.levels.measured),
-        short(series.levels.levels[-1].reference, unit),
+        short(series.levels.current.reference, unit),
         percent(verdict.noise, verdict.unit, sign=False),
         absent if isnan(series.newest) else short(series.newest, unit),
         verdict.text,

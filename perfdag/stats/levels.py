@@ -105,6 +105,11 @@ class Levels:
     suspicious: dict[int, int] = field(default_factory=dict)
 
     @property
+    def current(self) -> Level:
+        """The level of the newest nights."""
+        return self.levels[-1]
+
+    @property
     def measured(self) -> int:
         """The nights at which the series was measured."""
         return len(self.nights.at)
@@ -133,7 +138,7 @@ class Levels:
 
         It is infinite where the noise hides the value from any single night.
         """
-        level = self.levels[-1]
+        level = self.current
         x, base = level.scale.apply([value, level.reference]).tolist()
         errors = abs(x - base) / level.noise
         return math.ceil(FEW / (errors / ONE_NIGHT - 1)) if errors > ONE_NIGHT else math.inf
@@ -245,7 +250,7 @@ def drift_of(levels: Levels) -> Drift | None:
     It is the line that explains most of what the levels leave. Its slope is
     DRIFT_SIGMAS errors away from 0, and it moved by at least the smallest effect.
     """
-    newest = levels.levels[-1]
+    newest = levels.current
     scale = newest.scale
     alike = takewhile(lambda level: level.scale.kind == scale.kind, reversed(levels.levels))
     chosen = list(alike)[::-1]
