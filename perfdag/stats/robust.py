@@ -172,7 +172,6 @@ def percentile(values: Iterable[Any], p: float) -> float:
 FEWEST_BLOCKS = 8
 """2 / 2**8 = 0.8 % is the first smallest p-value at or below 1 %."""
 MOST_BLOCKS = 40
-ORDERS = ("ABBA", "BAAB")
 
 
 def blocks(n: int, seed: int) -> list[str]:
@@ -183,6 +182,6 @@ def blocks(n: int, seed: int) -> list[str]:
     """
     rng = random.Random(seed)
     first = rng.randrange(2)
-    sequence = [ORDERS[(first + i) % 2] for i in range(n)]
+    sequence = [("ABBA", "BAAB")[(first + i) % 2] for i in range(n)]
     rng.shuffle(sequence)
     return sequence
