@@ -513,13 +513,15 @@ def _totals(end: dict[str, Any], params: IperfParams) -> list[Measurement]:
         counted = received or sent
         arrived = 1.0 if received else _arrived(sent)
         rates.append(float(counted["bits_per_second"]) * arrived)
+        if rates[-1] <= 0:  # the other direction would hide it in the sum
+            raise Failed(f"iperf3's receiver got nothing ({name})")
         if params.bidirectional:
             rows.append(Measurement("direction_throughput", rates[-1], coords=coords))
         if params.protocol == "udp":
             packets = int(counted["packets"])
             jitter = float(counted["jitter_ms"]) / 1000
             rows.append(Measurement("jitter", jitter, coords=coords, n=packets))
-            lost_fraction = int(counted["lost_packets"]) / max(1, packets)
+            lost_fraction = int(counted["lost_packets"]) / packets
             rows.append(Measurement("lost_fraction", lost_fraction, coords=coords, n=packets))
             reordered = [stream["udp"].get("out_of_order") for stream in end["streams"]]
             if not coords and None not in reordered:
