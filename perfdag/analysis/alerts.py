@@ -273,8 +273,7 @@ def gate_lines(gate: GateResult) -> list[str]:
         for result in gate.cases
         if result.state in ("failed", "absent") and result.group not in ("change", "slow")
     ]
-    slow = [case for case in gate.cases if case.group == "slow" and case.state == "unsure"]
-    lines += [f"slow    {case.title}: {case.text}" for case in slow]
+    lines += [f"slow    {case.title}: {case.text}" for case in gate.slow]
     lines += _series_lines(gate)
     # The verdicts on series are counted above.
     states = Counter(case.state for case in gate.cases if case.group != "change")
@@ -332,10 +331,13 @@ def verdict_lines(gate: GateResult, alerted: Container[str] = ()) -> list[str]:
 def markdown(gate: GateResult) -> str:
     """Return the gate as Markdown for a pull request.
 
-    It has the values of the headlines and what fails beside them. The whole text is folded.
+    Its heading names the first check that fails, or a slow node. Below it stand the values of the
+    headlines and what else fails. The whole text is folded.
     """
     counts = gate.counted if gate.runs > 1 else "first run"
-    head = f"### {gate.suite}: gate {gate.decision}: {counts}"
+    claims = [f"{case.title}: {case.text}" for case in (*gate.broken, *gate.slow)]
+    remark = f"{claims[0]} ({counts})" if claims else counts
+    head = f"### {gate.suite}: gate {gate.decision}: {remark}"
     if gate.report.startswith("http"):
         site = gate.report.removesuffix(report_key(gate.run))
         history = f"{site}site/history.html?suite={quote(gate.suite)}"
@@ -353,8 +355,8 @@ def markdown(gate: GateResult) -> str:
         ),
         "",
     ]
-    lines += [f"- {case.title}: {case.text}" for case in gate.broken[:MOST_LINES]]
-    if more := len(gate.broken[MOST_LINES:]):
+    lines += [f"- {claim}" for claim in claims[1:MOST_LINES]]
+    if more := len(claims[MOST_LINES:]):
         lines.append(f"- and {more} more checks")
     lines += [f"- {alert.title}" for alert in gate.alerts if not alert.gates]
     causes = [line.worsening.changed for line in series if line.worsening]

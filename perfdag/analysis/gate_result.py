@@ -113,6 +113,11 @@ class GateResult:
         return [case for case in self.cases if case.cause and case.state in ("failed", "absent")]
 
     @property
+    def slow(self) -> list[CheckResult]:
+        """The slow nodes and links that no check forbids."""
+        return [case for case in self.cases if case.group == "slow" and case.state == "unsure"]
+
+    @property
     def failed(self) -> bool:
         """Whether the gate fails.
 
