@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,7 +124,7 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     document = Document(file, text)
     reader = _Reader(document)
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        root = _compose(text)
         document.data = reader.value(root, ()) if root is not None else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -136,6 +137,12 @@ def parse_document(text: str, file: str = "suite.yaml") -> Document:
     if reader.problems:
         raise BadDocument(reader.problems)
     return document
+
+
+@lru_cache(maxsize=4)
+def _compose(text: str) -> yaml.Node | None:
+    """Return the root of YAML text. A run reads that of its suite, and again that in its plan."""
+    return yaml.compose(text, Loader=yaml.CSafeLoader)
 
 
 @dataclass
