@@ -404,15 +404,19 @@ class MeasuringLoop:
     def _skipped(self, position: int) -> bool:
         """Return whether a sample need not be measured, and tell the listener.
 
-        What is stored of a point with `until` counts for its precision: whoever resumes a run
-        deletes its damaged samples first.
+        What is stored of a point with `until` counts for its precision. A damaged sample is
+        measured again.
         """
         index, repetition = self.plan.order[position]
         point, name = self.plan.points[index], self.plan.key(position)
         reason = "stored before" if name in self._stored else ""
         if reason and point.until is not None:
-            stored = self.store.get(sample_key(self.plan.run_id, name))
-            self._remember(index, read_sample(stored))
+            try:
+                self._remember(
+                    index, read_sample(self.store.get(sample_key(self.plan.run_id, name)))
+                )
+            except ValueError:
+                reason = ""
         elif point.until is not None and repetition > point.repetitions:
             reached = relative_precision(self._headlines.get(index, []))
             if reached is not None and reached <= point.until.relative_spread:

@@ -288,6 +288,15 @@ def test_until_is_resumed_with_what_was_measured_before(
     assert again.passes == ["stored before"] * 4 + ["precise enough"] * 6
 
 
+def test_until_measures_again_what_it_cannot_read_back(
+    store: FolderStore, fake: type[FakeBenchmark]
+) -> None:
+    plan = one_point(UNTIL)
+    measure(store, plan, 4)
+    store.put(sample_key(plan.run_id, plan.key(1)), b'{"schema": 1, "poi')
+    assert [part.repetition for part in measure(store, plan, 12).parts] == [2, 5, 6]
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
