@@ -260,17 +260,6 @@ def write_rows(store: Store, suite: str, run_id: str, table: pa.Table) -> None:
         store.delete(rollup_key(suite, month_of(run_id)))
 
 
-def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
-    """Return the rows of a run as a table of SAMPLES. Raises StoreError.
-
-    Repetitive columns are dictionary-encoded.
-    """
-    stored = stored_samples(store, plan.run_id)
-    if (kept := kept_rows(store, plan, stored)) is not None:
-        return kept, CollectionResult(result_key(plan.suite, plan.run_id), kept=True)
-    return _gather(store, plan, stored)
-
-
 def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
     """Return the rows of a run that has samples no more that it was collected from, or None.
 
@@ -290,7 +279,14 @@ def kept_rows(store: Store, plan: Plan, stored: Set[str]) -> pa.Table | None:
     return read_rows(data) if collected - stored or not plan.order else None
 
 
-def _gather(store: Store, plan: Plan, stored: Set[str]) -> tuple[pa.Table, CollectionResult]:
+def gather(store: Store, plan: Plan) -> tuple[pa.Table, CollectionResult]:
+    """Return the rows of a run as a table of SAMPLES. Raises StoreError.
+
+    Repetitive columns are dictionary-encoded.
+    """
+    stored = stored_samples(store, plan.run_id)
+    if (kept := kept_rows(store, plan, stored)) is not None:
+        return kept, CollectionResult(result_key(plan.suite, plan.run_id), kept=True)
     rows = _Rows(store, plan)
     result = CollectionResult(result_key(plan.suite, plan.run_id))
     order = sorted(
